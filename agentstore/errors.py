@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from string import Formatter
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -436,16 +437,30 @@ class StaleSession(AgentStoreError):
     actual: int
 
 
-@facts(
-    "The user {user_id!r} has {remaining} tokens left, but {requested} were asked for. Ask for "
-    "fewer, or raise quota_total with users.update()."
-)
+@facts()
 class QuotaExceeded(AgentStoreError):
     """The user has fewer tokens left than were asked for; none were consumed."""
 
     user_id: str
     requested: int
     remaining: int
+    reserved: int = 0
+    """The tokens that reservations hold."""
+    until: datetime | None = None
+    """When the last of the reservations expires."""
+
+    def _words(self) -> str:
+        said = (
+            f"The user {named(self.user_id)} has {self.remaining} tokens left, but "
+            f"{self.requested} were asked for. "
+        )
+        if self.reserved and self.until is not None:
+            said += (
+                f"{self.reserved} more are reserved until "
+                f"{self.until.isoformat(timespec='seconds')}, by calls that run or whose process "
+                "died: users.reservations() lists them, and users.release_quota() gives one back. "
+            )
+        return f"{said}Ask for fewer, or raise quota_total with users.update()."
 
 
 @facts()

@@ -195,6 +195,8 @@ class AsyncUsers(AsyncRepository[Users]):
     delete = lift_units(Users.delete)
     check_quota = lift(Users.check_quota)
     consume_quota = lift(Users.consume_quota)
+    reservations = lift(Users.reservations)
+    iter_reservations = lift_pages(Users.iter_reservations)
     reserve_quota = lift(Users.reserve_quota)
     reserve_for_session = lift(Users.reserve_for_session)
     settle_quota = lift(Users.settle_quota)

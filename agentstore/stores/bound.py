@@ -134,16 +134,16 @@ class Repositories:
 
         ``turn.save``, ``turn.log``, ``turn.history`` and ``turn.chat`` are those of ``messages``
         and ``tool_logs`` in the turn's session; ``turn.usage(answer.usage)`` records what a model
-        used, any number of times. At the end of the block all that was used is consumed of the
-        quota, also where it is more than was reserved, or the block raises; the rest is given
-        back. Each call is committed by itself, so wait for a model as long as you like.
+        used, any number of times, and consumes it of the quota, also where it is more than was
+        reserved. At the end of the block the rest is given back, also where it raises. Each call
+        is committed by itself, so wait for a model as long as you like.
 
         Args:
             session_id: The session.
             reserve: The most tokens that the turn may use, to be set aside until it ends. None
                 leaves quotas alone; what is used is recorded all the same.
             user: Whose quota; None means that of the session's user.
-            ttl: After which time the tokens are free again if this process dies.
+            ttl: After which time the rest is free again if this process dies.
 
         Examples:
             >>> with store.turn(session.id, reserve=4_000) as turn:

@@ -1,10 +1,10 @@
 """One turn of an agent: what it saves, what it used, and whose quota pays for it.
 
-A turn sets tokens of a quota aside before the model is called, adds up what the calls used, and
-settles at its end: in full, and the rest is given back. How it ends makes no difference: what was
-used when the block raised was used, so that is counted too, and where nothing was, all is given
-back. Between two calls a turn holds no transaction and no connection, so a model may take its time;
-each call is committed by itself, as it would be without a turn.
+A turn sets tokens of a quota aside before the model is called. What a call used is recorded and
+consumed at once, in one transaction; at the end the rest is given back. How the turn ends makes no
+difference: what was used was used, and where its process dies the rest is free again when the
+reservation expires. Between two calls a turn holds no transaction and no connection, so a model may
+take its time; each call is committed by itself, as it would be without a turn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from agentstore.errors import AgentStoreError, InvalidInput, TransactionMisuse
+from agentstore.errors import AgentStoreError, InvalidInput, NotFound, TransactionMisuse
 from agentstore.execution.cancellation import finished
 from agentstore.records import ReservationRecord, UsageRecord
 from agentstore.repositories.messages.messages import Messages
@@ -64,6 +64,7 @@ class _OpenTurn:
         self._user = validation.optional_text("user", user)
         self._ttl = ttl
         self._counted: list[int] = []
+        self._unpaid = 0
         self._began = self._open = False
 
     @property
@@ -83,12 +84,17 @@ class _OpenTurn:
             raise _ended() if self._began else _not_begun()
         return self._bound
 
+    def _paying(self) -> dict[str, str]:
+        """Say what pays for what is recorded."""
+        return {} if self.reservation is None else {"reservation_id": self.reservation.id}
+
     def _unsettled(self, error: BaseException, problem: AgentStoreError) -> None:
         """Have the error of the block say that the quota could not be settled either."""
         assert self.reservation is not None
         error.add_note(
-            f"The turn's {self.used_tokens} tokens were not settled ({type(problem).__name__}); "
-            f"its reservation expires at {self.reservation.expires_at.isoformat()}."
+            f"The turn's reservation was not released ({type(problem).__name__}), and "
+            f"{self._unpaid} of its tokens were not consumed; it expires at "
+            f"{self.reservation.expires_at.isoformat()}."
         )
 
 
@@ -147,7 +153,7 @@ class Turn(_OpenTurn):
     """See ``ToolLogs.log``."""
 
     def usage(self, usage: object, **more: Any) -> UsageRecord:
-        """Record what a call of a model used, and have the turn count it.
+        """Record what a call of a model used, have the turn count it, and the quota pay for it.
 
         Args:
             usage: The ``usage`` of an answer of OpenAI's or Anthropic's, or the whole answer.
@@ -156,7 +162,14 @@ class Turn(_OpenTurn):
         Raises:
             InvalidInput: It does not say how many tokens.
         """
-        record: UsageRecord = self._here.usage.record(self.session_id, usage=usage, **more)
+        call = partial(self._here.usage.record, self.session_id, usage=usage, **more)
+        try:
+            record: UsageRecord = call(**self._paying())
+        except NotFound as problem:
+            if problem.kind != "reservation":
+                raise
+            record = call()  # somebody released it; the end of the block says so
+            self._unpaid += record.total_tokens
         self._counted.append(record.total_tokens)
         return record
 
@@ -183,13 +196,13 @@ class Turn(_OpenTurn):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Settle what was used, however the block ended."""
+        """Give back what was not used, however the block ended."""
         self._open = False
         if self.reservation is None:
             return
         try:
             settle = self._bound.users.settle_quota
-            self.tokens_left = settle(self.reservation.id, self.used_tokens)
+            self.tokens_left = settle(self.reservation.id, self._unpaid)
         except AgentStoreError as problem:
             if error is None:
                 raise
@@ -219,8 +232,14 @@ class AsyncTurn(_OpenTurn):
         """Record what a call of a model used, and have the turn count it; see ``Turn.usage``."""
 
         async def record() -> UsageRecord:
-            recorded = self._here.usage.record(self.session_id, usage=usage, **more)
-            record: UsageRecord = await recorded
+            call = partial(self._here.usage.record, self.session_id, usage=usage, **more)
+            try:
+                record: UsageRecord = await call(**self._paying())
+            except NotFound as problem:
+                if problem.kind != "reservation":
+                    raise
+                record = await call()
+                self._unpaid += record.total_tokens
             self._counted.append(record.total_tokens)
             return record
 
@@ -245,7 +264,7 @@ class AsyncTurn(_OpenTurn):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Settle what was used, however the block ended."""
+        """Give back what was not used, however the block ended."""
         self._open = False
         try:
             await finished(self._settle())
@@ -266,7 +285,7 @@ class AsyncTurn(_OpenTurn):
     async def _settle(self) -> None:
         if self.reservation is not None:
             settle = self._bound.users.settle_quota
-            self.tokens_left = await settle(self.reservation.id, self.used_tokens)
+            self.tokens_left = await settle(self.reservation.id, self._unpaid)
 
 
 def _ended() -> TransactionMisuse:

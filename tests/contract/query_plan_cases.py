@@ -797,6 +797,7 @@ CASES: dict[str, dict[str, Prepare]] = {
         "too much",
         lambda s: refused(errors.QuotaExceeded, partial(s.users.consume_quota, a_poor_user(s), 5)),
     ),
+    "users.reservations": listing("users.reservations", "user-7"),
     "users.reserve_quota": call("users.reserve_quota", "user-7", 5),
     "users.reserve_for_session": call("users.reserve_for_session", "session-7", 5),
     "users.settle_quota": on_a_new(a_reservation, "users.settle_quota", 5),
@@ -1049,7 +1050,17 @@ CASES: dict[str, dict[str, Prepare]] = {
     "tasks.watch": call("tasks.watch"),
     "usage.stats": call("usage.stats", "user-7", 1),
     "usage.record": call("usage.record", "session-7", input_tokens=5, model="small")
-    | also("priced", lambda s: partial(s.usage.record, "session-7", input_tokens=5)),
+    | also("priced", lambda s: partial(s.usage.record, "session-7", input_tokens=5))
+    | also(
+        "reserved",
+        lambda s: partial(
+            s.usage.record,
+            "session-7",
+            input_tokens=5,
+            model="small",
+            reservation_id=a_reservation(s),
+        ),
+    ),
     "usage.replace": call("usage.replace", "session-7", turn=1, branch=0, input_tokens=5),
     "usage.list": listing("usage.list", "session-0", branch="main")
     | also("turn", lambda s: partial(s.usage.list, "session-0", branch=0, turn=1))

@@ -104,6 +104,7 @@ PLAUSIBLE = {
 GIVE_NOTHING = {
     "Users.find",
     "Users.api_keys",
+    "Users.reservations",
     "Sessions.find",
     "Messages.find",
     "Messages.find_by_external_id",

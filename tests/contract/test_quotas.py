@@ -97,6 +97,35 @@ def test_reservations_go_with_their_user(store):
     assert store.users.delete(user).rows["quota_reservations"] == 1
 
 
+def test_what_is_reserved_is_listed_until_it_is_released_or_expires_and_errors_say_so(place):
+    clock = Clock()
+    with place.open(clock=clock) as store:
+        user, other = (store.users.create(name, quota_total=100).id for name in ("Ann", "Bob"))
+        long = store.users.reserve_quota(user, 30, ttl=timedelta(hours=1))
+        short = store.users.reserve_quota(user, 40, ttl=timedelta(minutes=5))
+        store.users.reserve_quota(other, 1)
+        first = store.users.reservations(user, limit=1)
+        second = store.users.reservations(user, limit=1, cursor=first.next_cursor)
+        assert (first.items, second.items, second.next_cursor) == ((short,), (long,), None)
+        assert list(store.users.iter_reservations(user)) == [short, long]
+        with pytest.raises(
+            QuotaExceeded, match="70 more are reserved until 2026-01-01T01"
+        ) as caught:
+            store.users.consume_quota(user, 31)
+        assert (caught.value.reserved, caught.value.until) == (70, long.expires_at)
+        clock.now += timedelta(minutes=5)
+        with pytest.raises(QuotaExceeded) as caught:
+            store.users.reserve_quota(user, 71)
+        assert (caught.value.reserved, caught.value.remaining) == (30, 70)
+        assert store.users.reservations(user).items == (long,)
+        assert store.users.release_quota(long.id) == 100
+        assert store.users.reservations(user).items == ()
+        with pytest.raises(QuotaExceeded) as caught:
+            store.users.consume_quota(user, 101)
+        assert (caught.value.reserved, caught.value.until) == (0, None)
+        assert "reserved" not in str(caught.value)
+
+
 BAD = {
     "an unknown user": (NotFound, lambda users, user: users.reserve_quota("nobody", 1)),
     "nothing": (InvalidInput, lambda users, user: users.reserve_quota(user, 0)),

@@ -112,6 +112,68 @@ def test_a_process_that_dies_leaves_a_reservation_that_expires(place):
         assert quota(store, talk) == (30, 0)
 
 
+def test_what_a_turn_used_before_its_process_died_is_consumed_and_the_rest_expires(place):
+    now = [NOON]
+    with place.open(clock=lambda: now[0]) as store:
+        user = store.users.create("Ann", quota_total=5_000)
+        talk = store.sessions.create(user.id, model="small")
+        dead = store.turn(talk.id, reserve=4_000, ttl=TTL).__enter__()
+        dead.usage(CHAT)
+        assert quota(store, talk) == (1_000, 3_000)
+        (held,) = store.users.reservations(user.id)
+        assert (held.id, held.tokens, held.expires_at) == (dead.reservation.id, 3_000, NOON + TTL)
+        with pytest.raises(QuotaExceeded, match="3000 more are reserved until"):
+            store.users.reserve_quota(user.id, 4_000)
+        now[0] += TTL
+        assert store.users.check_quota(user.id, 4_000)
+        store.users.release_quota(store.users.reserve_quota(user.id, 4_000).id)
+        assert quota(store, talk) == (1_000, 0) == (used(store, talk), 0)
+        dead.usage(CHAT)  # it was not dead but slow
+        assert quota(store, talk) == (2_000, 0) == (used(store, talk), 0)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 9, 10, 11, 1_000])
+def test_a_killed_turn_can_be_released_and_what_it_used_stays_consumed(store, talk, tokens):
+    dead = store.turn(talk.id, reserve=10).__enter__()
+    dead.usage({"prompt_tokens": tokens, "completion_tokens": 0})
+    reserved = max(1, 10 - tokens)
+    assert quota(store, talk) == (tokens, reserved)
+    (held,) = store.users.reservations(talk.user_id)
+    assert held.tokens == reserved
+    assert store.users.release_quota(held.id) == 10_000 - tokens
+    assert quota(store, talk) == (tokens, 0)
+
+
+def test_usage_of_a_turn_whose_reservation_was_released_is_recorded_and_its_end_says_so(
+    store, talk
+):
+    with pytest.raises(NotFound, match="reservation"), store.turn(talk.id, reserve=10) as turn:
+        store.users.release_quota(turn.reservation.id)
+        turn.usage(CHAT)
+    assert (used(store, talk), turn.used_tokens) == (1_000, 1_000)
+    with pytest.raises(Broken) as caught, store.turn(talk.id, reserve=10) as turn:
+        store.users.release_quota(turn.reservation.id)
+        turn.usage(CHAT)
+        raise Broken
+    assert "1000 of its tokens were not consumed" in caught.value.__notes__[0]
+
+
+def test_usage_that_cannot_be_recorded_consumes_nothing(store, talk):
+    reserved = store.users.reserve_quota(talk.user_id, 10)
+    refused: list[tuple[Any, dict[str, Any]]] = [
+        (NotFound, {"session_id": "nowhere", "reservation_id": reserved.id}),
+        (NotFound, {"session_id": talk.id, "reservation_id": "none"}),
+        (InvalidInput, {"session_id": talk.id, "reservation_id": 7}),
+        (NotFound, {"session_id": talk.id, "reservation_id": reserved.id, "branch": "none"}),
+    ]
+    for error, arguments in refused:
+        with pytest.raises(error):
+            store.usage.record(input_tokens=5, **arguments)
+    assert (quota(store, talk), used(store, talk)) == ((0, 10), 0)
+    store.usage.record(talk.id, input_tokens=5, reservation_id=reserved.id)
+    assert (quota(store, talk), used(store, talk)) == ((5, 5), 5)
+
+
 def test_without_reserve_no_quota_is_touched_and_a_session_needs_no_user(store, talk):
     with store.turn(talk.id) as turn:
         turn.usage(CHAT)
@@ -213,7 +275,7 @@ def test_an_error_of_the_block_goes_on_where_the_quota_cannot_be_settled_and_say
         store.users.release_quota(turn.reservation.id)
         raise Broken
     (note,) = caught.value.__notes__
-    assert "0 tokens were not settled (NotFound)" in note
+    assert "not released (NotFound), and 0 of its tokens were not consumed" in note
     with pytest.raises(NotFound, match="reservation"), store.turn(talk.id, reserve=10) as turn:
         store.users.release_quota(turn.reservation.id)
 

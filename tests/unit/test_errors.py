@@ -2,6 +2,7 @@ import copy
 import inspect
 import pickle
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -185,8 +186,13 @@ EXAMPLES = [
     ),
     Example(
         errors.QuotaExceeded("alice", 10, 4),
-        {"user_id": "alice", "requested": 10, "remaining": 4},
+        {"user_id": "alice", "requested": 10, "remaining": 4, "reserved": 0, "until": None},
         ("4 tokens left", "10 were asked for", "quota_total"),
+    ),
+    Example(
+        errors.QuotaExceeded("alice", 10, 4, 90, datetime(2026, 1, 1, tzinfo=UTC)),
+        {"reserved": 90, "until": datetime(2026, 1, 1, tzinfo=UTC)},
+        ("90 more are reserved until 2026-01-01T00:00:00+00:00", "users.release_quota()"),
     ),
     Example(
         errors.PriceUnknown("gpt-9", ("own table",)),

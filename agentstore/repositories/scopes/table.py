@@ -65,6 +65,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "delete": KEEPS,
         "check_quota": _USER,
         "consume_quota": _USER,
+        "reservations": _USER,
         "reserve_quota": _USER,
         "reserve_for_session": _SESSION,
         "settle_quota": names(reservation_id=its.reservation),
@@ -165,7 +166,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
     },
     "Usage": {
         "stats": _USER,
-        "record": _SESSION,
+        "record": names(session_id=its.session, reservation_id=its.reservation),
         "list": _SESSION,
         "delete": _SESSION,
         "replace": _SESSION,

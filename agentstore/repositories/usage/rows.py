@@ -7,13 +7,13 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Self
 
-from sqlalchemy import Dialect, Select, Table, bindparam, func, select
+from sqlalchemy import Dialect, Select, Table, bindparam, func, select, update
 
 from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.errors import AgentStoreError, NotFound
+from agentstore.errors import AgentStoreError, CounterFull, NotFound
 from agentstore.execution.gathering import LEFT_OUT
 from agentstore.execution.unit import Unit
-from agentstore.models.deleting import session_is_open
+from agentstore.models.deleting import owner_stays, session_is_open
 from agentstore.models.tables import Tables
 from agentstore.records import UsageRecord, UsageSum
 from agentstore.records.base import complete
@@ -23,16 +23,23 @@ from agentstore.repositories.usage.places import place_of
 from agentstore.values import validation
 from agentstore.values.prices import Prices
 from agentstore.values.token_use import TokenUse
-from agentstore.values.types import from_nanos
+from agentstore.values.types import MAX_INTEGER, from_nanos
 
 
 def looks_first(kwargs: Mapping[str, Any]) -> bool:
     """Say whether the session has to be asked first: for the model, and by it for the price; or for
-    the number of a branch, or its last turn.
+    the number of a branch, or its last turn; or a reservation pays.
     """
+    if charges(kwargs):
+        return True
     priced_by_session = kwargs.get("model") is None and kwargs.get("cost") is None
     branch, turn = kwargs.get("branch"), kwargs.get("turn")
     return priced_by_session or isinstance(branch, str) or (branch is not None and turn is None)
+
+
+def charges(kwargs: Mapping[str, Any]) -> bool:
+    """Say whether a reservation pays for what is recorded."""
+    return kwargs.get("reservation_id") is not None
 
 
 def priced(prices: Prices, row: Mapping[str, Any], use: TokenUse) -> Decimal | None:
@@ -52,14 +59,18 @@ class NewUsage(NewRow):
     Attributes:
         unpriced: What was used, of a row whose model, and by it the price, are the session's; else
             None. The session has to be looked at first, so it does not go with others.
+        reservation_id: The reservation that pays; None if none does.
     """
 
-    __slots__ = ("unpriced",)
+    __slots__ = ("reservation_id", "unpriced")
 
-    def __init__(self, row: dict[str, Any], unpriced: TokenUse | None) -> None:
+    def __init__(
+        self, row: dict[str, Any], unpriced: TokenUse | None, reservation_id: str | None = None
+    ) -> None:
         """Keep the row."""
         super().__init__(row)
         self.unpriced = unpriced
+        self.reservation_id = reservation_id
 
     @staticmethod
     def table(tables: Tables) -> Table:
@@ -89,6 +100,8 @@ class NewUsage(NewRow):
         """
         if by_itself:
             row = writes[0].row
+            if writes[0].reservation_id is not None:
+                _charge(unit, writes[0].reservation_id, row["total_tokens"])
             if row["branch"] is not None:
                 place = place_of(unit, row["session_id"], row["branch"], row["turn"])
                 row["branch"], row["turn"] = place
@@ -106,6 +119,35 @@ class NewUsage(NewRow):
             # It may have been written before models were bounded.
             self.row["model"] = validation.optional_label("The session's model", model)
             self.row["cost"] = priced(unit.settings.prices, self.row, self.unpriced)
+
+
+def _charge(unit: Unit, reservation_id: str, tokens: int) -> None:
+    """Consume tokens, out of a reservation as far as it goes.
+
+    One token of it stays until it is settled: a reservation has at least one. The user's row is
+    locked first, in the order in which everybody locks.
+    """
+    users, reservations = unit.tables.users, unit.tables.quota_reservations
+    this = reservations.c.id == reservation_id
+    owner = select(reservations.c.user_id).where(this).scalar_subquery()
+    unit.connection.execute(select(users.c.pk).where(users.c.id == owner).with_for_update())
+    query = select(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
+    query = query.where(this, owner_stays(unit.tables, reservations.c.user_id))
+    found = unit.connection.execute(query).first()
+    if found is None:
+        raise NotFound("reservation", reservation_id, "It was settled or released, or never made.")
+    less = 0 if found.lapsed else min(tokens, int(found.tokens) - 1)
+    if less:
+        smaller = update(reservations).where(this).values(tokens=reservations.c.tokens - less)
+        unit.connection.execute(smaller)
+    used, reserved = users.c.quota_used, users.c.quota_reserved
+    charged = (
+        update(users)
+        .where(users.c.id == found.user_id, used + (reserved - less) <= MAX_INTEGER - tokens)
+        .values(quota_used=used + tokens, quota_reserved=reserved - less)
+    )
+    if tokens and not unit.connection.execute(charged).rowcount:
+        raise CounterFull("user", found.user_id)
 
 
 @lru_cache(maxsize=256)

@@ -31,6 +31,7 @@ from agentstore.repositories.usage.listing import delete_usage, list_usage
 from agentstore.repositories.usage.places import Branch, checked, place_of
 from agentstore.repositories.usage.rows import (
     NewUsage,
+    charges,
     looks_first,
     priced,
     usage_record,
@@ -78,7 +79,7 @@ class Usage(Repository):
             raise InvalidInput("days must not reach back before the year 1.") from None
         return stats_of(self, user_id, since, end)
 
-    @gathers(NewUsage, looks_first=looks_first)
+    @gathers(NewUsage, takes_several=charges, looks_first=looks_first)
     def record(
         self,
         session_id: str,
@@ -94,6 +95,7 @@ class Usage(Repository):
         details: Mapping[str, Any] | None = None,
         turn: int | None = None,
         branch: Branch = None,
+        reservation_id: str | None = None,
     ) -> Body[UsageRecord]:
         """Record what requests to a model used. It is added to what the turn has used so far.
 
@@ -116,9 +118,14 @@ class Usage(Repository):
             branch: The branch's number, or its name; None means the active one. A number that
                 comes with a turn is not looked up: what a branch used that was deleted meanwhile
                 is recorded all the same.
+            reservation_id: The reservation of a quota that pays, in the same transaction: so many
+                tokens are consumed, and so many fewer are reserved. What is more than it has is
+                consumed too. Pass to ``settle_quota`` only what was not recorded like this.
 
         Raises:
-            NotFound: There is no such session, or it is being deleted; or no such branch.
+            NotFound: There is no such session, or it is being deleted; or no such branch, or
+                reservation.
+            CounterFull: The reservation's user has consumed as much as can be counted.
             InvalidInput: An amount is negative, no whole number, or more than 10**9; or the cost,
                 whether passed or computed, is more than 1,000.
         """
@@ -129,6 +136,7 @@ class Usage(Repository):
         }
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
+        new.reservation_id = validation.optional_text("reservation_id", reservation_id)
         return usage_record((yield new))
 
     @reads

@@ -2,8 +2,8 @@
 
 Every change of a quota is one conditional UPDATE of the user's row, so that any number of callers
 at once never overshoot. A reservation counts in ``users.quota_reserved`` until it is settled,
-released or found expired; a call that finds too little left lets the expired ones lapse
-first and looks again.
+released or found expired; usage that is recorded with it moves its tokens to ``quota_used``. A
+call that finds too little left lets the expired ones lapse first and looks again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ from agentstore.errors import (
     named,
 )
 from agentstore.models.deleting import owner_stays, session_is_open
-from agentstore.records import ReservationRecord
-from agentstore.repositories.base.operations import Repository, appends, reads, writes
+from agentstore.records import Page, ReservationRecord
+from agentstore.records.base import complete
+from agentstore.repositories.base.iterating import over_pages
+from agentstore.repositories.base.operations import (
+    Repository,
+    appends,
+    one_page,
+    reads,
+    writes,
+)
 from agentstore.repositories.base.sums import exact_sum
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.instants import shifted
+from agentstore.values.paging import DEFAULT_LIMIT, Cursors
 from agentstore.values.types import MAX_INTEGER
 
 _MAX_TTL = timedelta(days=366)
@@ -74,6 +83,32 @@ class Quotas(Repository):
                 remaining: int | None = row[0]
                 return None if remaining is None else max(0, remaining)
         raise self._too_much(user_id, tokens)
+
+    @reads
+    def reservations(
+        self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+    ) -> Page[ReservationRecord]:
+        """List what is set aside of a user's quota now, the first to expire first.
+
+        These are calls that run, and those whose process died. ``release_quota`` gives a
+        reservation back before it expires.
+        """
+        reservations = self.tables.quota_reservations
+        user_id = validation.text("user_id", user_id)
+        query = select(reservations).where(*self._held(user_id))
+        return one_page(
+            self.connection,
+            query,
+            [reservations.c.expires_at, reservations.c.pk],
+            Cursors("reservations", user_id),
+            limit,
+            cursor,
+            _reservation,
+            ascending=True,
+        )
+
+    iter_reservations = over_pages(reservations)
+    """Go over the reservations of all pages; see ``reservations``."""
 
     @writes
     def reserve_quota(
@@ -131,6 +166,8 @@ class Quotas(Repository):
     def settle_quota(self, reservation_id: str, tokens: int) -> int | None:
         """Consume what a call really cost, and give back the rest of its reservation.
 
+        What was recorded by ``usage.record(reservation_id=)`` is consumed already.
+
         What was spent is spent: it is counted in full, also if it is more than was reserved, or
         than is left, and also if the reservation has expired.
 
@@ -147,7 +184,7 @@ class Quotas(Repository):
 
     @writes
     def release_quota(self, reservation_id: str) -> int | None:
-        """Give a reservation back: the call was not made.
+        """Give a reservation back: the call was not made, or its process died.
 
         Returns:
             The tokens left; None for a user without limit.
@@ -282,7 +319,24 @@ class Quotas(Repository):
         remaining = self._remaining(user_id)
         if remaining is None:
             return CounterFull("user", user_id)
-        return QuotaExceeded(user_id, tokens, remaining)
+        reservations = self.tables.quota_reservations.c
+        query = select(exact_sum(reservations.tokens), func.max(reservations.expires_at))
+        reserved, until = self.connection.execute(query.where(*self._held(user_id))).one()
+        return QuotaExceeded(user_id, tokens, remaining, int(reserved), until)
+
+    def _held(self, user_id: str) -> tuple[Any, ...]:
+        reservations = self.tables.quota_reservations
+        return (
+            reservations.c.user_id == user_id,
+            reservations.c.expires_at > self.unit.now(),
+            owner_stays(self.tables, reservations.c.user_id),
+        )
+
+
+def _reservation(row: Any) -> ReservationRecord:
+    return complete(
+        ReservationRecord(row.id, row.user_id, row.tokens, row.created_at, row.expires_at)
+    )
 
 
 def _counted(found: Any) -> int:
