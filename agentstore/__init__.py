@@ -2,6 +2,7 @@
 
 The same repositories on SQLite and on PostgreSQL, synchronous (``Store``) and asynchronous
 (``AsyncStore``); only the URL differs. Beside the two stores and their ``Settings`` this gives
+what annotations need (``ScopedStore``, ``Transaction``, ``Turn`` and their asynchronous twins), and
 every record and every error by its name: ``from agentstore import MessageRecord, NotFound``.
 """
 
@@ -12,14 +13,156 @@ if TYPE_CHECKING:
     from agentstore.errors import *  # noqa: F403
     from agentstore.records import *  # noqa: F403
     from agentstore.settings import Settings
-    from agentstore.stores.aio import AsyncStore
+    from agentstore.stores.aio import AsyncScopedStore, AsyncStore, AsyncTransaction
+    from agentstore.stores.bound import ScopedStore, Transaction
     from agentstore.stores.store import Store
+    from agentstore.stores.turns import AsyncTurn, Turn
 
     __version__: str
 
-__all__ = ["AsyncStore", "Settings", "Store"]
+__all__ = [
+    "AgentStoreError",
+    "AlreadyExists",
+    "ApiKeyRecord",
+    "AsyncScopedStore",
+    "AsyncStore",
+    "AsyncTransaction",
+    "AsyncTurn",
+    "AttachmentRecord",
+    "AttachmentTooLarge",
+    "AuthenticationFailed",
+    "BackupDiffers",
+    "BackupError",
+    "BackupIncomplete",
+    "BackupNeedsUpgrade",
+    "BackupOutdated",
+    "BackupUnderWay",
+    "BeingDeleted",
+    "BranchInUse",
+    "BranchRecord",
+    "CheckpointInfo",
+    "CheckpointRecord",
+    "CheckpointTree",
+    "ConnectionLost",
+    "ConstraintViolation",
+    "CopyDiffers",
+    "CopyInterrupted",
+    "CopyOvertaken",
+    "CopyUnfinished",
+    "CountedBranch",
+    "CounterFull",
+    "DatabaseBusy",
+    "DatabaseCorrupt",
+    "DatabaseError",
+    "DatabaseFull",
+    "DatabaseReadOnly",
+    "DatabaseTotals",
+    "DatabaseUnreachable",
+    "DayStatistics",
+    "DeletionReceipt",
+    "ExpiryReport",
+    "ExportIncomplete",
+    "Finding",
+    "HealthRecord",
+    "IllegalTransition",
+    "ImportDiffers",
+    "ImportOvertaken",
+    "InvalidCursor",
+    "InvalidInput",
+    "InvalidJson",
+    "IssuedApiKey",
+    "Items",
+    "JobInterrupted",
+    "LeaseLost",
+    "LimitOutOfRange",
+    "MemoryHit",
+    "MemoryRecord",
+    "MessageList",
+    "MessageRecord",
+    "NaiveDatetime",
+    "NameReserved",
+    "NotABackup",
+    "NotADatabase",
+    "NotASource",
+    "NotFound",
+    "OutsideScope",
+    "Page",
+    "PoolUse",
+    "PriceUnknown",
+    "PruneReport",
+    "QuotaExceeded",
+    "ReservationRecord",
+    "RestoreInterrupted",
+    "RestoredSession",
+    "SchemaDamaged",
+    "SchemaError",
+    "SchemaFromFuture",
+    "SchemaMissing",
+    "SchemaOutdated",
+    "ScopedStore",
+    "SearchHit",
+    "SearchIndexStale",
+    "SearchStatus",
+    "SecretRefused",
+    "SessionCounters",
+    "SessionOccupied",
+    "SessionRecord",
+    "SessionSummary",
+    "Settings",
+    "Severity",
+    "SourceChanged",
+    "StaleSession",
+    "Statistics",
+    "Store",
+    "StreamEnded",
+    "StreamUnfinished",
+    "SummaryRecord",
+    "TableStatistics",
+    "TablesTaken",
+    "TargetExists",
+    "TargetNotEmpty",
+    "TaskBatch",
+    "TaskRecord",
+    "ThreadRecord",
+    "ToolLogRecord",
+    "ToolStatistics",
+    "ToolStats",
+    "Transaction",
+    "TransactionConflict",
+    "TransactionMisuse",
+    "TranscriptError",
+    "Turn",
+    "TurnMessages",
+    "TurnRecord",
+    "TurnTooLarge",
+    "TurnToolUse",
+    "UnscopedOnly",
+    "UnsoundRow",
+    "UnsoundRows",
+    "UnsupportedUrl",
+    "UsageRecord",
+    "UsageSum",
+    "UserRecord",
+    "UserStatistics",
+    "UserStats",
+    "WriteRecord",
+    "WrongOwner",
+    "WrongSession",
+    "WrongThread",
+]
+"""Written out: it is what type checkers take for public."""
 
-_HOMES = {"AsyncStore": "stores.aio", "Settings": "settings", "Store": "stores.store"}
+_HOMES = {
+    "AsyncScopedStore": "stores.aio",
+    "AsyncStore": "stores.aio",
+    "AsyncTransaction": "stores.aio",
+    "AsyncTurn": "stores.turns",
+    "ScopedStore": "stores.bound",
+    "Settings": "settings",
+    "Store": "stores.store",
+    "Transaction": "stores.bound",
+    "Turn": "stores.turns",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -28,30 +171,16 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("agentstore-db")
     if name.startswith("_"):  # asked for by tools that look around; no reason to load anything
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _HOMES:
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    else:
-        records = import_module(f"{__name__}.records")
-        value = getattr(records, name) if name in records.__all__ else _errors().get(name)
-        if value is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name)
+    if home is None:
+        home = "records" if name in import_module(f"{__name__}.records").__all__ else "errors"
+    value = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """List what can be asked for, too."""
-    records = import_module(f"{__name__}.records").__all__
-    return sorted({*globals(), *__all__, *records, *_errors(), "__version__"})
-
-
-def _errors() -> dict[str, Any]:
-    """Give the classes of errors by their names."""
-    errors = import_module(f"{__name__}.errors")
-    return {
-        name: value
-        for name, value in vars(errors).items()
-        if isinstance(value, type)
-        and value.__module__ == errors.__name__
-        and not name.startswith("_")
-    }
+    return sorted({*globals(), *__all__, "__version__"})

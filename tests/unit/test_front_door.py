@@ -19,10 +19,11 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*agentstore.__all__, *ERRORS, *records.__all__])
+@pytest.mark.parametrize("name", sorted({*agentstore.__all__, *ERRORS, *records.__all__}))
 def test_every_store_error_and_record_is_given_and_listed(name):
     assert getattr(agentstore, name).__name__ == name
     assert name in dir(agentstore)
+    assert name in agentstore.__all__, "type checkers take it for private"
 
 
 def test_the_records_listed_are_all_there_are():
