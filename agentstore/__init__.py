@@ -6,6 +6,7 @@ what annotations need (``ScopedStore``, ``Transaction``, ``Turn`` and their asyn
 every record and every error by its name: ``from agentstore import MessageRecord, NotFound``.
 """
 
+# ruff: noqa: F405 - a checker follows the stars
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

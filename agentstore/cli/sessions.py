@@ -155,7 +155,7 @@ def _print_rows(
         }
         title = Text(on_one_line(session.title)) if session.title else Text("-", style="dim")
         id = Text(on_one_line(ids[session.id]), style="cyan")
-        if id.cell_len > width:
+        if id.cell_len > width and out.is_terminal:
             out.print(id, soft_wrap=True)
             id = Text()
         _print_row(id, width, facts, cells, title)
@@ -165,7 +165,7 @@ def _print_row(
     id: Text, width: int, facts: dict[str, int], cells: dict[str, Text], title: Text
 ) -> None:
     line = id.copy()
-    line.pad_right(width + 2 - id.cell_len)
+    line.pad_right(max(width, id.cell_len) + 2 - id.cell_len)
     for name, each in facts.items():
         room = each - cells[name].cell_len
         line.pad_right(0 if name == "STATUS" else room)

@@ -29,7 +29,7 @@ from agentstore.records.findings import counted
 from agentstore.values.prices import Prices, Quote, default_prices
 from agentstore.values.text.terminal import brief, money, on_one_line
 
-_DIMENSIONS = ("day", "model", "user", "session", "turn", "branch", "total")
+_DIMENSIONS = ("day", "week", "month", "model", "user", "session", "turn", "branch", "total")
 _BAR = ""
 _FACTS = {_BAR: 8, "REQUESTS": 8, "IN": 5, "OUT": 5, "USED": 6, "COST": 9}
 _LESS_WANTED = ("IN", "OUT", "REQUESTS", _BAR)
@@ -114,7 +114,7 @@ def _print_chart(by: str, sums: tuple[UsageSum, ...], limit: int, *, by_cost: bo
     def amount(one: UsageSum) -> Decimal:
         return one.cost if by_cost else Decimal(one.total_tokens)
 
-    in_order = by in ("day", "turn", "branch")
+    in_order = by in ("day", "week", "month", "turn", "branch")
     ordered = list(sums) if in_order else sorted(sums, key=amount, reverse=True)
     shown = ordered[-limit:] if in_order else ordered[:limit]
     most = max(map(amount, shown)) or Decimal(1)

@@ -3,13 +3,15 @@
 A session of ADK's is a session, and each event one message of it. The event as ADK writes it,
 whole, is the ``payload``, and is what is read back; its text, its calls and their results are the
 content. The state of a session is its ``state``; what an app or a user shares is the ``state`` of a
-session of its own, which no list of ADK's shows. An event and what it changes are one transaction.
+session of its own, which no list of ADK's shows. An event and what it changes are one
+transaction; what a model used for it, its ``usage_metadata``, is recorded in it, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -22,7 +24,7 @@ from google.adk.events.event_actions import EventActions
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
-from agentstore.errors import AlreadyExists, NotFound
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.integrations.adk_events import new_message, shared_id, shared_title
 from agentstore.integrations.sessions import key_of, make_user, of_kind
 from agentstore.stores.aio import AsyncStore
@@ -213,6 +215,9 @@ class AgentStoreSessionService(BaseSessionService):
                 if there is None or there.payload != written:
                     raise
                 return False
+            if (used := written.get("usage_metadata")) is not None:
+                with suppress(InvalidInput):  # counts that are none: the event is what matters
+                    tx.usage.record(key, usage=used, model=written.get("model_version"))
             newest = {"adk_event": event.id, "adk_time": event.timestamp}
             tx.sessions.patch(key, metadata=newest, state=states[""] or None)
             _share(tx, session.app_name, session.user_id, states)

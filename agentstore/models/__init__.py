@@ -14,7 +14,8 @@ The words that are used here:
   has these conditions.
 
 Models lead to each other, ``message.session.user``, by relationships that are only read, and that
-raise unless a query asked for them; see ``docs/queries.md``.
+raise unless a query asked for them; see ``docs/queries.md``. ``day``, ``week`` and
+``month`` give those of an instant, in a query for either engine.
 
 The tables themselves are defined in ``agentstore.schema``. A model maps one and repeats its columns
 with their Python types. The models are imported when one of them is asked for, because a store
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from agentstore.models.users import ApiKey, QuotaReservation, User, UserPreference
     from agentstore.models.work import Task, ToolLog, TurnUsage
     from agentstore.schema.base import NAMING_CONVENTION
+    from agentstore.values.types import day, month, week
 
 __all__ = [
     "NAMING_CONVENTION",
@@ -78,7 +80,10 @@ __all__ = [
     "TurnUsage",
     "User",
     "UserPreference",
+    "day",
+    "month",
     "named",
+    "week",
 ]
 
 _HOMES = (
@@ -91,6 +96,7 @@ _HOMES = (
     "models.checkpoints",
     "models.memories",
     "models.renamed",
+    "values.types",
 )
 
 

@@ -6,10 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from agentstore.records.base import briefly
 from agentstore.records.messages import MessageRecord
+
+UsageKey: TypeAlias = "int | str | date | tuple[Any, ...] | None"
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", covariant=True, default=UsageKey)
+else:
+    from typing import TypeVar
+
+    K = TypeVar("K", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +86,13 @@ class ToolStats:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageSum:
+class UsageSum(Generic[K]):
     """What requests to models add up to.
 
     Attributes:
         key: What they have in common: a turn's or a branch's number, both with the branch's first,
-            a session's or a user's id, a model's name, a ``date`` in UTC; None for what has none,
-            and for a total.
+            a session's or a user's id, a model's name, a ``date`` in UTC (of a week its Monday, of
+            a month its first); None for what has none, and for a total. Of two dimensions both.
         requests: How many there were.
         input_tokens: Tokens read.
         output_tokens: Tokens written.
@@ -92,7 +103,7 @@ class UsageSum:
             allowed to read: there may be more.
     """
 
-    key: int | str | date | tuple[int, int] | None
+    key: K
     requests: int
     input_tokens: int
     output_tokens: int

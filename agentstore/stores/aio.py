@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import date, timedelta
 from functools import partial, wraps
 from types import TracebackType
 from typing import (
@@ -97,10 +97,13 @@ if TYPE_CHECKING:
         PruneReport,
         SessionRecord,
         SessionSummary,
+        UsageSum,
     )
     from agentstore.repositories.checkpoints.listing import CheckpointFilters
     from agentstore.repositories.sessions.filters import SessionFilters
     from agentstore.repositories.upkeep.pruning import Progress
+    from agentstore.repositories.usage.adding import One
+    from agentstore.repositories.usage.usage import SumFilters
     from agentstore.retention import RetentionPolicy
 
 R = TypeVar("R", bound=Repository)
@@ -371,7 +374,49 @@ class AsyncUsage(AsyncRepository[Usage]):
     iter = lift_pages(Usage.iter)
     delete = lift(Usage.delete)
     replace = lift(Usage.replace)
-    sum_by = lift(Usage.sum_by)
+    if TYPE_CHECKING:
+
+        @overload
+        async def sum_by(
+            self, dimension: Literal["turn", "branch"], **filters: Unpack[SumFilters]
+        ) -> tuple[UsageSum[int], ...]: ...
+
+        @overload
+        async def sum_by(
+            self, dimension: Literal["session"], **filters: Unpack[SumFilters]
+        ) -> tuple[UsageSum[str], ...]: ...
+
+        @overload
+        async def sum_by(
+            self, dimension: Literal["user", "model"], **filters: Unpack[SumFilters]
+        ) -> tuple[UsageSum[str | None], ...]: ...
+
+        @overload
+        async def sum_by(
+            self, dimension: Literal["day", "week", "month"], **filters: Unpack[SumFilters]
+        ) -> tuple[UsageSum[date], ...]: ...
+
+        @overload
+        async def sum_by(
+            self, dimension: Literal["branch_turn"], **filters: Unpack[SumFilters]
+        ) -> tuple[UsageSum[tuple[int, int]], ...]: ...
+
+        @overload
+        async def sum_by(
+            self, dimension: Literal["total"], **filters: Unpack[SumFilters]
+        ) -> tuple[UsageSum[None], ...]: ...
+
+        @overload
+        async def sum_by(
+            self, dimension: tuple[One, One], **filters: Unpack[SumFilters]
+        ) -> tuple[UsageSum[tuple[Any, Any]], ...]: ...
+
+        async def sum_by(self, dimension: Any, **_: Any) -> Any:
+            """See ``Usage.sum_by``."""
+
+    else:
+        sum_by = lift(Usage.sum_by)
+
     of_sessions = lift(Usage.of_sessions)
     totals = lift(Usage.totals)
 

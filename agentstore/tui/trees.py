@@ -46,7 +46,7 @@ def branch_line(before: str, branch: CountedBranch, *, shown: bool = False) -> T
         line.append("  active", style="bold green")
     if shown:
         line.append("  shown", style="bold")
-    origin = f"from turn {branch.fork_turn}, " if branch.number else ""
+    origin = f"from turn {branch.fork_turn + 1}, " if branch.number else ""
     line.append(f"  {origin}", style="dim")
     turns, messages = counted(branch.turns, "turn"), counted(branch.messages, "message")
     return line.append(f"{turns}, {messages}")

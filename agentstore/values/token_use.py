@@ -6,8 +6,9 @@ reasoning included; the other counts are parts of these two. So input and output
 was used, whoever the provider is.
 
 Read off ``CompletionUsage`` (https://platform.openai.com/docs/api-reference/chat/object),
-``ResponseUsage`` (https://platform.openai.com/docs/api-reference/responses/object) and
-``Usage`` (https://docs.anthropic.com/en/api/messages).
+``ResponseUsage`` (https://platform.openai.com/docs/api-reference/responses/object),
+``Usage`` (https://docs.anthropic.com/en/api/messages) and
+``UsageMetadata`` (https://ai.google.dev/api/generate-content#UsageMetadata).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _PARTS = (
 
 
 def token_use(usage: object) -> TokenUse:
-    """Read a usage object: of OpenAI's chat completions or Responses, or of Anthropic's messages.
+    """Read a usage object: of OpenAI's chat completions or Responses, Anthropic's or Google's.
 
     Args:
         usage: The object of the client, its ``model_dump()``, or the JSON as a dict; a
@@ -88,6 +89,8 @@ def token_use(usage: object) -> TokenUse:
     """
     if isinstance(usage, TokenUse):
         return usage
+    if _of(usage, "prompt_token_count") is not None:
+        return _read_google(usage)
     if _of(usage, "prompt_tokens") is not None:
         return _read(usage, "prompt_tokens", "completion_tokens", *_CHAT_DETAILS)
     if _of(usage, "input_tokens") is None or _of(usage, "output_tokens") is None:
@@ -101,6 +104,8 @@ def answer_parts(answer: object) -> tuple[object, str | None]:
     """Give the usage of a whole answer, and its model; or what is a usage already, and None."""
     usage, model = _of(answer, "usage"), _of(answer, "model")
     if usage is None:
+        usage, model = _of(answer, "usage_metadata"), _of(answer, "model_version")
+    if usage is None:
         return answer, None
     return usage, model if isinstance(model, str) else None
 
@@ -110,7 +115,8 @@ _RESPONSES_DETAILS = ("input_tokens_details", "output_tokens_details")
 _ANTHROPIC = ("cache_creation_input_tokens", "cache_read_input_tokens", "cache_creation")
 _UNKNOWN = (
     "usage must be OpenAI's (prompt_tokens and completion_tokens, or input_tokens and "
-    "output_tokens) or Anthropic's (input_tokens and output_tokens), as an object or a dict. A "
+    "output_tokens), Anthropic's (input_tokens and output_tokens) or Google's "
+    "(prompt_token_count), as an object or a dict. A "
     "stream of chat completions has it in its last chunk, with "
     'stream_options={"include_usage": True}; a stream of Anthropic\'s in its final message.'
 )
@@ -134,6 +140,18 @@ def _read(usage: object, read: str, written: str, of_read: str, of_written: str)
         reasoning_tokens=min(_count(usage, of_written, "reasoning_tokens"), output_tokens),
         input_audio_tokens=min(_count(usage, of_read, "audio_tokens"), input_tokens),
         output_audio_tokens=min(_count(usage, of_written, "audio_tokens"), output_tokens),
+    )
+
+
+def _read_google(usage: object) -> TokenUse:
+    """Read Google's: what tools' results and thoughts take is beside what is read and written."""
+    read = _count(usage, "prompt_token_count") + _count(usage, "tool_use_prompt_token_count")
+    thoughts = _count(usage, "thoughts_token_count")
+    return TokenUse(
+        input_tokens=read,
+        output_tokens=_count(usage, "candidates_token_count") + thoughts,
+        cached_input_tokens=min(_count(usage, "cached_content_token_count"), read),
+        reasoning_tokens=thoughts,
     )
 
 

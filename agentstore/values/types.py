@@ -28,7 +28,7 @@ is an ``UnsoundRow`` that names the column: the types of the models' columns kno
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
 from types import NoneType
 from typing import Any, Self
@@ -43,9 +43,14 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Text,
+    case,
     cast,
+    func,
+    literal_column,
     type_coerce,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from agentstore.errors import InvalidInput, UnsoundRow, shown
@@ -346,6 +351,95 @@ class UtcDateTime(Named, TypeDecorator[datetime]):
             return from_micros(value)
         except OverflowError:
             raise self.unsound() from None
+
+
+class _Day(TypeDecorator[date]):
+    """A day that a query makes: YYYY-MM-DD there, a ``date`` here."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: date | None, dialect: Dialect) -> str | None:
+        """Write a day to compare with."""
+        return None if value is None else value.isoformat()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> date | None:
+        """Read it."""
+        return None if value is None else date.fromisoformat(value)
+
+
+class _Span(FunctionElement[date]):
+    """The first day of a span of time in which an instant is, in UTC."""
+
+    name = "utc_span"
+    type = _Day()
+    inherit_cache = True
+
+
+class _InDay(_Span):
+    inherit_cache = True
+
+
+class _InWeek(_Span):
+    inherit_cache = True
+
+
+class _InMonth(_Span):
+    inherit_cache = True
+
+
+def day(instant: Any) -> ColumnElement[date]:
+    """Give the day of an instant of ours, in UTC, in a query of yours.
+
+    An instant is a number on SQLite and a ``timestamptz`` on PostgreSQL, so what either engine
+    brings for dates (``strftime``, ``date_trunc``) does not work on both.
+
+    Examples:
+        >>> select(models.day(Message.created_at), func.count()).group_by(
+        ...     models.day(Message.created_at)
+        ... )
+    """
+    return _InDay(instant)
+
+
+def week(instant: Any) -> ColumnElement[date]:
+    """Give the Monday of the week of an instant of ours, in UTC; see ``day``."""
+    return _InWeek(instant)
+
+
+def month(instant: Any) -> ColumnElement[date]:
+    """Give the first of the month of an instant of ours, in UTC; see ``day``."""
+    return _InMonth(instant)
+
+
+_YEAR_1 = 62_135_596_800
+"""Seconds from year 1 to 1970: whole seconds are rounded down on both sides of 1970."""
+
+
+@compiles(_Span, "sqlite")
+def _on_sqlite(span: _Span, compiler: Any, **options: Any) -> Any:
+    """Let SQLite write the day of the whole second; NULL for what is damaged."""
+    (instant,) = span.clauses
+    micros = instant.op("+", return_type=BigInteger())(literal_column(str(_YEAR_1 * 10**6)))
+    seconds = micros // 10**6 - _YEAR_1
+    change = {
+        _InWeek: ("-6 days", "weekday 1"),
+        _InMonth: ("start of month",),
+    }.get(type(span), ())
+    found = func.date(seconds, "unixepoch", *change)
+    return compiler.process(case((func.typeof(instant) == "integer", found)), **options)
+
+
+@compiles(_Span, "postgresql")
+def _on_postgresql(span: _Span, compiler: Any, **options: Any) -> Any:
+    """Let the server write the day, in UTC whatever the connection's time zone."""
+    (instant,) = span.clauses
+    # Constants, not parameters: GROUP BY must be the same expression as what is selected.
+    found = func.timezone(literal_column("'UTC'"), instant)
+    unit = {_InWeek: "'week'", _InMonth: "'month'"}.get(type(span))
+    if unit is not None:
+        found = func.date_trunc(literal_column(unit), found)
+    return compiler.process(func.to_char(found, literal_column("'YYYY-MM-DD'")), **options)
 
 
 class Nanos(Named, TypeDecorator[Decimal]):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from sqlalchemy import (
     event,
     func,
     inspect,
+    literal,
     literal_column,
     make_url,
     select,
@@ -275,3 +278,40 @@ def test_without_names_the_models_are_the_plain_ones():
     assert len({id(each.User) for each in others}) == len(others)
     with pytest.raises(InvalidInput, match="table_prefix"):
         models.named(table_prefix="No Prefix")
+
+
+def test_days_weeks_and_months_of_instants_are_grouped_and_compared_alike(place):
+    now = [datetime(2026, 1, 1, tzinfo=UTC)]
+    instants = [
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
+        datetime(2026, 2, 28, 23, 59, 59, 999_999, UTC),
+        datetime(2026, 3, 1, tzinfo=UTC),
+        datetime(2026, 3, 2, 12, tzinfo=UTC),
+        datetime(2026, 3, 2, 13, tzinfo=UTC),
+    ]
+    with place.open(clock=lambda: now[0]) as store:
+        session = store.sessions.create().id
+        for now[0] in instants[1:]:
+            store.usage.record(session, input_tokens=1)
+    engine = create_engine(driver_url(place.url))
+    try:
+        with Session(engine) as orm:
+            used = models.TurnUsage
+            for of, first in (
+                (models.day, lambda each: each),
+                (models.week, lambda each: each - timedelta(days=each.weekday())),
+                (models.month, lambda each: each.replace(day=1)),
+            ):
+                query = select(of(used.created_at), func.count()).group_by(of(used.created_at))
+                found = dict(orm.execute(query).tuples().all())
+                assert found == Counter(first(each.date()) for each in instants[1:])
+                assert orm.scalars(
+                    select(of(literal(instants[0], used.created_at.type)))
+                ).one() == (date(1, 1, 1))
+                march = select(func.count()).where(of(used.created_at) > date(2026, 3, 1))
+                assert orm.scalars(march).one() == sum(
+                    first(each.date()) > date(2026, 3, 1) for each in instants[1:]
+                )
+    finally:
+        engine.dispose()

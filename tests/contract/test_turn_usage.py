@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, LimitOutOfRange, NaiveDatetime, NotFound
 from agentstore.values.prices import Price, Prices
+from tests.contract.clocks import NOON
 
 TABLE = Prices({"small": Price(Decimal("0.15"), Decimal("0.60"), Decimal("0.075"))})
 
@@ -292,6 +293,49 @@ def test_turns_of_two_branches_are_added_up_each_for_itself_and_a_branch_has_a_n
     assert sums("total", branch=1) == {None: 20}
 
 
+def test_usage_is_added_up_by_week_by_month_and_by_two_dimensions(place):
+    days = [date(2025, 12, 28), date(2025, 12, 29), date(2026, 1, 4), date(2026, 1, 5)]
+    now = [NOON]
+    with place.open(clock=lambda: now[0]) as store:
+        ann = store.users.create("Ann").id
+        of_ann, nobodys = store.sessions.create(ann).id, store.sessions.create().id
+        for n, each in enumerate(days):
+            for last in (time(0, 0), time(23, 59, 59, 999_999)):
+                now[0] = datetime.combine(each, last, UTC)
+                store.usage.record(of_ann, model="big", input_tokens=10**n)
+        store.usage.record(nobodys, input_tokens=7)
+
+        def sums(dimension, **filters):
+            return {x.key: x.input_tokens for x in store.usage.sum_by(dimension, **filters)}
+
+        by_week = {date(2025, 12, 22): 2, date(2025, 12, 29): 220, date(2026, 1, 5): 2_007}
+        assert sums("week") == by_week
+        assert sums("month") == {date(2025, 12, 1): 22, date(2026, 1, 1): 2_207}
+        by_month_and_user = sums(("month", "user"))
+        assert [*by_month_and_user.items()] == [
+            ((date(2025, 12, 1), ann), 22),
+            ((date(2026, 1, 1), None), 7),
+            ((date(2026, 1, 1), ann), 2_200),
+        ]
+        assert sums(("user", "month"), user_id=ann) == {
+            (ann, date(2025, 12, 1)): 22,
+            (ann, date(2026, 1, 1)): 2_200,
+        }
+        assert sums(["model", "session"]) == {(None, nobodys): 7, ("big", of_ann): 2_222}
+        assert sums(("model", "turn"), session_id=of_ann) == {("big", 0): 2_222}
+        top = store.usage.sum_by(("week", "model"), top=1)
+        assert [each.key for each in top] == [(date(2026, 1, 5), "big")]
+        alone = store.scoped(ann).usage.sum_by(("week", "user"))
+        assert [each.key for each in alone] == [(each, ann) for each in by_week]
+
+
+def test_a_total_of_zero_beside_tokens_was_not_counted_and_is_their_sum(store, session):
+    for record in (store.usage.record, store.usage.replace):
+        made = record(session.id, input_tokens=960, output_tokens=192, total_tokens=0)
+        assert made.total_tokens == 1_152
+    assert store.usage.sum_by("total")[0].total_tokens == 1_152
+
+
 def test_bad_input_is_refused_and_nothing_is_recorded(store, session, subtests):
     for what, (error, arguments) in BAD.items():
         with subtests.test(what):
@@ -302,7 +346,12 @@ def test_bad_input_is_refused_and_nothing_is_recorded(store, session, subtests):
 
 def test_sums_refuse_what_they_cannot_mean(store):
     with pytest.raises(InvalidInput, match="turn, branch"):
-        store.usage.sum_by("week")
+        store.usage.sum_by("year")
+    for two in (("day", "day"), ("day",), ("day", "total"), ("day", "model", "user"), (), 5):
+        with pytest.raises(InvalidInput, match="dimension must be"):
+            store.usage.sum_by(two)
+    with pytest.raises(InvalidInput, match="session_id"):
+        store.usage.sum_by(("day", "turn"))
     with pytest.raises(InvalidInput, match="session_id"):
         store.usage.sum_by("turn")
     with pytest.raises(InvalidInput, match="session_id"):

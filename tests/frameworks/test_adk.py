@@ -130,6 +130,24 @@ def test_a_session_outlives_the_process_and_equals_the_one_in_hand(engine_url):
     asyncio.run(run())
 
 
+def test_what_a_model_used_for_an_event_is_recorded_once(engine_url):
+    async def run():
+        async with AsyncStore(engine_url) as store:
+            service = AgentStoreSessionService(store)
+            session = await service.create_session(**WHO, session_id="s")
+            used = types.GenerateContentResponseUsageMetadata(
+                prompt_token_count=900, candidates_token_count=90, thoughts_token_count=10
+            )
+            said = event("hi", "agent", id="e1", usage_metadata=used, model_version="gemini-9")
+            await service.append_event(session, event("hello"))
+            await service.append_event(session, said)
+            await service.append_event(session, said.model_copy(deep=True))
+            (found,) = await store.usage.sum_by("model")
+            assert (found.key, found.input_tokens, found.output_tokens) == ("gemini-9", 900, 100)
+
+    asyncio.run(run())
+
+
 def test_who_has_not_seen_the_newest_event_is_refused_and_nobody_else(engine_url):
     async def run():
         async with AsyncStore(engine_url) as one, AsyncStore(engine_url) as two:

@@ -175,7 +175,7 @@ async def test_branches_are_a_tree_and_turns_a_list_from_which_one_jumps(url):
     async with browsing(url, wish=Wish("talk")) as hand:
         tree = await hand.press("b")
         assert tree.splitlines()[1] == "▌ main  active  shown  2 turns, 7 messages"
-        assert "  └─ formal [b]tone  from turn 0, 1 turn, 2 messages" in tree
+        assert "  └─ formal [b]tone  from turn 1, 1 turn, 2 messages" in tree
         other = await hand.press("j", "enter")
         assert "branch formal [b]tone" in other
         assert "On another branch" in other

@@ -118,12 +118,12 @@ def test_a_tree_of_branches_stays_narrow_however_deep_it_is():
     lines = [branch_line(before, branch).plain for before, branch in in_tree_order(branches)]
     assert lines[:4] == [
         "branch 0  3 turns, 12 messages",
-        "└─ branch 1  from turn 1, 3 turns, 12 messages",
-        "   ├─ branch 2  from turn 2, 3 turns, 12 messages",
-        "   │  └─ branch 3  active  from turn 3, 3 turns, 12 messages",
+        "└─ branch 1  from turn 2, 3 turns, 12 messages",
+        "   ├─ branch 2  from turn 3, 3 turns, 12 messages",
+        "   │  └─ branch 3  active  from turn 4, 3 turns, 12 messages",
     ]
     assert lines[1_999].startswith("1991 more levels ")
-    assert lines[2_000] == "   └─ young  from turn 1, 1 turn, 1 message"
+    assert lines[2_000] == "   └─ young  from turn 2, 1 turn, 1 message"
     assert max(map(cell_len, lines)) <= 100
     assert len(lines) == 2_001
 

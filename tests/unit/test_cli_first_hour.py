@@ -64,7 +64,7 @@ def test_the_help_of_prune_names_each_rule_and_says_which_one_a_refinement_is_of
     [
         ("ls", SESSION_STATUSES),
         ("tasks", TASK_STATUSES),
-        ("usage", ("day", "model", "user", "session", "turn", "branch", "total")),
+        ("usage", ("day", "week", "month", "model", "user", "session", "turn", "branch", "total")),
         ("search", ("relevance", "recent")),
         ("search", ("system", "developer", "user", "assistant", "tool")),
         ("stats", ("cost", "tokens")),
@@ -358,9 +358,9 @@ def test_the_branches_of_a_session_are_drawn_as_a_tree(run, talk):
     drawn = shown.partition("\n\n")[2].splitlines()
     assert drawn == [
         "main  2 turns, 6 messages",
-        "├─ again  from turn 1, 2 turns, 6 messages",
-        "│  └─ deeper  active  from turn 2, 2 turns, 6 messages",
-        f"└─ {'first' * 9}  from turn 1, 1 turn, 5 messages",
+        "├─ again  from turn 2, 2 turns, 6 messages",
+        "│  └─ deeper  active  from turn 3, 2 turns, 6 messages",
+        f"└─ {'first' * 9}  from turn 2, 1 turn, 5 messages",
     ]
     found = json.loads(run("show", "talk", "--tree", "--json", AGENTSTORE_URL=talk).stdout)
     assert [each["parent"] for each in found["branches"]] == [None, "main", "again", "main"]

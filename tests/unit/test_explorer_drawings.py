@@ -87,7 +87,7 @@ def test_a_tree_says_what_it_is_links_each_branch_and_marks_where_one_is():
     links = svg.findall("a")
     assert [link.get("href") for link in links] == ["/x?branch=4", "/x?branch=5"]
     assert [link.get("aria-current") for link in links] == [None, "true"]
-    assert "from turn 1" in "".join(links[1].itertext())
+    assert "from turn 2" in "".join(links[1].itertext())
     assert links[0].find("circle").get("class") == "dot on"  # type: ignore[union-attr]
 
 

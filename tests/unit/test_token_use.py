@@ -33,7 +33,17 @@ ANTHROPIC = {
 }
 """As the clients of November 2026 dump them."""
 
+GOOGLE = {
+    "prompt_token_count": 1100,
+    "tool_use_prompt_token_count": 100,
+    "cached_content_token_count": 1000,
+    "candidates_token_count": 172,
+    "thoughts_token_count": 128,
+    "total_token_count": 1500,
+}
+
 READ = {
+    "google": (GOOGLE, TokenUse(1200, 300, 1000, reasoning_tokens=128)),
     "chat": (CHAT, TokenUse(1200, 300, 1000, reasoning_tokens=128)),
     "responses": (RESPONSES, TokenUse(1200, 300, 1000, reasoning_tokens=128)),
     "anthropic": (ANTHROPIC, TokenUse(1200, 300, 1000, 180, 100, 128, web_searches=2)),
@@ -121,3 +131,8 @@ def test_what_says_no_number_of_tokens_is_refused_instead_of_counted_as_nothing(
 def test_no_part_is_larger_than_what_it_is_a_part_of(counts):
     with pytest.raises(InvalidInput, match="that it is a part of"):
         TokenUse(10, 5, **counts)
+
+
+def test_a_whole_answer_of_google_s_says_its_model_too():
+    answer = SimpleNamespace(usage_metadata=GOOGLE, model_version="gemini-9")
+    assert answer_parts(answer) == (GOOGLE, "gemini-9")

@@ -307,10 +307,6 @@ class EngineDialect(ABC):
         """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
 
     @abstractmethod
-    def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
-        """Give the day of an instant, in UTC, as YYYY-MM-DD."""
-
-    @abstractmethod
     def has_no_room(self, error: DBAPIError) -> bool:
         """Say whether a SUM of whole numbers failed because its result has no room for it."""
 

@@ -260,10 +260,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
             if names.schema not in schemas:
                 connection.execute(CreateSchema(names.schema))
 
-    def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
-        """Let the server write the day, in UTC whatever the connection's time zone."""
-        return func.to_char(func.timezone("UTC", instant), "YYYY-MM-DD")
-
     def has_no_room(self, error: DBAPIError) -> bool:
         """Its sums of whole numbers are numeric, which has room for any."""
         return False

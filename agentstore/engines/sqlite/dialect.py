@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import (
     URL,
     AsyncAdaptedQueuePool,
-    BigInteger,
     BindParameter,
     ColumnElement,
     Connection,
@@ -31,11 +30,9 @@ from sqlalchemy import (
     QueuePool,
     Select,
     Table,
-    case,
     event,
     func,
     select,
-    type_coerce,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
@@ -57,7 +54,6 @@ from agentstore.engines.sqlite.new_files import statements_of_head
 from agentstore.engines.sqlite.parts import FileParts
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.engines.sqlite.space import FileSpace
-from agentstore.engines.sqlite.stored import MICROS, YEAR_1
 from agentstore.engines.sqlite.tasks import FileTasks
 from agentstore.engines.sqlite.transactions import (
     CONFIGURED,
@@ -255,12 +251,6 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         if before is not None:
             _pragma(connection, f"synchronous={before}")
         _pragma(connection, "foreign_keys=ON")
-
-    def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
-        """Let SQLite write the day of the whole second; NULL for what is damaged."""
-        micros = type_coerce(instant, BigInteger()) + YEAR_1
-        seconds = micros // MICROS - YEAR_1 // MICROS
-        return case((func.typeof(instant) == "integer", func.date(seconds, "unixepoch")))
 
     def has_no_room(self, error: DBAPIError) -> bool:
         """Look for what SQLite says where a sum is more than 64 bits hold."""

@@ -158,7 +158,7 @@ def _label(place: BranchPlace) -> tuple[str, str]:
     branch = place.branch
     facts = [f"· {counted(branch.turns, 'turn')}"]
     if branch.number:
-        facts.append(f"· from turn {branch.fork_turn}")
+        facts.append(f"· from turn {branch.fork_turn + 1}")
     if branch.current:
         facts.append("· active")
     return _short(branch.name), " ".join(facts)

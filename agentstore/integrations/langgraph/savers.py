@@ -23,7 +23,7 @@ from agentstore.integrations.langgraph.checkpoints import Allowed
 from agentstore.integrations.langgraph.operations import SaverOperations
 
 if TYPE_CHECKING:
-    from agentstore import AsyncStore, Store
+    from agentstore import AsyncStore, ScopedStore, Store
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class AgentStoreSaver(SaverOperations):
 
     def __init__(
         self,
-        store: Store,
+        store: Store | ScopedStore,
         *,
         serde: SerializerProtocol | None = None,
         allowed: Iterable[Allowed] = (),
@@ -136,7 +136,7 @@ class AsyncAgentStoreSaver(SaverOperations):
 
     def __init__(
         self,
-        store: AsyncStore,
+        store: AsyncStore | AsyncScopedStore,
         *,
         serde: SerializerProtocol | None = None,
         allowed: Iterable[Allowed] = (),

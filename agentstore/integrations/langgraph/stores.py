@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -32,9 +33,10 @@ from langgraph.store.base import (
 from agentstore.errors import InvalidInput
 from agentstore.integrations.langgraph.calls import Call, Calls, run, run_async
 from agentstore.records import MemoryRecord
+from agentstore.values.text.search_terms import MAX_ALTERNATIVES
 
 if TYPE_CHECKING:
-    from agentstore import AsyncStore, Store
+    from agentstore import AsyncStore, ScopedStore, Store
 
 _PAGE = 100
 """Memories, or namespaces, that are read at a time at least."""
@@ -43,6 +45,9 @@ _MOST = 1_000
 
 _LONGEST_QUERY = 1_000
 """Characters that a search takes; of a longer query, its first words are looked for."""
+
+_OR = re.compile(r'\s+OR\s+(?=(?:[^"]*"[^"]*")*[^"]*$)')
+"""Between alternatives; not within quotes."""
 
 _MOST_MINUTES = 10**9
 """More than a memory may live, and no more than a timedelta has room for."""
@@ -89,7 +94,7 @@ class AgentStoreBaseStore(_Operations):
     store is its owner's business.
     """
 
-    def __init__(self, store: Store, *, ttl: TTLConfig | None = None) -> None:
+    def __init__(self, store: Store | ScopedStore, *, ttl: TTLConfig | None = None) -> None:
         """Remember in a store.
 
         Args:
@@ -174,12 +179,26 @@ def _search(op: SearchOp) -> Calls[Any]:
     if len(query) > _LONGEST_QUERY:
         query = query[:_LONGEST_QUERY].rsplit(maxsplit=1)[0]  # without half a word
     try:
-        found = yield from (_hits(op, query, wanted) if query else _listed(op, wanted))
+        found = yield from (_any_of(op, query, wanted) if query else _listed(op, wanted))
     except InvalidInput:  # no item can be in such a namespace, or be found by such a query
         return []
     found = found[max(op.offset, 0) : wanted]
     yield from _touch([memory for memory, _ in found] if op.refresh_ttl else [])
     return [SearchItem(**_parts(memory), score=score) for memory, score in found]
+
+
+def _any_of(op: SearchOp, query: str, wanted: int) -> Calls[Any]:
+    """Search for so many alternatives at a time as a search takes; add the scores of an item up."""
+    words = _OR.split(query)
+    if len(words) <= MAX_ALTERNATIVES:
+        return (yield from _hits(op, query, wanted))
+    found: dict[Any, tuple[MemoryRecord, float]] = {}
+    for start in range(0, len(words), MAX_ALTERNATIVES):
+        part = " OR ".join(words[start : start + MAX_ALTERNATIVES])
+        for memory, score in (yield from _hits(op, part, wanted)):
+            place = (memory.namespace, memory.key)
+            found[place] = (memory, score + (found[place][1] if place in found else 0))
+    return sorted(found.values(), key=lambda each: -each[1])
 
 
 def _hits(op: SearchOp, query: str, wanted: int) -> Calls[Any]:

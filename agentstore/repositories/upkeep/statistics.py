@@ -55,7 +55,7 @@ from agentstore.values import validation
 from agentstore.values.instants import shifted
 from agentstore.values.paging import check_limit
 from agentstore.values.states import NO_BRANCH
-from agentstore.values.types import from_nanos
+from agentstore.values.types import day, from_nanos
 
 Order = Literal["cost", "tokens"]
 """What the top users and models are ordered by."""
@@ -245,11 +245,11 @@ def _by_day(
     conditions: list[ColumnElement[bool]],
     *sums: ColumnElement[Any],
 ) -> dict[date, tuple[int, ...]]:
-    day = unit.dialect.utc_day(instant).label("day")
-    query = select(day, *sums).where(*conditions).group_by(day)
+    of = day(instant).label("day")
+    query = select(of, *sums).where(*conditions).group_by(of)
     return {
-        date.fromisoformat(text): tuple(int(value) for value in values)
-        for text, *values in unit.connection.execute(query)
+        each: tuple(int(value) for value in values)
+        for each, *values in unit.connection.execute(query)
     }
 
 

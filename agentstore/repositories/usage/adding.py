@@ -12,7 +12,18 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Dialect, FromClause, bindparam, case, func, null, select
+from sqlalchemy import (
+    ColumnElement,
+    Dialect,
+    FromClause,
+    Text,
+    bindparam,
+    case,
+    func,
+    null,
+    select,
+    type_coerce,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
@@ -29,10 +40,21 @@ from agentstore.repositories.base.sums import NoWholeSum, exact_sum, halves, pla
 from agentstore.repositories.lines.lines import require
 from agentstore.repositories.usage.rows import usage_sum
 from agentstore.values.paging import check_limit
+from agentstore.values.types import day, month, week
 
 T = TypeVar("T")
 
-Dimension = Literal["turn", "branch", "branch_turn", "session", "user", "model", "day", "total"]
+Dimension = Literal[
+    "turn", "branch", "branch_turn", "session", "user", "model", "day", "week", "month", "total"
+]
+
+One = Literal["turn", "branch", "session", "user", "model", "day", "week", "month"]
+"""Of which two can be had together."""
+
+Keys = tuple[str, ...]
+"""None for a total, one, or two: ``branch_turn`` is both of its numbers."""
+
+_SPANS = {"day": day, "week": week, "month": month}
 
 IN_SESSION = ("turn", "branch", "branch_turn")
 """The dimensions whose values are numbers in a session."""
@@ -56,13 +78,13 @@ class Filters(NamedTuple):
 
 
 def sum_usage(
-    unit: Unit, dimension: Dimension, given: Mapping[str, Any], *, last: bool, top: int | None
+    unit: Unit, dimension: Keys, given: Mapping[str, Any], *, last: bool, top: int | None
 ) -> tuple[UsageSum, ...]:
     """Add up what passes the filters, by its keys; or so many that cost most, these first.
 
     Args:
         unit: The unit.
-        dimension: What has sums of its own.
+        dimension: What has sums of its own: nothing, one thing or two.
         given: The filters' parameters; None does not filter.
         last: Whether the end of the window belongs to it.
         top: How many; None gives all.
@@ -84,7 +106,7 @@ def sum_usage(
     if not sums and named:
         require(unit, given["session_id"], given["branch"])
     # Sorted here, since the engines' collations differ.
-    sums.sort(key=lambda found: (found.key is not None, found.key))
+    sums.sort(key=_place)
     if top is not None:
         sums.sort(key=lambda found: (-found.cost, -found.total_tokens))
     return tuple(sums)
@@ -144,12 +166,24 @@ def _added(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) 
 
 
 def _sums(
-    unit: Unit, statement: Prepared, parameters: Mapping[str, Any], dimension: Dimension
+    unit: Unit, statement: Prepared, parameters: Mapping[str, Any], dimension: Keys
 ) -> list[UsageSum]:
     rows = [row for row in statement.fetch(unit.connection, parameters) if row[-1]]
-    if dimension == "branch_turn":
-        return [usage_sum((row[-2], row[0]), row) for row in rows]
-    return [usage_sum(_day(row[0]) if dimension == "day" else row[0], row) for row in rows]
+    if len(dimension) == 2:
+        one, two = dimension
+        return [usage_sum((_key(one, row[0]), _key(two, row[-2])), row) for row in rows]
+    only = dimension[0] if dimension else "total"
+    return [usage_sum(_key(only, row[0]), row) for row in rows]
+
+
+def _key(dimension: str, value: Any) -> Any:
+    return _day(value) if dimension in _SPANS else value
+
+
+def _place(found: UsageSum) -> Any:
+    """Say where a sum comes: by its keys, those that are None first."""
+    keys = found.key if isinstance(found.key, tuple) else (found.key,)
+    return [(key is not None, key) for key in keys]
 
 
 @lru_cache(maxsize=1024)
@@ -157,7 +191,7 @@ def _statement(
     tables: Tables,
     dialect: EngineDialect,
     driver: Dialect,
-    dimension: Dimension,
+    dimension: Keys,
     filters: Filters,
     *,
     exact: bool,
@@ -166,18 +200,15 @@ def _statement(
     keys: dict[str, ColumnElement[Any]] = {
         "turn": used.turn,
         "branch": used.branch,
-        "branch_turn": used.turn,
         "session": used.session_id,
         "user": sessions.user_id,
         "model": used.model,
-        "day": dialect.utc_day(used.created_at),
-        "total": null(),
+        **{name: type_coerce(of(used.created_at), Text()) for name, of in _SPANS.items()},
     }
-    key = keys[dimension].label("key")
+    key, *beside = [keys[name].label(f"key_{name}") for name in dimension] or [null().label("key")]
     *added, records = _added(used, exact_sum if exact else plain_sum)
-    beside = [used.branch] if dimension == "branch_turn" else []
     query = select(key, *added, *beside, records)
-    if dimension == "user" or "user_id" in filters.given:
+    if "user" in dimension or "user_id" in filters.given:
         query = query.join_from(tables.turn_usage, tables.sessions, sessions.id == used.session_id)
     filtered = {
         "session_id": used.session_id,
@@ -206,7 +237,7 @@ def _statement(
             used.created_at <= until if filters.last else used.created_at < until,
         )
     query = query.where(session_stays(tables, used.session_id))
-    if dimension != "total":
+    if dimension:
         query = query.group_by(key, *beside)
     if filters.top:
         ranks = (rank for each in (used.cost, used.total_tokens) for rank in _ranks(each, exact))

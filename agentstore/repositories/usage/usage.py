@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
 from sqlalchemy import delete as sql_delete
 from sqlalchemy import func, select
@@ -26,7 +26,14 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.base.sums import exact_sum
-from agentstore.repositories.usage.adding import IN_SESSION, Dimension, sum_usage, sums_of_sessions
+from agentstore.repositories.usage.adding import (
+    IN_SESSION,
+    Dimension,
+    Keys,
+    One,
+    sum_usage,
+    sums_of_sessions,
+)
 from agentstore.repositories.usage.listing import delete_usage, list_usage
 from agentstore.repositories.usage.places import Branch, checked, place_of
 from agentstore.repositories.usage.rows import (
@@ -45,6 +52,18 @@ from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos
 
 _MAX_DAYS = 36500
+
+
+class SumFilters(TypedDict, total=False):
+    """What narrows a sum; see ``Usage.sum_by``."""
+
+    session_id: str | None
+    user_id: str | None
+    model: str | None
+    branch: Branch
+    since: datetime | None
+    until: datetime | None
+    top: int | None
 
 
 class Usage(Repository):
@@ -107,7 +126,7 @@ class Usage(Repository):
                 are counted in the details. See ``agentstore.values.token_use``.
             input_tokens: Tokens read, the cached ones included.
             output_tokens: Tokens written.
-            total_tokens: What the provider counts as total; None means the sum of both.
+            total_tokens: What the provider counts as total; None, or 0, means the sum of both.
             cached_input_tokens: How many of the tokens read were cached; for the price.
             requests: How many requests there were.
             model: The model; None means the answer's, where ``usage`` is one, or the session's.
@@ -226,10 +245,45 @@ class Usage(Repository):
         self.connection.execute(sql_delete(used).where(*of_turn, used.c.id != record.id))
         return record
 
+    @overload
+    def sum_by(
+        self, dimension: Literal["turn", "branch"], **filters: Unpack[SumFilters]
+    ) -> tuple[UsageSum[int], ...]: ...
+
+    @overload
+    def sum_by(
+        self, dimension: Literal["session"], **filters: Unpack[SumFilters]
+    ) -> tuple[UsageSum[str], ...]: ...
+
+    @overload
+    def sum_by(
+        self, dimension: Literal["user", "model"], **filters: Unpack[SumFilters]
+    ) -> tuple[UsageSum[str | None], ...]: ...
+
+    @overload
+    def sum_by(
+        self, dimension: Literal["day", "week", "month"], **filters: Unpack[SumFilters]
+    ) -> tuple[UsageSum[date], ...]: ...
+
+    @overload
+    def sum_by(
+        self, dimension: Literal["branch_turn"], **filters: Unpack[SumFilters]
+    ) -> tuple[UsageSum[tuple[int, int]], ...]: ...
+
+    @overload
+    def sum_by(
+        self, dimension: Literal["total"], **filters: Unpack[SumFilters]
+    ) -> tuple[UsageSum[None], ...]: ...
+
+    @overload
+    def sum_by(
+        self, dimension: tuple[One, One], **filters: Unpack[SumFilters]
+    ) -> tuple[UsageSum[tuple[Any, Any]], ...]: ...
+
     @reads
     def sum_by(
         self,
-        dimension: Dimension,
+        dimension: Dimension | tuple[One, One],
         *,
         session_id: str | None = None,
         user_id: str | None = None,
@@ -242,9 +296,11 @@ class Usage(Repository):
         """Add up what was used, for each value of a dimension.
 
         Args:
-            dimension: ``turn``, ``branch``, ``branch_turn`` (turns of each branch), ``session``,
-                ``user``, ``model``, ``day`` (in UTC) or ``total``, which gives one sum of all.
-                Turns and branches are numbered in their session: pass ``session_id`` with them.
+            dimension: ``turn``, ``branch``, ``branch_turn`` (turns of each branch),
+                ``session``, ``user``, ``model``, ``day``, ``week`` or ``month`` (in UTC; a
+                week begins on Monday) or ``total``, which gives one sum of all; or two of
+                them, as in ``("week", "model")``: then a key is a pair. Turns and branches are
+                numbered in their session: pass ``session_id`` with them.
             session_id: Only this session.
             user_id: Only this user's sessions.
             model: Only this model.
@@ -262,8 +318,8 @@ class Usage(Repository):
             LimitOutOfRange: ``top`` is.
             NaiveDatetime: ``since`` or ``until`` has no time zone.
         """
-        validation.choice("dimension", dimension, get_args(Dimension))
-        if session_id is None and (isinstance(branch, str) or dimension in IN_SESSION):
+        keys = _keys(dimension)
+        if session_id is None and (isinstance(branch, str) or {*keys} & {*IN_SESSION}):
             raise InvalidInput("Sums by turn or branch, or of a branch's name, need a session_id.")
         since, until, last = ends_of(since, until)
         filters = {
@@ -274,7 +330,7 @@ class Usage(Repository):
             "since": since,
             "until": until,
         }
-        return sum_usage(self.unit, dimension, filters, last=last, top=top)
+        return sum_usage(self.unit, keys, filters, last=last, top=top)
 
     @reads
     def of_sessions(self, ids: Sequence[str], *, most: int | None = None) -> dict[str, UsageSum]:
@@ -320,7 +376,8 @@ class Usage(Repository):
         model = validation.optional_key("model", of_answer if model is None else model)
         if usage is not UNSET and (details is None or isinstance(details, dict)):
             details = {**use.parts(), **(details or {})} or None
-        total = use.input_tokens + use.output_tokens if total_tokens is None else total_tokens
+        uncounted = total_tokens is None or (type(total_tokens) is int and total_tokens == 0)
+        total = use.input_tokens + use.output_tokens if uncounted else total_tokens
         row = {
             "id": new_id(),
             **place,
@@ -366,3 +423,20 @@ class Usage(Repository):
         return DatabaseTotals(
             dict(sorted(rows.items())), dict(sorted(by_status.items())), tokens, from_nanos(cost)
         )
+
+
+def _keys(dimension: object) -> Keys:
+    """Give what a sum is by.
+
+    Raises:
+        InvalidInput: It is no dimension, and no two different ones that go together.
+    """
+    if isinstance(dimension, tuple | list):
+        if len(dimension) != 2:
+            raise InvalidInput("dimension must be one dimension, or a tuple of two.")
+        one, two = (validation.choice("dimension", each, get_args(One)) for each in dimension)
+        if one == two:
+            raise InvalidInput("dimension must be one dimension, or two different ones.")
+        return (one, two)
+    name = validation.choice("dimension", dimension, get_args(Dimension))
+    return {"total": (), "branch_turn": ("branch", "turn")}.get(name, (name,))
