@@ -184,6 +184,10 @@ def test_what_no_item_can_have_is_not_found_and_not_put(within: Within) -> None:
         assert [item.key for item in found] == ["k"]
         assert [item.key for item in await memory("search", ("n",), query=" \n")] == ["k"]
         assert await memory("search", ("n",), query="-hello") == []
+        many = " OR ".join([f"word{n}" for n in range(20)])
+        for query in (f"{many} OR hello", f"hello OR {many}", f'"a OR b" OR {many} OR hello'):
+            assert [item.key for item in await memory("search", ("n",), query=query)] == ["k"]
+        assert await memory("search", ("n",), query=many) == []
         for key in ("", "k" * 300):
             assert await memory("get", ("n",), key) is None
             with pytest.raises(InvalidInput):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, assert_type
@@ -279,7 +279,18 @@ def work(store: Store) -> None:
     assert_type(store.tasks.list(status="pending"), Page[TaskRecord])
     assert_type(store.usage.stats("u", 7), UserStats)
     assert_type(store.usage.record("s", input_tokens=3), UsageRecord)
-    assert_type(store.usage.sum_by("model"), tuple[UsageSum, ...])
+    assert_type(store.usage.sum_by("model"), tuple[UsageSum[str | None], ...])
+    for used in store.usage.sum_by("user", top=5):
+        if used.key is not None:
+            store.users.get(used.key)
+    store.sessions.get(store.usage.sum_by("session")[0].key)
+    assert_type(store.usage.sum_by("turn", session_id="s")[0].key, int)
+    assert_type(store.usage.sum_by("week")[0].key, date)
+    assert_type(store.usage.sum_by("total")[0].key, None)
+    assert_type(store.usage.sum_by(("week", "model"))[0].key, tuple[Any, Any])
+    store.usage.sum_by("year")  # type: ignore[call-overload]
+    bare: UsageSum = store.usage.sum_by("day")[0]
+    print(bare.key)
     assert_type(store.usage.totals(), DatabaseTotals)
 
 
@@ -367,7 +378,7 @@ async def everything_again(store: AsyncStore) -> None:
     assert_type(await store.tool_logs.stats(tool="search"), tuple[ToolStats, ...])
     assert_type(await store.tasks.start("t"), TaskRecord)
     assert_type(await store.usage.stats(user.id, 7), UserStats)
-    assert_type(await store.usage.sum_by("day"), tuple[UsageSum, ...])
+    assert_type(await store.usage.sum_by("day"), tuple[UsageSum[date], ...])
     async with store.transaction() as tx:
         assert_type(await tx.messages.save("s", "user"), MessageRecord)
     assert_type(await store.run(lambda tx: len(tx.messages.history("s"))), int)
@@ -417,7 +428,7 @@ def refused(store: Store) -> None:
     store.attachments.add("m", "text", "text/plain")  # type: ignore[arg-type]
     store.attachments.add("m", b"x")  # type: ignore[call-arg]
     store.tool_logs.list(since="today")  # type: ignore[arg-type]
-    store.usage.sum_by("week")  # type: ignore[arg-type]
+    store.usage.sum_by("week")
     store.nothing.get("x")  # type: ignore[attr-defined]
     Store("sqlite://", synchronous="SOMETIMES")  # type: ignore[arg-type]
     Store("sqlite://", poolsize=3)  # type: ignore[call-arg]

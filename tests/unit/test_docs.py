@@ -1,5 +1,6 @@
 """Every code block in the documents runs, in order, as a reader would run it."""
 
+import json
 import os
 import re
 import shlex
@@ -87,6 +88,37 @@ def test_every_code_block_runs_as_it_stands(page, tmp_path, servers, run):
                 else:
                     _run_shell(line, tmp_path, exported)
     _run_python(program, tmp_path)
+
+
+SHORTCUTS = {
+    "reportOptionalMemberAccess",
+    "reportOptionalSubscript",
+    "reportOptionalIterable",
+    "reportTypedDictNotRequiredAccess",
+}
+"""An example knows that what it has just stored is there, and what a dict has."""
+
+
+@pytest.mark.long
+def test_a_type_checker_finds_nothing_in_what_a_reader_types(tmp_path):
+    """As Pyright and Pylance check it in an application, with their default settings."""
+    for page in PAGES:
+        code = [code for language, code in blocks(page) if language == "python"]
+        name = "_".join(page.relative_to(ROOT).with_suffix("").parts).replace("-", "_")
+        (tmp_path / f"{name.replace('.', '_')}.py").write_text("\n\n".join(code), encoding="utf-8")
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
+    checker = Path(sys.executable).parent / "basedpyright"
+    command = [str(checker), "--outputjson", "--pythonpath", sys.executable, "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = [
+        f"{Path(each['file']).stem}:{each['range']['start']['line'] + 1} {each['message']}"
+        for each in json.loads(done.stdout)["generalDiagnostics"]
+        if each.get("rule") not in SHORTCUTS
+        and each["severity"] == "error"
+        # What frameworks' own types ask of a literal is theirs.
+        and ("integrations" not in each["file"] or each.get("rule") == "reportPrivateImportUsage")
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_the_page_of_queries_gives_the_same_on_a_server(tmp_path, servers):

@@ -280,7 +280,7 @@ class Usage(Repository):
         self, dimension: tuple[One, One], **filters: Unpack[SumFilters]
     ) -> tuple[UsageSum[tuple[Any, Any]], ...]: ...
 
-    @reads
+    @reads  # type: ignore[misc]  # it names the filters that SumFilters has
     def sum_by(
         self,
         dimension: Dimension | tuple[One, One],
