@@ -33,7 +33,6 @@ from langgraph.store.base import (
 from agentstore.errors import InvalidInput
 from agentstore.integrations.langgraph.calls import Call, Calls, run, run_async
 from agentstore.records import MemoryRecord
-from agentstore.values.text.search_terms import MAX_ALTERNATIVES
 
 if TYPE_CHECKING:
     from agentstore import AsyncStore, ScopedStore, Store
@@ -45,6 +44,9 @@ _MOST = 1_000
 
 _LONGEST_QUERY = 1_000
 """Characters that a search takes; of a longer query, its first words are looked for."""
+
+_MOST_ALTERNATIVES = 8
+"""That a search takes."""
 
 _OR = re.compile(r'\s+OR\s+(?=(?:[^"]*"[^"]*")*[^"]*$)')
 """Between alternatives; not within quotes."""
@@ -190,11 +192,11 @@ def _search(op: SearchOp) -> Calls[Any]:
 def _any_of(op: SearchOp, query: str, wanted: int) -> Calls[Any]:
     """Search for so many alternatives at a time as a search takes; add the scores of an item up."""
     words = _OR.split(query)
-    if len(words) <= MAX_ALTERNATIVES:
+    if len(words) <= _MOST_ALTERNATIVES:
         return (yield from _hits(op, query, wanted))
     found: dict[Any, tuple[MemoryRecord, float]] = {}
-    for start in range(0, len(words), MAX_ALTERNATIVES):
-        part = " OR ".join(words[start : start + MAX_ALTERNATIVES])
+    for start in range(0, len(words), _MOST_ALTERNATIVES):
+        part = " OR ".join(words[start : start + _MOST_ALTERNATIVES])
         for memory, score in (yield from _hits(op, part, wanted)):
             place = (memory.namespace, memory.key)
             found[place] = (memory, score + (found[place][1] if place in found else 0))
