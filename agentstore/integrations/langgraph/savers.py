@@ -23,7 +23,7 @@ from agentstore.integrations.langgraph.checkpoints import Allowed
 from agentstore.integrations.langgraph.operations import SaverOperations
 
 if TYPE_CHECKING:
-    from agentstore import AsyncStore, ScopedStore, Store
+    from agentstore import AsyncScopedStore, AsyncStore, ScopedStore, Store
 
 T = TypeVar("T")
 
