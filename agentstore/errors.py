@@ -627,6 +627,34 @@ class SchemaDamaged(DatabaseCorrupt):
     """A table or a column is missing, though the schema is at the right revision."""
 
 
+@facts(
+    "{path} was {what} while it was open, so nothing more is read from it or written to it. Stop "
+    "every process that has it open, put the right file in its place, without a -wal and a -shm "
+    "beside it, and open the store again."
+)
+class DatabaseReplaced(DatabaseError):
+    """A SQLite file, or its write-ahead log, was deleted or replaced under an open store.
+
+    A write that raises this was not committed. Every later call raises it too.
+    """
+
+    path: str
+    what: str
+    """``deleted`` or ``replaced``."""
+
+
+@facts(
+    "{path} is not the write-ahead log of the database beside it ({why}); opening both would "
+    "damage the database. Nothing was changed. If the database was restored or copied here, move "
+    "{path} away, and the -shm file too. If not, restore a backup."
+)
+class ForeignLog(DatabaseCorrupt):
+    """A ``-wal`` file was left beside a SQLite file that it does not belong to."""
+
+    path: str
+    why: str
+
+
 class NotADatabase(DatabaseError):
     """The file is not a SQLite database."""
 

@@ -322,6 +322,7 @@ class GreenletRunner:
         self._runner.dialect.take_over(connection)
         unit = self._runner.unit(connection, mode)
         result = performed(unit, work)
+        self._runner.dialect.require_file(connection, each_time=mode not in READING)
         progress.committing = True
         connection.commit()
         self._runner.committed(unit)
@@ -352,6 +353,7 @@ class GreenletRunner:
                     finally:
                         runner.refuse()
                         await finished(calls.settled())
+                self._runner.dialect.require_file(sync_connection)
                 committing = True
                 await self._uncut(connection.commit())
                 self._runner.committed(unit)

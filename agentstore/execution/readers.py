@@ -81,6 +81,7 @@ class Readers:
         try:
             try:
                 reader = self._idle.pop()
+                self._dialect.require_file(reader.connection, each_time=False)
             except IndexError:
                 reader = _Kept(self._engine.connect(), self._make_unit)
             result = performed(reader.unit, work)

@@ -226,6 +226,7 @@ class UnitRunner:
                 self.dialect.take_over(connection)
                 unit = self.unit(connection, mode)
                 yield unit
+                self.dialect.require_file(connection, each_time=mode not in READING)
                 committing = True
                 connection.commit()
                 self.committed(unit)

@@ -31,7 +31,7 @@ from agentstore.engines.base.causes import cause_of
 from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.prepared import run_sql
 from agentstore.engines.registry import EngineDialect
-from agentstore.errors import DatabaseBusy
+from agentstore.errors import DatabaseBusy, DatabaseReplaced
 from agentstore.execution.forking import of_this_process
 from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, GatheredCall, write_group
 from agentstore.execution.queued_writes import (
@@ -267,9 +267,13 @@ class Writer:
                     left = self._run_group(connection, group)
                 for write in left:
                     self._run_in_savepoint(connection, write)
+            self._dialect.require_file(connection)
             for write in batch:
                 write.state = State.COMMITTING
             connection.commit()
+        except DatabaseReplaced:  # for each of them
+            self._roll_back(drop=True)
+            return False
         except GroupFailed as failed:
             self._roll_back(drop=isinstance(failed.__cause__, HANDLED))
             raise
@@ -348,6 +352,7 @@ class Writer:
             self._dialect.begin_to_write(connection, self._timeout)
             unit = self._make_unit(connection)
             write.run(unit)
+            self._dialect.require_file(connection)
             write.state = State.COMMITTING
             connection.commit()
             self._committed(unit)

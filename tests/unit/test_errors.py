@@ -87,6 +87,16 @@ EXAMPLES = [
         ("'t1' has another user_id", "leave user_id out"),
     ),
     Example(
+        errors.DatabaseReplaced("agent.db", "deleted"),
+        {"path": "agent.db", "what": "deleted"},
+        ("agent.db was deleted while it was open", "open the store again"),
+    ),
+    Example(
+        errors.ForeignLog("agent.db-wal", "there is no database"),
+        {"path": "agent.db-wal", "why": "there is no database"},
+        ("agent.db-wal is not the write-ahead log", "there is no database", "move agent.db-wal"),
+    ),
+    Example(
         errors.SearchIndexStale("is damaged", 3),
         {"reason": "is damaged", "pending": 3},
         ("is damaged", "agentstore reindex"),

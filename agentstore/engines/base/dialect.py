@@ -271,6 +271,19 @@ class EngineDialect(ABC):
     def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
         """Do the same for an asynchronous engine."""
 
+    def require_file(self, connection: Connection, *, each_time: bool = True) -> None:
+        """Refuse a database whose file was deleted or replaced since it was opened.
+
+        Called before each commit, so that none is acknowledged that is in no file.
+
+        Args:
+            connection: Of the store.
+            each_time: Whether to look now, or only every so often.
+
+        Raises:
+            DatabaseReplaced: It was.
+        """
+
     @abstractmethod
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Say what a driver's error means."""

@@ -31,6 +31,7 @@ from sqlalchemy.exc import OperationalError
 
 from agentstore.engines.base.checks import Checks, DatabaseStatus, Footprint, TableSize
 from agentstore.engines.base.search_objects import INDEX
+from agentstore.engines.sqlite.files import WATCHED
 from agentstore.models.tables import Names, Tables
 
 _SAMPLE = 100
@@ -53,6 +54,9 @@ class SQLiteChecks(Checks):
 
     def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:
         """Read the revision, and look at the file."""
+        watched = connection.info.get(WATCHED)
+        if watched is not None:
+            watched.require(at_once=True)
         version = _version_table(tables.names)
         revision = connection.execute(select(version.c.version_num)).scalar()
         return DatabaseStatus(sqlite3.sqlite_version, revision, _writable(connection))

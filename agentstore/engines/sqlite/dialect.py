@@ -47,8 +47,8 @@ from agentstore.engines.base.space import Space
 from agentstore.engines.sqlite.activity import take_activity
 from agentstore.engines.sqlite.append import append_messages
 from agentstore.engines.sqlite.diagnosis import WAITED, diagnose
+from agentstore.engines.sqlite.files import WATCHED, Watch, WatchedFile, in_memory, only_read
 from agentstore.engines.sqlite.files import configure as configure_new
-from agentstore.engines.sqlite.files import in_memory, only_read
 from agentstore.engines.sqlite.forks import abandon, close_what_is_left, leave_behind, note
 from agentstore.engines.sqlite.new_files import statements_of_head
 from agentstore.engines.sqlite.parts import FileParts
@@ -131,10 +131,18 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         if adopted and not listen_once(engine, "begin", begin_on_adopted):
             return  # another store of the application's has it already
 
+        watch = None if in_memory(engine.url) else Watch(engine.url, settings)
+        if watch is not None:
+            event.listen(engine, "do_connect", watch.before)
+
         @event.listens_for(engine, "connect")
         def configure(dbapi_connection: Any, record: Any) -> None:
+            if watch is not None:
+                watch.opened(dbapi_connection)
             configure_new(dbapi_connection, settings, adopted=adopted)
             record.info[CONFIGURED] = True
+            if watch is not None:
+                record.info[WATCHED] = WatchedFile(watch)
             if not adopted:
                 note(record, engine.url)
 
@@ -195,6 +203,12 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def writes_of_others(self, connection: Connection) -> int:
         """Read what SQLite itself uses to tell whether its cache is old."""
         return int(_pragma(connection, "data_version"))
+
+    def require_file(self, connection: Connection, *, each_time: bool = True) -> None:
+        """Compare device and inode, of the log too."""
+        watched = connection.info.get(WATCHED)
+        if watched is not None:
+            watched.require(each_time=each_time)
 
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""

@@ -4,13 +4,22 @@ A store that only reads names its file with ``mode=ro``, and SQLite itself refus
 Reading a file in WAL mode needs the index of the WAL, the ``-shm`` file. Where that is not
 there, and the folder does not let it be made, the file cannot be read. ``immutable=1`` would read
 it, without any lock, and what others write meanwhile would be read in part.
+
+A file may be deleted or replaced while it is open: somebody restores a backup. SQLite goes on with
+the old one, which has no name any more, and everything that is written is lost. So a store
+remembers which file it opened, by device and inode, and compares before it commits. Two calls of
+``stat`` take 3.5 us, of the 2,700 us of a save that waits for the disk (0.1 %). Of one that does
+not, 290 us, they would be more than 1 %: there, and where it reads, it compares ten times a second
+at most.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import struct
 import time
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +35,22 @@ LONGEST_LOG = 64 * 1024 * 1024
 """Bytes to which a WAL is cut when it starts over. A reader that stays for long makes it grow,
 and without a limit it would keep that size for ever. A log of a usual size is never cut: to grow
 again costs each commit more than to write over what is there."""
+
+
+WATCHED = "agentstore_watched"
+"""What holds, in the ``info`` of a connection, the files that it has open."""
+_SELDOM = 0.1
+"""Seconds between two looks at the files where each commit does not take one."""
+
+_HEADER = struct.Struct(">16sHBB")
+"""Of a database: magic, page size, and the versions to write and read, 1 or with a WAL 2.
+Source: https://sqlite.org/fileformat2.html#the_database_header."""
+_LOG = struct.Struct(">I4xII8s8x8x8s")
+"""Of a WAL: magic, page size, checkpoints, salts; of its first frame the salts again.
+Source: https://sqlite.org/fileformat2.html#the_write_ahead_log."""
+_LOG_MAGIC = (0x377F0682, 0x377F0683)
+
+Identity = tuple[int, int]
 
 
 def in_memory(url: URL) -> bool:
@@ -102,6 +127,141 @@ def _make_able_to_shrink(cursor: Any) -> None:
     cursor.execute("PRAGMA page_count")
     if cursor.fetchone()[0] == 0:
         cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
+
+
+class Watch:
+    """Which file the connections of an engine have open."""
+
+    def __init__(self, url: URL, settings: Settings) -> None:
+        """Look at nothing yet."""
+        name = str(url.database)
+        plain = name.removeprefix("file:").partition("?")[0] if name.startswith("file:") else name
+        self.path = os.path.abspath(plain)  # noqa: PTH100 - links stay links
+        self.each_time = settings.synchronous in ("FULL", "EXTRA")
+        self.next_look = 0.0
+        self.broken: errors.DatabaseReplaced | None = None
+        self._creates = settings.create and not settings.read_only
+        self._file: Identity | None = None
+
+    def before(self, _dialect: Any, _record: Any, _arguments: Any, _parameters: Any) -> None:
+        """Look before a connection opens the file, which would create one; a listener."""
+        if self._file is not None:
+            self.look()
+        elif self._creates and not os.path.lexists(self.path):
+            refuse_foreign_log(self.path)  # which SQLite would delete
+            with suppress(OSError):  # SQLite itself says what is wrong
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+    def opened(self, dbapi_connection: Any) -> None:
+        """Look at a file that was opened, and from which nothing was read yet."""
+        try:
+            if self._file is None:
+                refuse_foreign_log(self.path)
+                self._file = _identity(self.path)
+            self.look()
+        except errors.DatabaseError:
+            dbapi_connection.close()
+            raise
+
+    def look(self) -> None:
+        """Compare the file with the one that was opened first."""
+        if self.broken is not None:
+            raise errors.DatabaseReplaced(self.broken.path, self.broken.what)
+        self.next_look = time.monotonic() + _SELDOM
+        self.compare(self.path, self._file)
+
+    def compare(self, path: str, expected: Identity | None) -> None:
+        """Raise if a file is not the expected one."""
+        found = _identity(path)
+        if found != expected:
+            what = "deleted" if found is None else "replaced"
+            self.broken = errors.DatabaseReplaced(path, what)
+            raise errors.DatabaseReplaced(path, what)
+
+
+class WatchedFile:
+    """The file and the log that one connection has open."""
+
+    __slots__ = ("_log", "_watch")
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._log = _identity(f"{watch.path}-wal")
+
+    def require(self, *, each_time: bool = True, at_once: bool = False) -> None:
+        """Raise DatabaseReplaced if either was deleted or replaced; see ``EngineDialect``."""
+        watch = self._watch
+        seldom = not (each_time and watch.each_time) and watch.broken is None
+        if seldom and not at_once and time.monotonic() < watch.next_look:
+            return
+        watch.look()
+        if self._log is None:  # a file without a log has one as soon as it is read
+            self._log = _identity(f"{watch.path}-wal")
+        else:
+            watch.compare(f"{watch.path}-wal", self._log)
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - before each commit
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def refuse_foreign_log(path: str) -> None:
+    """Refuse a log that cannot be that of the file beside it.
+
+    Nothing in a log names its file. But a file that is not in WAL mode never has one (such as a
+    backup; SQLite would take the log all the same), and both have pages of one size. A log that
+    SQLite would not read, because its first frame is of an older one, does no harm.
+
+    Raises:
+        ForeignLog: It cannot be.
+    """
+    log = f"{path}-wal"
+    before = _read(log, _LOG)
+    if before is None or before[0] not in _LOG_MAGIC or before[3] != before[4]:
+        return
+    gone = _identity(path) is None
+    header = _header(path)
+    if before != _read(log, _LOG):
+        return  # others are at work, and it is theirs
+    if gone:
+        raise errors.ForeignLog(log, "there is no database")
+    if header is None or not header[0].startswith(b"SQLite format 3"):
+        return
+    log_page = before[1]
+    _, page, writes, reads = header
+    if writes == reads == 1:
+        raise errors.ForeignLog(log, "the database is not in WAL mode")
+    if log_page != (65536 if page == 1 else page):
+        raise errors.ForeignLog(log, "its pages are of another size")
+
+
+def _header(path: str) -> tuple[Any, ...] | None:
+    """Read the header through what SQLite has open.
+
+    To close another descriptor of the file would give up all locks that this process has on it.
+    """
+    if os.name == "nt":
+        return _read(path, _HEADER)
+    file = _identity(path)
+    with suppress(OSError):
+        for name in os.listdir("/dev/fd"):  # noqa: PTH208
+            with suppress(OSError, struct.error):
+                found = os.fstat(int(name))
+                if (found.st_dev, found.st_ino) == file:
+                    return _HEADER.unpack(os.pread(int(name), _HEADER.size, 0))
+    return None
+
+
+def _read(path: str, kind: struct.Struct) -> tuple[Any, ...] | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a string all along
+            return kind.unpack(file.read(kind.size))
+    except (OSError, struct.error):
+        return None
 
 
 def only_read(engine: Engine) -> None:
