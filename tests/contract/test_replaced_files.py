@@ -1,9 +1,9 @@
-"""A SQLite file that is deleted or replaced under an open store: nothing is acknowledged and lost."""
+"""A SQLite file that is deleted or replaced while it is open: nothing acknowledged is lost."""
 
-import os
 import shutil
 import sqlite3
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -17,16 +17,16 @@ COMPANIONS = ("-wal", "-shm")
 
 def remove(path, *endings):
     for ending in endings:
-        os.remove(f"{path}{ending}")
+        Path(f"{path}{ending}").unlink()
 
 
 def moved_over(path, saved):
-    os.replace(saved, path)
+    saved.replace(path)
 
 
 def moved_alone(path, saved):
     remove(path, *COMPANIONS)
-    os.replace(saved, path)
+    saved.replace(path)
 
 
 def restored(path, saved):
@@ -36,7 +36,7 @@ def restored(path, saved):
 
 def copied(path, _saved):
     shutil.copyfile(path, f"{path}.copy")
-    os.replace(f"{path}.copy", path)
+    Path(f"{path}.copy").replace(path)
 
 
 WAYS = {
@@ -55,7 +55,7 @@ def sync_store(url):
 
 
 def async_store(url):
-    return BlockingStore(AsyncStore(url))
+    return BlockingStore(lambda: AsyncStore(url))
 
 
 @pytest.mark.parametrize("make", [sync_store, async_store])
@@ -111,7 +111,7 @@ def test_a_log_that_was_left_is_refused_beside_a_file_that_it_does_not_belong_to
         with pytest.raises(ForeignLog):
             Store(url).sessions.list()
     assert (path.read_bytes() if path.exists() else None) == before
-    os.remove(f"{path}-wal")
+    Path(f"{path}-wal").unlink()
     with Store(url) as store:
         assert store.health().ok
 
@@ -134,4 +134,4 @@ def test_only_its_owner_may_read_a_new_file(tmp_path):
     with Store(f"sqlite:///{path}") as store:
         store.sessions.create()
         for ending in ("", *COMPANIONS):
-            assert stat.S_IMODE(os.stat(f"{path}{ending}").st_mode) == 0o600
+            assert stat.S_IMODE(Path(f"{path}{ending}").stat().st_mode) == 0o600
