@@ -11,13 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentstore.aio import AsyncScopedStore, AsyncStore, AsyncTransaction
     from agentstore.errors import *  # noqa: F403
     from agentstore.records import *  # noqa: F403
     from agentstore.settings import Settings
-    from agentstore.stores.aio import AsyncScopedStore, AsyncStore, AsyncTransaction
-    from agentstore.stores.bound import ScopedStore, Transaction
-    from agentstore.stores.store import Store
-    from agentstore.stores.turns import AsyncTurn, Turn
+    from agentstore.store import Store
+    from agentstore.transactions import AsyncTurn, ScopedStore, Transaction, Turn
 
     __version__: str
 
@@ -154,15 +153,15 @@ __all__ = [
 """Written out: it is what type checkers take for public."""
 
 _HOMES = {
-    "AsyncScopedStore": "stores.aio",
-    "AsyncStore": "stores.aio",
-    "AsyncTransaction": "stores.aio",
-    "AsyncTurn": "stores.turns",
-    "ScopedStore": "stores.bound",
+    "AsyncScopedStore": "aio",
+    "AsyncStore": "aio",
+    "AsyncTransaction": "aio",
+    "AsyncTurn": "transactions",
+    "ScopedStore": "transactions",
     "Settings": "settings",
-    "Store": "stores.store",
-    "Transaction": "stores.bound",
-    "Turn": "stores.turns",
+    "Store": "store",
+    "Transaction": "transactions",
+    "Turn": "transactions",
 }
 
 

@@ -18,22 +18,21 @@ from functools import partial
 from sqlalchemy import URL, Connection, Engine, Index, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from agentstore.database.engine import open_engine, parse_url, show_url
-from agentstore.engines.base.checks import CheckContext, Examination
+from agentstore.database import open_engine, parse_url, show_url
+from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import EngineDialect, Mode
-from agentstore.engines.base.moving import shapes
-from agentstore.engines.registry import dialect_for
+from agentstore.engines.base.moving import CheckContext, Examination, shapes
 from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.execution.runners import UnitRunner, names_on
 from agentstore.execution.unit import Unit
 from agentstore.migrations import HEAD, REVISIONS, current
-from agentstore.models.tables import Names, tables
-from agentstore.records.findings import Finding, Severity, counted, exit_code, listed
-from agentstore.repositories.lines.counters import mend_sessions
-from agentstore.repositories.search.search import trouble_with
-from agentstore.repositories.upkeep import bounds, consistency, stored_bytes
+from agentstore.records.upkeep import Finding, Severity, counted, exit_code, listed
+from agentstore.repositories.line_counts import mend_sessions
+from agentstore.repositories.search import trouble_with
+from agentstore.repositories.upkeep import consistency, pruning
+from agentstore.schema import Names, tables
 from agentstore.settings import Settings, default_names, settings_for
-from agentstore.stores.store import Store
+from agentstore.store import Store
 
 Progress = Callable[[str], object]
 """Told which examination begins."""
@@ -305,9 +304,11 @@ _EXAMINATIONS = (
     Examination("rows", _rows),
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
-    Examination("bytes", lambda p: stored_bytes.stored_bytes(p.connection, p.tables)),
-    Examination("texts", lambda p: bounds.texts(p.connection, p.tables, dialect_for(p.url).checks)),
-    Examination("amounts", lambda p: bounds.amounts(p.connection, p.tables)),
+    Examination("bytes", lambda p: consistency.stored_bytes(p.connection, p.tables)),
+    Examination(
+        "texts", lambda p: pruning.texts(p.connection, p.tables, dialect_for(p.url).checks)
+    ),
+    Examination("amounts", lambda p: pruning.amounts(p.connection, p.tables)),
 )
 _DEEP = ("rows", "orphans", "tool_calls", "bytes", "texts", "amounts")
 """Those that read whole tables."""

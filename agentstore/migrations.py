@@ -35,16 +35,17 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema
 
-from agentstore.database.engine import parse_url, show_url
-from agentstore.database.sharing import (
+from agentstore.database import (
     include_name,
     include_object,
+    parse_url,
     render_item,
+    show_url,
     tables_in_the_way,
 )
-from agentstore.engines.base.causes import cause_of
-from agentstore.engines.base.checks import command_line
-from agentstore.engines.registry import dialect_for
+from agentstore.engines import dialect_for
+from agentstore.engines.base.dialect import cause_of
+from agentstore.engines.base.moving import command_line
 from agentstore.errors import (
     CopyUnfinished,
     DatabaseError,
@@ -53,7 +54,7 @@ from agentstore.errors import (
     SchemaOutdated,
     TablesTaken,
 )
-from agentstore.models.tables import PLAIN, Names, tables
+from agentstore.schema import PLAIN, Names, tables
 from agentstore.settings import default_names, settings_for
 
 if TYPE_CHECKING:

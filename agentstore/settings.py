@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
 from agentstore.errors import InvalidInput, shown
-from agentstore.models.tables import Names
+from agentstore.schema import Names
 from agentstore.values.prices import Prices, default_prices
 from agentstore.values.redaction import Secrets
-from agentstore.values.text.stems import check_language
+from agentstore.values.tokens import check_language
 
 DEFAULT_URL = "sqlite:///agentstore.db"
 URL_VARIABLE = "AGENTSTORE_URL"

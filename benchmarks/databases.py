@@ -21,9 +21,8 @@ from sqlalchemy import table as described
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 
 from agentstore import migrations
-from agentstore.models.tables import tables
-from agentstore.values.instants import to_micros
-from agentstore.values.own_ids import OwnId, id_bytes
+from agentstore.schema import tables
+from agentstore.values.types import OwnId, id_bytes, to_micros
 from benchmarks.data import Row
 from benchmarks.raw import Raw, RawPostgreSQL, RawSQLite
 from tests.servers import Server

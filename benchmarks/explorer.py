@@ -35,7 +35,7 @@ from sqlalchemy import URL
 
 from agentstore import Store
 from agentstore.explorer import explorer
-from agentstore.explorer.web.visits import Visit
+from agentstore.explorer.rendering import Visit
 from benchmarks.databases import Databases
 from benchmarks.filling import SHORT, Grown, fill
 from benchmarks.places import ENGINES, RESULTS, opened

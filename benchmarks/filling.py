@@ -25,7 +25,7 @@ from sqlalchemy import URL
 
 from agentstore import Store
 from agentstore.values.encoding import dump_json
-from agentstore.values.instants import to_micros
+from agentstore.values.types import to_micros
 from benchmarks.data import START, Row, documents, main_branch, messages
 from benchmarks.databases import Databases
 

@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import URL, create_engine, func, select
 
-from agentstore.engines.registry import dialect_for
-from agentstore.models.tables import tables
-from agentstore.moving import copying as transfer
+from agentstore.engines import dialect_for
+from agentstore.moving import copying
+from agentstore.schema import tables
 from agentstore.values.ids import new_id
 from benchmarks.data import Contents, Row
 from benchmarks.databases import Databases, SQLiteDatabases
@@ -145,7 +145,7 @@ def _by_copy(source: URL, servers: Databases, name: str) -> Run:
 
 def _copy_here(source: str, target: str) -> None:
     """Be the process of its own."""
-    report = transfer.copy(source, target)
+    report = copying.copy(source, target)
     said = {"rows": report.rows, "seconds": dict(report.seconds), "memory": peak()}
     sys.stdout.write(json.dumps(said))
 

@@ -15,9 +15,8 @@ import psycopg
 from psycopg.rows import dict_row
 from sqlalchemy import URL
 
-from agentstore.models.tables import tables
-from agentstore.values.own_ids import id_text
-from agentstore.values.types import Json
+from agentstore.schema import tables
+from agentstore.values.types import Json, id_text
 from benchmarks.recording import Script
 
 DOCUMENTS = frozenset(

@@ -25,8 +25,8 @@ from rich.table import Table
 from sqlalchemy import insert, text
 
 from agentstore import Store, migrations
-from agentstore.engines.postgresql import search_objects as postgresql_objects
-from agentstore.engines.sqlite import search_objects as sqlite_objects
+from agentstore.engines.postgresql import search as postgresql_objects
+from agentstore.engines.sqlite import search as sqlite_objects
 from agentstore.values.ids import new_id
 from benchmarks.measuring import compare, in_turn
 from benchmarks.places import RESULTS

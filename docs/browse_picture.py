@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from agentstore import AsyncStore, Store
-from agentstore.cli.times import instant
+from agentstore.cli.output import instant
 from agentstore.tui.application import Browser, Wish
 
 PICTURE = Path(__file__).parent / "pictures" / "browse.svg"

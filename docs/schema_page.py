@@ -29,7 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapper
 
 from agentstore import models
-from agentstore.engines.base.search_objects import INDEX, QUEUE, STATE
+from agentstore.engines.base.search import INDEX, QUEUE, STATE
 from agentstore.schema.base import PartialIndex
 
 PAGE = Path(__file__).parent / "schema.md"

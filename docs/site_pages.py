@@ -26,7 +26,7 @@ from mkdocs.structure.files import File, Files
 import agentstore
 from agentstore import Store
 from agentstore.cli import app
-from agentstore.testing.blocking import REPOSITORIES
+from agentstore.testing import REPOSITORIES
 
 CHECKOUT = Path(__file__).parents[1]
 ROOT_PAGES = ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy import TextClause, bindparam, text
 
-from agentstore.values.own_ids import OwnId
-from agentstore.values.types import UtcDateTime
+from agentstore.values.types import OwnId, UtcDateTime
 
 
 class Own(str):

@@ -12,23 +12,41 @@ from importlib import import_module
 from typing import Any
 
 from agentstore.cli import application
-from agentstore.cli.help import Command
+from agentstore.cli.application import Command
 
 COMMANDS = {
-    "browse": ("browse",),
-    "conversations": ("show", "tail"),
-    "health": ("stats", "doctor"),
-    "keeping": ("prune", "erase-user"),
-    "moving": ("copy",),
-    "probing": ("health",),
-    "revisions": ("upgrade", "current"),
-    "saving": ("backup", "restore"),
-    "search": ("search", "reindex"),
-    "sessions": ("ls",),
-    "spending": ("usage", "prices"),
-    "tasks": ("tasks",),
-    "transcripts": ("import", "export"),
-    "ui": ("ui",),
+    "ui": (
+        "browse",
+        "ui",
+    ),
+    "conversations": (
+        "show",
+        "tail",
+        "search",
+        "reindex",
+        "ls",
+    ),
+    "operations": (
+        "stats",
+        "doctor",
+        "health",
+        "upgrade",
+        "current",
+    ),
+    "keeping": (
+        "prune",
+        "erase-user",
+        "usage",
+        "prices",
+        "tasks",
+    ),
+    "moving": (
+        "copy",
+        "backup",
+        "restore",
+        "import",
+        "export",
+    ),
 }
 """The commands of each module, in the order of the help."""
 

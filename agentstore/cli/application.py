@@ -9,31 +9,130 @@ library's, 130 an interrupt.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import sys
+import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
-from agentstore.cli.failures import FAILED, code_of, words_of, words_of_system, words_of_typer
-from agentstore.cli.help import Group
-from agentstore.cli.output import err, out, say
-from agentstore.database.engine import parse_url, show_url
-from agentstore.errors import AgentStoreError
+from agentstore.cli.output import columns, err, out, say
+from agentstore.database import parse_url, show_url
+from agentstore.errors import (
+    AgentStoreError,
+    InvalidInput,
+    LimitOutOfRange,
+    NotASource,
+    NotFound,
+    PriceUnknown,
+    TranscriptError,
+    named,
+)
 from agentstore.migrations import HEAD
-from agentstore.models.tables import Names
-from agentstore.repositories.sessions.ids import is_beginning
-from agentstore.stores.store import Store
-from agentstore.values.text.terminal import on_one_line, printable
+from agentstore.repositories.new_sessions import is_beginning
+from agentstore.schema import Names
+from agentstore.store import Store
+from agentstore.values.snippets import on_one_line, printable
 
 if TYPE_CHECKING:
-    from agentstore.stores.aio import AsyncStore
+    from agentstore.aio import AsyncStore
+
+
+# The help of commands: plain lines, in which nothing is cut however narrow the terminal is.
+#
+# Typer's own panels shorten names of options until two of them look alike, and take ``[alerts]``
+# for
+# markup. What is between backticks in a docstring is a command, and shown without them.
+
+
+_WIDEST = 100
+_NARROW = 60
+"""Columns; below that a text begins under what it explains."""
+_BESIDE = 30
+"""Columns of the longest option that has its text beside it."""
+
+
+class Command(TyperCommand):
+    """A command, with its help."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the usage, what the command does, its arguments and its options."""
+        formatter.write("\n".join(_help(self, ctx)))
+
+
+class Group(TyperGroup):
+    """The application, with its help."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the same, and the commands by what they are for."""
+        lines = [*_help(self, ctx)]
+        by_panel: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            words, _, _ = (command.help or "").partition("\n\n")
+            panel = getattr(command, "rich_help_panel", None)
+            by_panel.setdefault(str(panel or "Commands"), []).append((name, _plain(words)))
+        for panel, commands in by_panel.items():
+            lines += _section(panel, commands)
+        formatter.write("\n".join(lines))
+
+
+def _help(command: Any, ctx: Any) -> Iterable[str]:
+    width = min(columns(), _WIDEST)
+    usage = " ".join(["Usage:", ctx.command_path, *command.collect_usage_pieces(ctx)])
+    yield from _wrapped(usage, width, "", "    ")
+    for paragraph in (command.help or "").split("\n\n"):
+        yield ""
+        yield from _wrapped(_plain(paragraph), width, "", "")
+    found: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None:
+            found[parameter.param_type_name].append(record)
+    yield from _section("Arguments", found["argument"])
+    yield from _section("Options", found["option"])
+
+
+def _section(title: str, rows: list[tuple[str, str]]) -> Iterable[str]:
+    """Write names and what they mean, beside each other where there is room."""
+    if not rows:
+        return
+    yield from ("", f"{title}:")
+    width = min(columns(), _WIDEST)
+    longest = max((len(name) for name, _ in rows if len(name) <= _BESIDE), default=0)
+    indent = 6 if width < _NARROW else longest + 4
+    for name, words in rows:
+        lines = _wrapped(words, width, " " * indent, " " * indent)
+        if len(name) + 4 <= indent and lines:
+            lines[0] = f"  {name}".ljust(indent) + lines[0].lstrip()
+        else:
+            lines = [*_wrapped(name, width, "  ", "      "), *lines]
+        yield from lines
+
+
+def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,  # of an option there would be two halves
+        break_long_words=False,
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("`", "").split())
+
 
 app = typer.Typer(
     name="agentstore",
@@ -101,7 +200,7 @@ class Database:
 
     def read_async(self) -> AsyncStore:
         """Give the same for coroutines; it is opened by ``async with``."""
-        from agentstore.stores.aio import AsyncStore  # one command needs it
+        from agentstore.aio import AsyncStore  # one command needs it
 
         return AsyncStore(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
 
@@ -229,3 +328,60 @@ def _failed(error: Exception, message: str, code: int) -> int:
         err.print(Text(printable(trace)), soft_wrap=True, end="")
     err.print(Text.assemble(("error: ", "bold red"), on_one_line(message)), soft_wrap=True)
     return code
+
+
+# What a shell is told of an error: words that name commands and options, and the exit code.
+#
+# The library's own messages are for programs: they name methods and their arguments.
+
+
+FAILED, NOT_UNDERSTOOD = 1, 2
+_LESS_THAN_A_BEGINNING = re.compile("[0-9a-fA-F]{1,3}")
+_FOUND_WHILE_WORKING = (TranscriptError, NotASource)
+
+
+def code_of(error: AgentStoreError) -> int:
+    """Say whose fault it is: what was typed or set, or what was met while working."""
+    typed = isinstance(error, InvalidInput) and not isinstance(error, _FOUND_WHILE_WORKING)
+    missing = isinstance(error.__context__, ImportError)  # a package that is not installed
+    return NOT_UNDERSTOOD if typed and not missing else FAILED
+
+
+def words_of(error: AgentStoreError) -> str:
+    """Say what went wrong, and what to type instead."""
+    match error:
+        case NotFound():
+            return f"There is no {error.kind} {named(error.key)}. {_where_to_look(error)}"
+        case LimitOutOfRange():
+            return f"--{error}".removesuffix(" Page for more.")
+        case PriceUnknown():
+            sources = ", ".join(error.sources)
+            return (
+                f"No price is known of the model {named(error.model)} in {sources}. Pass --file "
+                "with a table of your own."
+            )
+        case _:
+            return str(error)
+
+
+def _where_to_look(error: NotFound) -> str:
+    if error.kind == "branch":
+        return "agentstore show --tree shows which there are."
+    if error.kind == "session" and _LESS_THAN_A_BEGINNING.fullmatch(str(error.key)):
+        return "Give more of the id, as much as agentstore ls prints."
+    if error.kind == "session":
+        return "Check the id: agentstore ls shows them."
+    return error.hint or "Check the id."
+
+
+def words_of_system(error: OSError) -> str:
+    """Say the same of an error of the operating system's."""
+    if error.errno == errno.EADDRINUSE:
+        return "The port is taken. Choose another one with --port, or leave --port out."
+    where = "" if error.filename is None else f": {error.filename}"
+    return f"{error.strerror}{where}" if error.strerror else str(error)
+
+
+def words_of_typer(said: str) -> str:
+    """Leave out what pydantic puts before the words of a refusal."""
+    return said.replace(": Value error, ", ": ", 1)

@@ -2,41 +2,68 @@
 
 from __future__ import annotations
 
+import re
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from datetime import datetime
+from functools import partial
+from itertools import takewhile
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich.cells import cell_len
 from rich.text import Text
 
-from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
-from agentstore.cli.messages import print_message, print_text
+from agentstore.cli.application import (
+    KEEP,
+    LOOK,
+    AsJson,
+    Database,
+    Prefix,
+    Schema,
+    Url,
+    app,
+    one_of,
+    whole_id,
+)
 from agentstore.cli.output import (
     columns,
+    fitting,
     hint,
     out,
     plain,
     print_cut,
     print_json,
     print_json_lines,
+    print_json_list,
+    print_message,
+    print_text,
+    progress,
     rule,
+    say,
+    seconds,
+    since_option,
+    until_option,
 )
-from agentstore.cli.times import seconds
 from agentstore.errors import InvalidInput
 from agentstore.records import (
     AttachmentRecord,
     CountedBranch,
     MessageRecord,
+    Page,
+    SearchHit,
     SessionRecord,
+    SessionSummary,
     UsageSum,
 )
-from agentstore.records.findings import counted
-from agentstore.stores.store import Store
-from agentstore.tui.trees import branch_line, in_tree_order
-from agentstore.values.paging import MAX_LIMIT
-from agentstore.values.states import STREAMING
-from agentstore.values.text.terminal import age, money, on_one_line
+from agentstore.records.base import Role, SessionStatus
+from agentstore.records.upkeep import counted
+from agentstore.repositories.new_sessions import is_beginning
+from agentstore.store import Store
+from agentstore.tui.lists import branch_line, in_tree_order
+from agentstore.values.snippets import CLOSE, OPEN, STATUS_STYLES, age_of, brief, money, on_one_line
+from agentstore.values.validation import MAX_LIMIT, ROLES, SESSION_STATUSES, STREAMING
 
 _DEFAULT = 50
 _BATCH = 500
@@ -177,7 +204,7 @@ def _print_heading(session: SessionRecord, used: Sequence[UsageSum]) -> None:
         counted(session.total_tokens, "message token"),
         *(counted(each.total_tokens, "used token") for each in used),
         f"cost {money(cost)}" if cost else None,
-        f"active {session.last_active_at:%Y-%m-%d %H:%M} UTC ({age(session.last_active_at)})",
+        f"active {session.last_active_at:%Y-%m-%d %H:%M} UTC ({age_of(session.last_active_at)})",
     ]
     line = ""
     for fact in (on_one_line(fact) for fact in facts if fact):
@@ -319,3 +346,266 @@ class _Printer:
         out.print()
         line = Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold"))
         print_cut(line)
+
+
+# ``search`` and ``reindex``: messages by their words, and the index that finds them.
+
+
+_MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
+_ORDERS = ("relevance", "recent")
+
+
+@app.command(rich_help_panel=LOOK)
+def search(
+    text: Annotated[
+        str, typer.Argument(help='Words, "words in a row", begin*, -without, this OR that.')
+    ],
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only in this user's sessions.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only in this session.")] = None,
+    role: Annotated[str | None, one_of(ROLES, "Only messages of this role.")] = None,
+    since: Annotated[datetime | None, since_option()] = None,
+    until: Annotated[datetime | None, until_option()] = None,
+    order: Annotated[str, one_of(_ORDERS, "What comes first.")] = "relevance",
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="How many messages to show.")
+    ] = 10,
+    cursor: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
+    ] = None,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Find messages by their words, in any language.
+
+    It writes nothing: it reads messages that are not in the index yet.
+
+    Example: `agentstore search 'weather fore*' --role assistant`
+    """
+    with Database(url, schema, table_prefix).read() as store:
+        find = partial(
+            store.messages.search,
+            text,
+            user_id=user,
+            session_id=None if session is None else whole_id(store, session),
+            role=cast("Role | None", role),
+            since=since,
+            until=until,
+            order=cast("Literal['relevance', 'recent']", order),
+            limit=limit,
+        )
+        page = find(cursor=cursor)
+        if as_json:
+            print_json(plain(page))
+            return
+        while not page.items and page.next_cursor is not None:
+            page = find(cursor=page.next_cursor)
+        if not page.items:
+            hint("Nothing was found.")
+        titles: dict[str, str | None] = {}
+        for hit in page:
+            session_id = hit.message.session_id
+            if session_id not in titles:
+                found = store.sessions.find(session_id)
+                titles[session_id] = None if found is None else found.title
+            _print_hit(hit, titles[session_id])
+    if page.next_cursor:
+        hint("There is more: pass --limit.")
+
+
+def _print_hit(hit: SearchHit, title: str | None) -> None:
+    message = hit.message
+    line = Text.assemble((on_one_line(message.session_id), "cyan"))
+    line.append(f"  #{message.seq} {message.role}, {age_of(message.created_at)}", style="dim")
+    if title:
+        line.append(f"  {on_one_line(title)}", style="bold")
+    print_cut(line)
+    shown = on_one_line(hit.snippet)
+    if out.color_system is None:  # neither bold nor reversed
+        print_text(out, shown)
+        return
+    snippet = Text()
+    for number, piece in enumerate(_MARKS.split(shown)):
+        snippet.append(piece, style="bold reverse yellow" if number % 2 else "")
+    print_text(out, snippet)
+
+
+@app.command(rich_help_panel=KEEP)
+def reindex(
+    url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
+) -> None:
+    """Rebuild the search index, while the database is in use.
+
+    Example: `agentstore reindex --url postgresql://me@localhost/agents`
+    """
+    database = Database(url, schema, table_prefix)
+    with database.open() as store, progress(0) as bar:
+        task = bar.add_task("indexing", total=None)
+        messages = store.search.reindex(
+            lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    if as_json:
+        print_json({"messages": messages})
+    else:
+        are = "is" if messages == 1 else "are"
+        say(f"{counted(messages, 'message')} of {database} {are} indexed.")
+
+
+# ``ls``: the sessions, those with the newest activity first.
+
+
+SHORT_ID = 13
+"""As many characters as say when, to the millisecond, a session was created."""
+
+_WHOLE_ID = 36
+_LISTED = 20
+_FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
+_LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
+_LEAST = 14
+"""Columns of a title; facts that are wanted less make room for them."""
+
+_ROOM = 4
+"""Columns for ids of later pages that are longer, as more of them is needed to tell them apart."""
+
+
+@app.command("ls", rich_help_panel=LOOK)
+def list_sessions(
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this user's sessions.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        one_of(SESSION_STATUSES, "Only in this status."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
+    ] = _LISTED,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show all sessions, page by page.")
+    ] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, the one with the newest activity first.
+
+    Ids are shortened as far as they stay unique; `agentstore show` takes the short form.
+    JSON has whole ids, and everything else of a session.
+
+    Example: `agentstore ls --status waiting_user`
+    """
+    if limit < 1:
+        raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
+    with Database(url, schema, table_prefix).read() as store:
+        most = None if everything else limit
+        pages = _pages(store, user, status, most, as_json)
+        if as_json:
+            print_json_list(session for page in pages for session in page)
+            return
+        more = _print_pages(store, pages)
+    if more:
+        hint("There are more: pass --limit, or --all.")
+
+
+def _pages(
+    store: Store, user: str | None, status: str | None, limit: int | None, documents: bool
+) -> Iterator[Page[SessionSummary]]:
+    cursor: str | None = None
+    left = limit
+    while left is None or left > 0:
+        size = 200 if left is None else min(left, MAX_LIMIT)
+        page = store.sessions.list(
+            user_id=user,
+            status=cast("SessionStatus | None", status),
+            limit=size,
+            cursor=cursor,
+            documents=documents,
+        )
+        yield page
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+        left = None if left is None else left - len(page)
+
+
+def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
+    """Print pages as one table; say whether there is more behind the last one."""
+    width, more = 0, False
+    for page in pages:
+        first, more = not width, page.next_cursor is not None
+        if first and not page.items:
+            hint("No sessions.")
+            return False
+        ids = {session.id: session.id for session in page}
+        if out.is_terminal:
+            ids = short_ids(store, [*ids])
+        if first:
+            width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
+            width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
+        _print_rows(page.items, ids, width, header=first)
+    return more
+
+
+def short_ids(store: Store, ids: Sequence[str]) -> dict[str, str]:
+    """Give for each id as much of it as no other session's id begins with.
+
+    Ids that the application chose are shown whole.
+    """
+    short = {id: id for id in ids}
+    made = [id for id in ids if len(id) == _WHOLE_ID and is_beginning(id)]
+    beginnings = list(dict.fromkeys(id[:SHORT_ID] for id in made))
+    known: set[str] = set(made)
+    for start in range(0, len(beginnings), 50):
+        known.update(store.sessions.find_ids(beginnings[start : start + 50]))
+    ordered = sorted(known)
+    for id in made:
+        at = bisect_left(ordered, id)
+        neighbours = [*ordered[max(0, at - 1) : at], *ordered[at + 1 : at + 2]]
+        alike = max((_alike(id, other) for other in neighbours), default=0)
+        short[id] = id[: max(SHORT_ID, alike + 1)]
+    return short
+
+
+def _alike(one: str, other: str) -> int:
+    """Count the characters with which two ids begin alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _print_rows(
+    sessions: Sequence[SessionSummary], ids: dict[str, str], width: int, *, header: bool
+) -> None:
+    # Widths are fixed, so that the tables of several pages are one.
+    facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
+    if header:
+        _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
+    for session in sessions:
+        cells = {
+            "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
+            "MSGS": Text(brief(session.message_count)),
+            "TOKENS": Text(brief(session.total_tokens)),
+            "ACTIVE": Text(age_of(session.last_active_at)),
+        }
+        title = Text(on_one_line(session.title)) if session.title else Text("-", style="dim")
+        id = Text(on_one_line(ids[session.id]), style="cyan")
+        if id.cell_len > width and out.is_terminal:
+            out.print(id, soft_wrap=True)
+            id = Text()
+        _print_row(id, width, facts, cells, title)
+
+
+def _print_row(
+    id: Text, width: int, facts: dict[str, int], cells: dict[str, Text], title: Text
+) -> None:
+    line = id.copy()
+    line.pad_right(max(width, id.cell_len) + 2 - id.cell_len)
+    for name, each in facts.items():
+        room = each - cells[name].cell_len
+        line.pad_right(0 if name == "STATUS" else room)
+        line.append_text(cells[name])
+        line.pad_right(2 + (room if name == "STATUS" else 0))
+    print_cut(line.append_text(title))

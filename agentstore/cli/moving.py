@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any, BinaryIO, cast
 
 import typer
 from rich.progress import (
@@ -22,14 +25,29 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+from sqlalchemy import URL
 
-from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, app
-from agentstore.cli.output import err, plain, print_json, print_table, say, table
-from agentstore.errors import AgentStoreError, CopyDiffers, UnsoundRows
-from agentstore.models.tables import Names
-from agentstore.moving import copying as transfer
-from agentstore.records.findings import counted
-from agentstore.values.text.terminal import brief, on_one_line
+from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.output import err, out, plain, print_json, print_table, progress, say, table
+from agentstore.engines import database_files
+from agentstore.errors import (
+    AgentStoreError,
+    CopyDiffers,
+    ExportIncomplete,
+    InvalidInput,
+    TargetExists,
+    UnsoundRows,
+)
+from agentstore.explorer import needing_extra
+from agentstore.moving import backup as saving
+from agentstore.moving import copying, transcripts
+from agentstore.moving.backup import SavedTable
+from agentstore.moving.frameworks import FRAMEWORKS, ImportReport, import_database
+from agentstore.moving.new_files import NewFile, translating
+from agentstore.records.upkeep import counted
+from agentstore.schema import Names
+from agentstore.store import Store
+from agentstore.values.snippets import brief, on_one_line
 
 SET_ASIDE = 3
 """The exit code where all was copied, or imported, but rows that are not sound."""
@@ -92,7 +110,7 @@ def copy(
         "target_names": Names(to_schema, to_table_prefix),
     }
     if forget:
-        there = transfer.forget(source, source_names=names["source_names"])
+        there = copying.forget(source, source_names=names["source_names"])
         if as_json:
             print_json({"forgotten": there})
         else:
@@ -101,9 +119,9 @@ def copy(
     with shown_progress() as progress:
         try:
             if verify_only:
-                report = transfer.verify(source, target, **names, progress=progress)
+                report = copying.verify(source, target, **names, progress=progress)
             else:
-                report = transfer.copy(
+                report = copying.copy(
                     source,
                     target,
                     **names,
@@ -141,7 +159,7 @@ def make_index(database: Database, name: str, done: str) -> None:
     try:
         with shown_progress() as progress, database.open() as store:
             store.search.reindex(
-                lambda count, total: progress(transfer.Progress("search", "index", count, total))
+                lambda count, total: progress(copying.Progress("search", "index", count, total))
             )
     except AgentStoreError as error:
         words = (
@@ -151,7 +169,7 @@ def make_index(database: Database, name: str, done: str) -> None:
         err.print(Text.assemble(("warning: ", "bold yellow"), on_one_line(words)), soft_wrap=True)
 
 
-def _show(report: transfer.CopyReport, *, as_json: bool) -> None:
+def _show(report: copying.CopyReport, *, as_json: bool) -> None:
     if as_json:
         print_json({**plain(report), "rows": report.rows, "equal": report.equal})
         return
@@ -161,7 +179,7 @@ def _show(report: transfer.CopyReport, *, as_json: bool) -> None:
     say(f"{verdict}: {counted(report.rows, 'row')} ({steps}).")
 
 
-def show_both_sides(what: str, tables: Iterable[transfer.TableReport]) -> None:
+def show_both_sides(what: str, tables: Iterable[copying.TableReport]) -> None:
     """Show how much both sides hold of each table; what neither has is left out."""
     rows = table()
     rows.add_column(what)
@@ -207,7 +225,7 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def shown_progress() -> Iterator[transfer.OnProgress]:
+def shown_progress() -> Iterator[copying.OnProgress]:
     """Draw a bar for each table on a terminal; elsewhere print a line when one is done."""
     if not err.is_terminal:
         yield _ProgressLines().show
@@ -229,7 +247,7 @@ class _Bars:
         self._bars = bars
         self._tasks: dict[tuple[str, str], TaskID] = {}
 
-    def show(self, progress: transfer.Progress) -> None:
+    def show(self, progress: copying.Progress) -> None:
         key = (progress.step, progress.subject)
         if key not in self._tasks:
             if progress.total == 0:
@@ -247,7 +265,7 @@ class _ProgressLines:
         self._began: dict[tuple[str, str], float] = {}
         self._done: set[tuple[str, str]] = set()
 
-    def show(self, progress: transfer.Progress) -> None:
+    def show(self, progress: copying.Progress) -> None:
         key = (progress.step, progress.subject)
         began = self._began.setdefault(key, time.monotonic())
         if not progress.total or progress.done < progress.total or key in self._done:
@@ -259,7 +277,7 @@ class _ProgressLines:
         err.print(Text(words), soft_wrap=True)
 
 
-def _asking() -> transfer.Ready:
+def _asking() -> copying.Ready:
     """Make what waits for Enter while the copy goes on following."""
     answers: list[str] = []
 
@@ -276,3 +294,454 @@ def _asking() -> transfer.Ready:
 
     waiting = threading.Thread(target=wait, daemon=True)
     return ready
+
+
+# ``backup`` and ``restore``: a database in a file, and back.
+
+
+@app.command(rich_help_panel=MOVE)
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to create.")],
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Save the database in a new SQLite file, while it is in use, and compare the two.
+
+    Nothing is overwritten, and the file appears when it is complete. Each backup is a full one.
+
+    Example: `agentstore backup monday.db --json > monday.json`
+    """
+    with shown_progress() as progress:
+        report = saving.backup(
+            url,
+            target,
+            names=Names(schema, table_prefix),
+            progress=progress,
+        )
+    if as_json:
+        print_json({**plain(report), "rows": report.rows})
+    else:
+        _show_backup(report.tables)
+        say(
+            f"{report.file} has {counted(report.rows, 'row')} of {report.database} at revision "
+            f"{report.revision}, {counted(report.bytes, 'byte')}, checked."
+        )
+    if report.unsound or report.dangling:
+        words = (
+            f"warning: saved as they are: {counted(report.unsound, 'row')} that no other database "
+            f"would take, {report.dangling:,} that refer to nothing. Find them with: "
+            "agentstore doctor"
+        )
+        err.print(Text(words), soft_wrap=True)
+
+
+@app.command(rich_help_panel=MOVE)
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="The backup.")],
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="DST", help="A URL, or a file to create; default: --url."),
+    ] = None,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Upgrade what an older backup holds.")
+    ] = False,
+    expect: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The output of backup --json; refuse a backup that holds anything else.",
+        ),
+    ] = None,
+    no_reindex: Annotated[
+        bool,
+        typer.Option(
+            "--no-reindex", help="Do not build the search index; run agentstore reindex later."
+        ),
+    ] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Restore a backup into a new database, and compare the two.
+
+    DST is the path of a new file, or the URL of an empty database on a server.
+
+    Example: `agentstore restore monday.db postgresql://me@localhost/agents`
+    """
+    place: str | URL | None = url if target is None else _place(target)
+    expected = None if expect is None else _read_tables(expect)
+    with shown_progress() as progress:
+        report = saving.restore(
+            source,
+            place,
+            names=Names(schema, table_prefix),
+            upgrade=upgrade,
+            expected=expected,
+            progress=progress,
+        )
+    if as_json:
+        print_json({**plain(report), "rows": report.rows})
+    else:
+        _show_backup(report.tables)
+        say(
+            f"{report.database} has the {counted(report.rows, 'row')} of {report.file} and is at "
+            f"revision {report.revision}, checked."
+        )
+    if not report.indexed and not no_reindex:
+        out.file.flush()
+        shown = place if isinstance(place, str) or place is None else str(place)
+        make_index(Database(shown, schema, table_prefix), report.database, "all is restored")
+
+
+def _place(target: str) -> str | URL:
+    return target if "://" in target else database_files().url(Path(target))
+
+
+def _show_backup(tables: Sequence[SavedTable]) -> None:
+    rows = table()
+    rows.add_column("table")
+    rows.add_column("rows", justify="right")
+    rows.add_column("digest")
+    for each in tables:
+        if each.rows:
+            rows.add_row(each.name, f"{each.rows:,}", Text(each.digest or "", style="dim"))
+    print_table(rows)
+
+
+def _read_tables(file: Path) -> list[SavedTable]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return [SavedTable(each["name"], each["rows"], each["digest"]) for each in found["tables"]]
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(f"{file} must be the output of agentstore backup --json.") from None
+
+
+# ``import --from``: the databases of other frameworks.
+
+
+def take_over(
+    framework: str,
+    source: str,
+    database: Database,
+    quarantine: Path | None,
+    *,
+    allowed: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Import a database, and say what was done and found."""
+    with shown_progress() as progress:
+        report = import_database(
+            framework,
+            source,
+            database.url,
+            names=database.names,
+            quarantine=quarantine,
+            allowed=[_class(name) for name in allowed],
+            progress=progress,
+        )
+    if as_json:
+        print_json(plain(report))
+    else:
+        _show_import(report)
+    if report.set_aside:
+        for name, key, reason in report.unsound:
+            line = f"{name} {on_one_line(key)}: {on_one_line(reason)}"
+            err.print(Text(line), soft_wrap=True)
+        words = f"{counted(report.set_aside, 'row')} not imported, but set aside in "
+        err.print(Text(f"{words}{on_one_line(str(report.quarantine))}."), soft_wrap=True)
+        raise typer.Exit(SET_ASIDE)
+
+
+def _class(name: str) -> tuple[str, str]:
+    module, _, own = name.rpartition(".")
+    if not module or not own:
+        raise InvalidInput("--allow needs a module and a class, such as my.models.Plan.")
+    return module, own
+
+
+def _show_import(report: ImportReport) -> None:
+    show_both_sides("what", report.tables)
+    before = f" {report.there:,} had been imported before." if report.there else ""
+    done = ", ".join(counted(count, kind) for kind, count in report.kinds.items() if count)
+    say(f"Both hold the same. Imported {done or 'nothing that is new'}.{before}")
+
+
+# ``import`` and ``export``: conversations in files.
+
+
+STANDARD = "-"
+"""Standard input or output; a file of that name is ./-."""
+
+
+class _TranscriptFormat(StrEnum):
+    CHAT, SHAREGPT = transcripts.FORMATS
+
+
+class _Framework(StrEnum):
+    """The frameworks whose databases can be imported."""
+
+    OPENAI, LANGGRAPH, LANGGRAPH_SERVER, ADK, AGENTSCOPE, TUTORIAL = FRAMEWORKS
+
+
+@app.command("import", rich_help_panel=MOVE)
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A JSONL file, one conversation a line, - for standard input; with --from a file "
+            "or URL."
+        ),
+    ],
+    from_: Annotated[
+        _Framework | None,
+        typer.Option("--from", help="Import the database of this framework, all of it."),
+    ] = None,
+    quarantine: Annotated[
+        Path | None,
+        typer.Option(
+            "--quarantine",
+            metavar="FILE",
+            help="List broken lines here and import all others. With --from: where broken rows "
+            "are listed; default: set-aside.jsonl.",
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="CLASS",
+            help="With --from langgraph-...: a class that its state holds, as my.models.Plan.",
+        ),
+    ] = None,
+    atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
+    format_: Annotated[
+        _TranscriptFormat,
+        typer.Option("--format", help="sharegpt: lines with conversations of from and value."),
+    ] = _TranscriptFormat.CHAT,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Import conversations in chat format, or what another framework stored.
+
+    Conversations that exist already are skipped.
+
+    A broken line ends the import: what came before stays, unless you pass --atomic, and all broken
+    lines are named. With --quarantine they are listed in a file, and all others imported: exit
+    code 3.
+
+    With --from the database of another framework becomes what agentstore's adapter for it would
+    have written. It is only read, and compared in the end; run the command again if it was
+    interrupted. Exit code 3: all was imported but rows that were set aside.
+
+    Example: `agentstore import conversations.jsonl`
+
+    Example: `agentstore import --from openai-sqlite conversations.db`
+    """
+    if from_ is not None:
+        if source == STANDARD:
+            raise InvalidInput(
+                "Pass the file or URL of a database with --from, not standard input."
+            )
+        if atomic or format_ is not _TranscriptFormat.CHAT:
+            raise InvalidInput("--atomic and --format are for files of conversations.")
+        database = Database(url, schema, table_prefix)
+        if allow and from_ not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
+            raise InvalidInput("--allow is for --from langgraph-sqlite and langgraph-postgres.")
+        take_over(from_.value, source, database, quarantine, allowed=allow or (), as_json=as_json)
+        return
+    if allow:
+        raise InvalidInput("--allow is for --from.")
+    done = _import_lines(
+        source,
+        Database(url, schema, table_prefix),
+        atomic=atomic,
+        format=format_.value,
+        quarantine=quarantine,
+    )
+    if as_json:
+        print_json(done)
+    else:
+        _show_imported(done)
+    if done.set_aside:
+        for number, problem in done.problems:
+            err.print(Text(f"line {number}: {on_one_line(problem)}"), soft_wrap=True)
+        words = f"{counted(done.set_aside, 'line')} not imported, but set aside in "
+        err.print(Text(f"{words}{on_one_line(str(done.quarantine))}."), soft_wrap=True)
+        raise typer.Exit(SET_ASIDE)
+
+
+def _import_lines(source: str, database: Database, **options: Any) -> transcripts.Imported:
+    lines: BinaryIO
+    size: int | None
+    with ExitStack() as stack:
+        # Opened before a database is made, for a file that is not there.
+        if source == STANDARD:
+            if sys.stdin is None:
+                raise AgentStoreError("Standard input is closed. Pass a file to import.")
+            lines, name, size = sys.stdin.buffer, "standard input", None
+        else:
+            lines = stack.enter_context(Path(source).open("rb"))
+            name, size = source, Path(source).stat().st_size
+        store = stack.enter_context(database.open(create=True))
+        bar = stack.enter_context(progress(size))
+        task = bar.add_task("importing", total=size)
+
+        def tell(read: int) -> None:
+            bar.advance(task, read)
+
+        return transcripts.import_lines(store, lines, name, progress=tell, **options)
+
+
+def _show_imported(done: transcripts.Imported) -> None:
+    said = counted(done.conversations, "conversation"), counted(done.messages, "message")
+    say(f"Imported {', '.join(said)}.")
+    if done.unnamed:
+        say(
+            f"{counted(done.unnamed, 'conversation')} without an id: the id is made of what is "
+            "said, so importing the same again does nothing."
+        )
+    if done.skipped:
+        known = f" ({done.skipped_unnamed:,} without an id, known by what is said)"
+        say(
+            f"Skipped {counted(done.skipped, 'conversation')} that had been imported before"
+            f"{known if done.skipped_unnamed else ''}."
+        )
+
+
+class _ExportFormat(StrEnum):
+    CHAT, HTML, MD = "chat", "html", "md"
+
+
+@app.command(rich_help_panel=MOVE)
+def export(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SESSION] [FILE]",
+            help="The file to create; default, and -: standard output. For html and md the session "
+            "first.",
+        ),
+    ] = None,
+    format_: Annotated[
+        _ExportFormat,
+        typer.Option(
+            "--format", help="html, md: one session to share, secrets redacted (extra ui)."
+        ),
+    ] = _ExportFormat.CHAT,
+    branch: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For html and md: not the active branch.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this user's sessions.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written to the file, as JSON.")
+    ] = False,
+) -> None:
+    """Export conversations in chat format, one a line, in the order of their creation.
+
+    Only the active branch of each, and only its messages: a backup keeps everything.
+
+    The file appears when it is complete, and only this user can read it. A link is never followed.
+    The conversations are always JSON; --json changes only the report about a written file. Without
+    a file, standard output has the conversations and nothing else.
+
+    With `--format html` or `md` it is one session's branch, in one file that opens offline. Secrets
+    are redacted by the policy for tool logs and configs, in all that was said.
+
+    Example: `agentstore export conversations.jsonl`
+
+    Example: `agentstore export --format html 0198c3d2-5a7e talk.html`
+    """
+    given = list(names or ())
+    sharing = format_ is not _ExportFormat.CHAT
+    if sharing and session is None and given:
+        session = given.pop(0)
+    if sharing and (session is None or user is not None):
+        raise InvalidInput(
+            f"--format {format_.value} exports one session. Pass SESSION, and FILE unless it is "
+            "to go to standard output."
+        )
+    if len(given) > 1:
+        raise InvalidInput("Pass one FILE, or none to export to standard output.")
+    if branch is not None and not sharing:
+        raise InvalidInput("--branch goes with --format html or md.")
+    file = Path(given[0]) if given and given[0] != STANDARD else None
+    if file is None and sys.stdout is None:
+        raise AgentStoreError("Standard output is closed. Pass a file to export to.")
+    with Database(url, schema, table_prefix).read() as store:
+        session = None if session is None else whole_id(store, session)
+        lines: Iterable[bytes]
+        if sharing:
+            lines = [_shared(store, str(session), branch, format_.value)]
+        else:
+            lines = transcripts.export_lines(store, session_id=session, user_id=user)
+        if file is None:
+            for line in lines:
+                sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            return
+        if session is not None:
+            store.sessions.get(session)
+        total = 1 if session is not None else store.sessions.count(user_id=user)
+        written, incomplete = _write_file(lines, file, force, total)
+    if as_json:
+        print_json({"conversations": written, "file": str(file)})
+    elif sharing:
+        say(f"The conversation is in {file}, secrets redacted.")
+    else:
+        are = "is" if written == 1 else "are"
+        say(f"{counted(written, 'conversation')} {are} in {file}.")
+    if incomplete is not None:
+        raise incomplete
+
+
+def _shared(store: Store, session_id: str, branch: str | None, kind: str) -> bytes:
+    """Give a conversation as the bytes of a file to share."""
+    with needing_extra():
+        from agentstore.explorer.rendering import Asker
+        from agentstore.explorer.sharing import Format, conversation_of, shared
+    asker = Asker(store)
+    told = asyncio.run(conversation_of(asker, session_id, branch))
+    text, _ = shared(told, cast("Format", kind), asker.secrets)
+    return text.encode("utf-8")
+
+
+def _write_file(
+    lines: Iterable[bytes], file: Path, force: bool, total: int
+) -> tuple[int, ExportIncomplete | None]:
+    """Make the file; give how many lines it has, and what it lacks."""
+    written, incomplete = 0, None
+    try:
+        with (
+            NewFile(file, replace=force).in_the_making() as new,
+            progress(total) as bar,
+            translating(file),
+        ):
+            task = bar.add_task("exporting", total=total)
+            with new.path.open("wb") as target:
+                try:
+                    for line in lines:
+                        target.write(line)
+                        bar.advance(task)
+                        written += 1
+                except ExportIncomplete as error:
+                    incomplete = error
+            new.publish()
+    except TargetExists as found:
+        if force:
+            raise
+        raise FileExistsError(
+            f"{found.path} exists. Choose another name, or pass --force."
+        ) from None
+    return written, incomplete

@@ -9,19 +9,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping
-from datetime import date, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from agentstore.values.text.terminal import printable
+from agentstore.errors import InvalidInput
+from agentstore.records import AttachmentRecord, MessageRecord
+from agentstore.retention import duration
+from agentstore.values.chat import MessagePiece, pieces_of
+from agentstore.values.snippets import attached, on_one_line, printable
+from agentstore.values.validation import COMPLETE
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -166,3 +172,179 @@ def progress(total: int | None) -> Progress:
         transient=True,
         disable=not err.is_terminal,
     )
+
+
+# Times and ages on the command line: each option that takes one of the two takes the other too.
+#
+# A time is in ISO 8601, such as 2026-03-01 or 2026-03-01T12:30+01:00; without a zone it is in UTC.
+# An age is made of whole numbers of w, d, h, m or s, such as 30d or 1d12h.
+
+
+def since_option() -> Any:
+    """Make the option that begins a stretch of time."""
+    words = "Not before this time, such as 2026-03-01 (UTC), or 7d ago."
+    return typer.Option("--since", parser=instant, metavar="TIME", help=words)
+
+
+def until_option() -> Any:
+    """Make the option that ends a stretch of time."""
+    return typer.Option("--until", parser=instant, metavar="TIME", help="Only before this time.")
+
+
+def instant(text: str) -> datetime:
+    """Read a time; an age means so long ago.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    found = _read(text)
+    return datetime.now(UTC) - found if isinstance(found, timedelta) else found
+
+
+def age(text: str) -> timedelta:
+    """Read an age; a time means from then until now.
+
+    Raises:
+        InvalidInput: It is neither, or a time that is to come.
+    """
+    found = _read(text)
+    if isinstance(found, timedelta):
+        return found
+    if (passed := datetime.now(UTC) - found) < timedelta(0):
+        raise InvalidInput("This time must be in the past.")
+    return passed
+
+
+def seconds(text: str | float) -> float:
+    """Read how long to wait: a number of seconds, or as an age is written.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return duration(str(text)).total_seconds()
+    except InvalidInput:
+        raise InvalidInput("This must be a number of seconds, or such as 30s or 5m.") from None
+
+
+def _read(text: str) -> datetime | timedelta:
+    try:
+        return duration(text)
+    except InvalidInput:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            "A time must be like 2026-03-01 or 2026-03-01T12:30+01:00 (without a zone it is UTC), "
+            "an age like 30d or 1d12h."
+        ) from None
+
+
+# A message on the terminal: whatever it holds, as text and never as markup.
+
+
+_STYLES = {
+    "system": "magenta",
+    "developer": "magenta",
+    "user": "bold cyan",
+    "assistant": "bold green",
+    "tool": "yellow",
+}
+_MOST = 1_000
+"""Characters of a tool's result, and of its arguments."""
+_MOST_OF_A_BLOCK = 150
+"""Characters of a block that is no text: a picture, for example."""
+
+
+def print_message(
+    console: Console,
+    message: MessageRecord,
+    marks: Sequence[str] = (),
+    files: Sequence[AttachmentRecord] = (),
+    *,
+    full: bool = False,
+    dated: bool = True,
+) -> None:
+    """Print one message: who, what number and when it is, its text, and the tools that it calls.
+
+    Args:
+        console: Where to.
+        message: The message.
+        marks: Its marks.
+        files: Its attachments.
+        full: Whether tools' results are printed however long they are, as they are where there
+            is no terminal.
+        dated: Whether the day stands before the time. Both are in UTC.
+    """
+    full = full or not console.is_terminal
+    style = _STYLES.get(message.role, "")
+    label = Text.assemble((message.role, style))
+    if message.name:
+        label.append(f" {on_one_line(message.name)}", style=style)
+    day = f"{message.created_at:%Y-%m-%d} " if dated else ""
+    label.append(f"  #{message.seq}  {day}{message.created_at:%H:%M:%S}", style="dim")
+    if message.tool_call_id:
+        label.append(f"  answers {on_one_line(message.tool_call_id)}", style="dim")
+    if message.status != COMPLETE:
+        label.append(f"  {message.status}", style="bold red")
+    for mark in marks:
+        label.append("  ")
+        label.append(f"[{on_one_line(mark)}]", style="blue")
+    console.print(label, soft_wrap=not console.is_terminal)
+    for piece in pieces_of(message):
+        if piece.kind == "call":
+            _print_call(console, piece, None if full else _MOST)
+        elif piece.kind == "text":
+            most = _MOST if message.role == "tool" and not full else None
+            print_text(console, piece.text, most=most)
+        else:
+            most = None if full else _MOST_OF_A_BLOCK
+            print_text(console, piece.text, style="dim", most=most)
+    for file in files:
+        line = Text.assemble(("+ ", "yellow"), attached(file.name, file.media_type, file.size))
+        line.append(f"  {file.id}", style="dim")
+        line.pad_left(2)
+        console.print(line, soft_wrap=True)
+
+
+def print_text(
+    console: Console,
+    text: str | Text,
+    *,
+    style: str = "",
+    indent: int = 2,
+    most: int | None = None,
+) -> None:
+    """Print a text, indented and broken where a terminal ends; cut if it is longer than that."""
+    rest = 0 if most is None else len(text) - most
+    shown = (
+        text
+        if isinstance(text, Text)
+        else Text(printable(text if rest <= 0 else text[:most]), style=style)
+    )
+    if rest > 0:
+        shown.append(f"\n… {rest:,} more characters: --full shows them", style="dim")
+    lines = shown.split(allow_blank=True)
+    if console.is_terminal:
+        width = max(console.width - indent, 2)
+        lines = shown.wrap(console, width, overflow="fold", tab_size=4)
+    for line in lines:
+        line.rstrip()  # or copying it from a terminal would copy spaces, too
+        line.pad_left(indent if line.plain else 0)
+        console.print(line, soft_wrap=True)
+
+
+def _print_call(console: Console, call: MessagePiece, most: int | None) -> None:
+    line = Text.assemble(("→ ", "yellow"), (on_one_line(call.name), "bold"))
+    if call.call_id:
+        line.append(f"  {on_one_line(call.call_id)}", style="dim")
+    line.pad_left(2)
+    console.print(line, soft_wrap=True)
+    if call.text:
+        print_text(console, call.text, style="yellow", indent=4, most=most)

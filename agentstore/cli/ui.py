@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentstore.cli.application import LOOK, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import hint, say
+from agentstore.cli.application import LOOK, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.output import hint, instant, say
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.explorer import explorer, needing_extra
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
 
 PASSWORD_VARIABLE = "AGENTSTORE_UI_PASSWORD"  # noqa: S105 - the name of a variable
 SHORTEST_PASSWORD = 12
@@ -83,7 +84,7 @@ def _guarded(
     pages: ASGIApp, port: int, password: str | None, behind_proxy: bool
 ) -> tuple[ASGIApp, tuple[str, str]]:
     """Give the application behind its door, and what of the address opens that: twice once."""
-    from agentstore.explorer.access import TOKEN, WithPassword, WithToken
+    from agentstore.explorer.application import TOKEN, WithPassword, WithToken
 
     if behind_proxy:
         return pages, ("", "")
@@ -98,7 +99,7 @@ def _guarded(
 @contextmanager
 def _file_leading_to(address: str) -> Iterator[Path]:
     """Give a file that leads a browser there: every user of a machine can read command lines."""
-    from agentstore.explorer.access import leading_to
+    from agentstore.explorer.application import leading_to
 
     with tempfile.TemporaryDirectory(prefix="agentstore-") as folder:
         file = Path(folder, "explorer.html")
@@ -158,3 +159,51 @@ def _serve(guarded: ASGIApp, listener: socket.socket) -> None:
     )
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
+
+
+# ``browse``: sessions and conversations on the whole terminal.
+
+
+@app.command(rich_help_panel=LOOK)
+def browse(
+    session: Annotated[
+        str | None,
+        typer.Argument(help="The session to open, or the beginning of its id; default: the list."),
+    ] = None,
+    user: Annotated[str | None, typer.Option(metavar="ID", help="Only this user's data.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow new messages, of the session or of all.")
+    ] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+) -> None:
+    """Browse sessions, conversations and branches on the whole terminal; read-only.
+
+    It shows its keys at the bottom. Needs `pip install 'agentstore-db[tui]'`.
+
+    Example: `agentstore browse 0198c3d2-5a7e`
+    """
+    if not is_terminal():
+        raise AgentStoreError("browse needs a terminal. Elsewhere use ls, show, tail and search.")
+    if follow and user is not None and session is None:
+        raise InvalidInput("--follow with --user needs a session.")
+    try:
+        from agentstore.tui.application import Wish
+        from agentstore.tui.application import browse as run
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("textual"):
+            raise
+        raise InvalidInput("browse needs textual. Run: pip install 'agentstore-db[tui]'") from error
+    database = Database(url, schema, table_prefix)
+    if session is not None:
+        with database.read() as store:
+            seen = store if user is None else store.scoped(user)
+            session = seen.sessions.get(whole_id(store, session)).id
+    wish = Wish(session, follow)
+    run(database.read_async, str(database), instant, user=user, wish=wish)
+
+
+def is_terminal() -> bool:
+    """Say whether there is somebody to press keys and to look."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -16,9 +16,9 @@ from alembic.operations import BatchOperations
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from agentstore.engines.postgresql import row_security as row_security
-from agentstore.engines.postgresql import search_objects as postgresql_search  # noqa: F401
-from agentstore.engines.sqlite import activity as sqlite_activity  # noqa: F401
-from agentstore.engines.sqlite import search_objects as sqlite_search  # noqa: F401
+from agentstore.engines.postgresql import search as postgresql_search  # noqa: F401
+from agentstore.engines.sqlite import moving as sqlite_activity  # noqa: F401
+from agentstore.engines.sqlite import search as sqlite_search  # noqa: F401
 
 
 class _PlainJson(UserDefinedType[Any]):

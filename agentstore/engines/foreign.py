@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from agentstore.engines.sqlite.saving import SQLiteFiles
+from agentstore.engines.sqlite.dialect import SQLiteFiles
 from agentstore.errors import DatabaseUnreachable, SourceChanged
 
 _WAL, _INDEX, _JOURNAL = "-wal", "-shm", "-journal"

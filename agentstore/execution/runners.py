@@ -6,29 +6,62 @@ the driver and of SQLAlchemy end here: what leaves is an ``AgentStoreError``.
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
 
 from agentstore import migrations
-from agentstore.engines.base.causes import cause_of
-from agentstore.engines.base.dialect import Mode
-from agentstore.engines.registry import EngineDialect
-from agentstore.errors import DatabaseReadOnly, TransactionMisuse
-from agentstore.execution.gatherers import Gatherer
-from agentstore.execution.gathering import GatheredCall, SeveralStatements, goes_with_others
-from agentstore.execution.observation import TRANSACTION, Observer, retried
-from agentstore.execution.readers import LoneRead, Readers
-from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, performed, trouble
-from agentstore.execution.session_cache import SessionCache
-from agentstore.execution.unit import RecentIds, Unit
+from agentstore.engines.base.dialect import MODE, EngineDialect, Mode, cause_of
+from agentstore.errors import (
+    AgentStoreError,
+    DatabaseReadOnly,
+    InvalidInput,
+    TransactionMisuse,
+    shown,
+)
+from agentstore.execution.gathering import (
+    GatheredCall,
+    Gatherer,
+    SeveralStatements,
+    goes_with_others,
+)
+from agentstore.execution.unit import (
+    HANDLED,
+    TRANSACTION,
+    AsyncRunner,
+    LoneRead,
+    Observer,
+    Readers,
+    RecentIds,
+    Runner,
+    ScopedUnit,
+    SessionCache,
+    Trouble,
+    Unit,
+    of_this_process,
+    pause_before_retry,
+    performed,
+    retried,
+    store_of_parent,
+    trouble,
+)
 from agentstore.execution.writer import Writer
-from agentstore.models.tables import Names, tables
+from agentstore.schema import Names, tables
 from agentstore.settings import Settings
+from agentstore.values import validation
+from agentstore.values.types import is_in_autocommit
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
 
 T = TypeVar("T")
 
@@ -322,3 +355,368 @@ def migrate(unit: Unit) -> None:
 def names_on(dialect: EngineDialect, settings: Settings) -> Names:
     """Give schema and prefix as the engine knows them."""
     return settings.names if dialect.schemas else Names(None, settings.table_prefix)
+
+
+# Scopes: runners for which only one user's data are there, around those for which all are.
+#
+# A scope runs what it runs on its store's own runner, in a transaction in which the engine was
+# told
+# whose it is before anything else. A single statement, which would need no transaction, gets one:
+# it is looked first whether what is named belongs to the user, and both must see one state.
+
+
+_MODES = {Mode.READ: Mode.SNAPSHOT, Mode.STATEMENT: Mode.WRITE}
+"""What a unit of one statement is in a scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose data are there.
+
+    Attributes:
+        user_id: The user.
+        filters: See ``ScopedUnit``.
+    """
+
+    user_id: str
+    filters: bool = True
+
+    def __post_init__(self) -> None:
+        """Check that the user id can be one; whether there is such a user is not checked."""
+        validation.key("user_id", self.user_id)
+
+    def unit(self, unit: Unit) -> ScopedUnit:
+        """Make a scope's unit of an open one."""
+        return ScopedUnit(
+            unit.connection,
+            unit.dialect,
+            unit.tables,
+            unit.settings,
+            deleted_sessions=unit.deleted_sessions,
+            segmented=unit.segmented,
+            joined=unit.joined,
+            user_id=self.user_id,
+            filters=self.filters,
+        )
+
+    def enter(self, unit: Unit) -> ScopedUnit:
+        """Tell the engine whose the transaction is, and make its unit."""
+        unit.dialect.enter_scope(unit.connection, self.user_id)
+        return self.unit(unit)
+
+    def visit(self, unit: Unit, work: Callable[[Unit], T]) -> T:
+        """Run a body in the application's transaction, and leave it as the engine knew it."""
+        before = unit.dialect.scope_of(unit.connection)
+        try:
+            return performed(self.enter(unit), work)
+        finally:
+            with suppress(*HANDLED):  # it has failed, and so would this
+                unit.dialect.enter_scope(unit.connection, before)
+
+
+class ScopedRunner:
+    """Runs what is run in a scope, each in a transaction of its own or all in one."""
+
+    def __init__(self, runner: Runner, scope: Scope, *, entered: bool = False) -> None:
+        """Run it on this runner.
+
+        Args:
+            runner: The store's, or that of a transaction.
+            scope: Whose.
+            entered: Whether the runner's transaction has been told so.
+        """
+        self._runner = runner
+        self._prepare = scope.unit if entered else scope.enter
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body in a unit of the scope; see ``Runner``."""
+        prepare = self._prepare
+        return self._runner.run(
+            _MODES.get(mode, mode),
+            lambda unit: performed(prepare(unit), work),
+            repeatable=repeatable,
+        )
+
+
+class AsyncScopedRunner:
+    """The same for coroutines."""
+
+    def __init__(self, runner: AsyncRunner, scope: Scope, *, entered: bool = False) -> None:
+        """Run it on this runner; see ``ScopedRunner``."""
+        self._runner = runner
+        self._prepare = scope.unit if entered else scope.enter
+
+    async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body in a unit of the scope; see ``AsyncRunner``."""
+        prepare = self._prepare
+        return await self._runner.run(
+            _MODES.get(mode, mode),
+            lambda unit: performed(prepare(unit), work),
+            repeatable=repeatable,
+        )
+
+
+class VisitingRunner:
+    """Runs what is run in a scope, each in the application's transaction."""
+
+    def __init__(self, runner: Runner, scope: Scope) -> None:
+        """Run it on the runner of that transaction."""
+        self._runner = runner
+        self._scope = scope
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body in a unit of the scope; see ``Runner``."""
+        visit = self._scope.visit
+        return self._runner.run(
+            _MODES.get(mode, mode), lambda unit: visit(unit, work), repeatable=repeatable
+        )
+
+
+# Running units inside a transaction that is open: the store's, or one of the application's own.
+#
+# Who began it commits and rolls back; a unit here is a savepoint at most. Whether a connection of
+# the
+# application's can carry one is looked at for each call, as the application may have done anything
+# to
+# it meanwhile: it has to be of the store's engine, whose connections are set up as units need
+# them,
+# and in a transaction that is whole.
+#
+# With an ORM session a call goes where the session is: into its transaction and savepoint, after a
+# flush if the session flushes by itself.
+
+
+class JoinRunner:
+    """Runs bodies inside a transaction that is open.
+
+    Each write is a savepoint: if it fails and the caller goes on, nothing of it stays, and on
+    PostgreSQL the transaction can go on at all.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        """Join this unit."""
+        self._unit = replace(unit, joined=True)
+        self._only_reads = unit.connection.get_execution_options().get(MODE) in READING
+        self._closed = False
+        self._busy = threading.Lock()
+        self.trouble: Trouble | None = None
+        """What the last call that failed met with."""
+        self.lost: Trouble | None = None
+        """Why the transaction is gone as a whole, if a savepoint could not be gone back to: what
+        came after that would be in no transaction at all."""
+        of_this_process(self)
+
+    def left_behind(self) -> None:
+        """Refuse all further calls; in a child that was forked inside the transaction."""
+        self._busy = threading.Lock()
+        self.lost = Trouble(store_of_parent(), repeatable=False, in_doubt=False)
+        self._unit.dialect.abandon(self._unit.connection)
+
+    def refuse(self) -> None:
+        """Refuse all further calls."""
+        self._closed = True
+
+    def close(self) -> None:
+        """Refuse all further calls, and wait until one that another thread is in has ended."""
+        self.refuse()
+        with self._busy:
+            pass
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body; see ``Runner``."""
+        with self._busy:  # a transaction shared by threads takes their calls one by one
+            if self._closed:
+                raise TransactionMisuse(
+                    "This transaction has ended. Begin another with store.transaction()."
+                )
+            if self.lost is not None:
+                raise self.lost.error from self.lost.__cause__
+            if self._only_reads and mode not in READING:
+                raise TransactionMisuse(
+                    "The function of read() called something that writes; nothing was written. "
+                    "Use run() or transaction()."
+                )
+            failed: BaseException | None = None
+            try:
+                if mode in READING:
+                    return performed(self._unit, work)
+                with self._unit.connection.begin_nested():
+                    try:
+                        return performed(self._unit, work)
+                    except BaseException as error:
+                        failed = error
+                        raise
+            except HANDLED as error:
+                shown = failed if isinstance(failed, HANDLED) else error
+                found = trouble(self._unit.dialect, Mode.WRITE, shown, committing=False)
+                found.__cause__ = cause_of(shown)
+                self.trouble = found
+                if mode not in READING and error is not failed:
+                    self.lost = found
+                raise found.error from found.__cause__
+            finally:
+                failed = None  # with its frames, of which this is one
+
+
+@contextmanager
+def joined(unit: Unit) -> Iterator[JoinRunner]:
+    """Give a block of the application's what it needs to join the unit.
+
+    Raises:
+        Trouble: The block raised what the database did to one of its calls, or went on after it
+            although the transaction was gone; or it raised an error of SQLAlchemy's, which is of
+            some other database then, and is passed on as it is.
+    """
+    runner = JoinRunner(unit)
+    try:
+        yield runner
+        if runner.lost is not None:
+            raise runner.lost
+    except HANDLED as error:
+        raise Trouble(error, repeatable=False, in_doubt=False) from error.__cause__
+    except AgentStoreError as error:
+        if runner.trouble is not None and runner.trouble.error is error:
+            raise runner.trouble from error.__cause__
+        raise
+    finally:
+        runner.close()
+
+
+class CallersRunner:
+    """Runs bodies inside whatever transaction the application has open."""
+
+    def __init__(self, runner: UnitRunner, into: object) -> None:
+        """Prepare to join.
+
+        Args:
+            runner: The store's.
+            into: A connection, or an ORM session.
+
+        Raises:
+            InvalidInput: It is something else.
+        """
+        self._runner = runner
+        self._into = _connection_or_session(into)
+        self._busy = threading.RLock()
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body; see ``Runner``.
+
+        Raises:
+            TransactionMisuse: The application has no transaction in which it could run.
+        """
+        runner = self._runner
+
+        def body(unit: Unit) -> T:
+            if mode not in READING:
+                unit.dialect.join_to_write(unit.connection, unit.tables)
+            return performed(unit, work)
+
+        with self._busy:  # threads that share it go one by one
+            connection = self.begin()
+            if not isinstance(self._into, Connection) and self._into.autoflush:
+                self._into.flush()
+            unit = runner.unit(connection, Mode.WRITE)
+            calls = JoinRunner(unit)
+            try:
+                return calls.run(mode, body, repeatable=repeatable)
+            finally:
+                if calls.lost is not None:
+                    _let_fail(runner, connection)
+                if unit.deleted_sessions:
+                    event.listen(connection, "commit", lambda _: runner.committed(unit), once=True)
+
+    def begin(self) -> Connection:
+        """Give the connection, in a transaction, which is begun if there is none.
+
+        Raises:
+            TransactionMisuse: No unit can run in it.
+            DatabaseError: It could not begin.
+        """
+        runner = self._runner
+        try:
+            connection = self._connection()
+            _require_fitting(runner, connection)
+            if not connection.in_transaction():
+                connection.begin()
+            transaction = connection.get_nested_transaction() or connection.get_transaction()
+            if transaction is None or not transaction.is_active:
+                raise _ended()
+        except PendingRollbackError as error:
+            raise TransactionMisuse(
+                "The application's transaction has failed. Roll it back, and begin again."
+            ) from error
+        except InvalidRequestError as error:
+            raise _ended() from error
+        except HANDLED as error:
+            found = trouble(runner.dialect, Mode.WRITE, error, committing=False)
+            raise found.error from cause_of(error)
+        runner.dialect.require_joinable(connection)
+        return connection
+
+    def _connection(self) -> Connection:
+        if isinstance(self._into, Connection):
+            return self._into
+        try:
+            return self._into.connection()
+        except UnboundExecutionError:  # each of its models has an engine of its own
+            return self._into.connection(bind_arguments={"bind": self._runner.engine})
+
+
+def _connection_or_session(into: object) -> Connection | Session:
+    orm = sys.modules.get("sqlalchemy.orm")  # without which nobody has a session
+    if orm is not None and isinstance(into, orm.scoped_session):
+        into = into()
+    if isinstance(into, Connection) or (orm is not None and isinstance(into, orm.Session)):
+        return into
+    raise InvalidInput(
+        "connection must be a Connection or an ORM Session, for an AsyncStore an AsyncConnection "
+        f"or an AsyncSession, not {shown(into)}."
+    )
+
+
+def _require_fitting(runner: UnitRunner, connection: Connection) -> None:
+    """Refuse a connection on which a unit could not do what it promises; see the module."""
+    if connection.closed:
+        raise TransactionMisuse("This connection is closed. Pass an open one.")
+    if connection.engine.pool is not runner.engine.pool:
+        raise other_engine()
+    if connection.invalidated and connection.in_transaction():
+        raise TransactionMisuse(
+            "The connection broke, or an error undid its transaction. Roll back, and begin again."
+        )
+    if is_in_autocommit(connection):
+        raise TransactionMisuse(
+            "This connection is in AUTOCOMMIT, so nothing on it can be rolled back. Pass one that "
+            "has transactions, or call the store itself."
+        )
+    translated = connection.get_execution_options().get("schema_translate_map") or {}
+    if runner.tables.names.schema in translated:
+        raise TransactionMisuse(
+            "The connection's schema_translate_map would move some of the store's statements to "
+            "another schema, and others not. Open the store with schema=, and leave it out."
+        )
+
+
+def other_engine() -> TransactionMisuse:
+    """Say that a connection is of an engine that the store does not know."""
+    return TransactionMisuse(
+        "This connection is not of the store's engine. Open the store with the engine of the "
+        "application: Store(engine=engine), or AsyncStore(engine=async_engine)."
+    )
+
+
+def _ended() -> TransactionMisuse:
+    return TransactionMisuse(
+        "The application's transaction has ended, or takes no statements now. Begin another one, "
+        "or call the store before it ends."
+    )
+
+
+def _let_fail(runner: UnitRunner, connection: Connection) -> None:
+    """See to it that an application cannot commit a transaction that the database has undone."""
+    transaction = connection.get_transaction()
+    if runner.dialect.many_connections(runner.engine.url):
+        connection.invalidate()
+    elif transaction is not None:  # the database is gone with its only connection
+        transaction.rollback()

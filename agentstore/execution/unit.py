@@ -8,21 +8,53 @@ which kind of engine, and whether it is repeated after a conflict, is a ``Runner
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
+import marshal
+import os
+import random
+import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakSet
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import (
+    DBAPIError,
+    InvalidRequestError,
+    PendingRollbackError,
+    StatementError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
-from agentstore.engines.base.dialect import MODE, EngineDialect, Mode
-from agentstore.execution.session_cache import SessionCache
-from agentstore.models.tables import Tables
+from agentstore.engines import dialect_for
+from agentstore.engines.base.dialect import MODE, EngineDialect, Failure, Mode, cause_of
+from agentstore.engines.base.statements import NO_TRANSACTION
+from agentstore.errors import (
+    AgentStoreError,
+    ConnectionLost,
+    DatabaseBusy,
+    DatabaseError,
+    InvalidInput,
+    TransactionMisuse,
+    UnsoundRow,
+)
+from agentstore.schema import Tables
 from agentstore.settings import Settings
-from agentstore.values.instants import require_utc
+from agentstore.values.types import require_utc, unlist
+
+if TYPE_CHECKING:
+    from agentstore.execution.telemetry import Telemetry
+
 
 T = TypeVar("T")
 
@@ -152,3 +184,622 @@ class AsyncRunner(Protocol):
 
     async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         """Run a body in a unit without holding up the event loop."""
+
+
+# Connections that are kept for reading, where the engine is in this process.
+#
+# A lone SELECT needs no transaction. To check a connection out of the pool, begin, commit and
+# check
+# it in again took as long as a small read itself: so those that have been read from are kept, out
+# of
+# the pool, and the next read takes one as it is. What needs a transaction has the pool's.
+
+
+class LoneRead:
+    """A method that is one SELECT, and its arguments, on their way to a unit."""
+
+    __slots__ = ("_args", "_body", "_kwargs", "_repository")
+
+    def __init__(
+        self, body: Callable[..., Any], repository: Callable[[Unit], Any], args: Any, kwargs: Any
+    ) -> None:
+        """Keep what to call; no argument may be used up by it."""
+        self._body = body
+        self._repository = repository
+        self._args = args
+        self._kwargs = kwargs
+
+    def __call__(self, unit: Unit) -> Any:
+        """Read."""
+        return self._body(self._repository(unit), *self._args, **self._kwargs)
+
+
+class Readers:
+    """Runs lone reads, each on a connection that no other thread has at that moment."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        dialect: EngineDialect,
+        make_unit: Callable[[Connection], Unit],
+        *,
+        most: int,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            engine: For ``Mode.READ``; its connections are the store's own.
+            dialect: The engine's.
+            make_unit: Makes the unit of an open connection.
+            most: How many connections are kept; what is read beside them has the pool's.
+        """
+        self._engine = engine
+        self._dialect = dialect
+        self._make_unit = make_unit
+        self._most = most
+        self._idle: list[_Kept] = []
+        self._kept: set[_Kept] = set()
+        self._closed = False
+        of_this_process(self)
+
+    def run(self, work: Callable[[Unit], T]) -> T:
+        """Run a body that is one SELECT.
+
+        Raises:
+            Trouble: The database failed.
+        """
+        reader: _Kept | None = None
+        try:
+            try:
+                reader = self._idle.pop()
+                self._dialect.require_file(reader.connection, each_time=False)
+            except IndexError:
+                reader = _Kept(self._engine.connect(), self._make_unit)
+            result = performed(reader.unit, work)
+        except HANDLED as error:
+            self._drop(reader)
+            raise trouble(self._dialect, Mode.READ, error, committing=False) from cause_of(error)
+        except Exception:  # the body's own, such as NotFound: nothing is wrong with the connection
+            if reader is not None:
+                self._give_back(reader)
+            raise
+        except BaseException:
+            self._drop(reader)
+            raise
+        self._give_back(reader)
+        return result
+
+    def close(self) -> None:
+        """Close idle connections, and the others once they come back."""
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                self._drop(self._idle.pop())
+
+    def left_behind(self) -> None:
+        """Leave the connections to the parent; in a child that was forked."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for reader in self._kept:
+            self._dialect.leave_behind(reader.connection, busy=reader not in idle)
+
+    def _give_back(self, reader: _Kept) -> None:
+        try:
+            if reader.connection.in_transaction():  # a tracer listens, and so SQLAlchemy began one
+                reader.connection.rollback()
+            if reader not in self._kept:
+                self._kept.add(reader)  # first, so that no two take the last place
+                if len(self._kept) > self._most:
+                    self._kept.discard(reader)
+                    reader.connection.close()
+                    return
+                reader.keep()
+        except BaseException:
+            self._drop(reader)
+            raise
+        self._idle.append(reader)
+        if self._closed:
+            self.close()
+
+    def _drop(self, reader: _Kept | None) -> None:
+        if reader is None:
+            return
+        self._kept.discard(reader)
+        with suppress(*HANDLED):
+            reader.connection.close()
+        if reader.driver_connection is not None:
+            # After an interrupt SQLAlchemy lets go of it unclosed, and with it of a lock.
+            with suppress(Exception):
+                self._engine.dialect.do_close(reader.driver_connection)
+
+
+class _Kept:
+    """A connection with the unit of those who read from it.
+
+    Attributes:
+        driver_connection: The driver's, once it is out of the pool.
+    """
+
+    __slots__ = ("__weakref__", "connection", "driver_connection", "unit")
+
+    def __init__(self, connection: Connection, make_unit: Callable[[Connection], Unit]) -> None:
+        self.connection = connection.execution_options(**{NO_TRANSACTION: True})
+        self.unit = make_unit(connection)
+        self.driver_connection: Any = None
+
+    def keep(self) -> None:
+        """Take it out of the pool, which is for those who come and go."""
+        self.connection.detach()
+        self.driver_connection = self.connection.connection.dbapi_connection
+
+
+# What a process that was forked has of its parent's stores: nothing that it may use.
+#
+# Connections, locks and threads do not go through a fork: a socket would be read by two processes,
+# each of which gets the other's answers; SQLite forgets its locks; a lock may be held by a thread
+# that is not there. So whatever holds one is told in the child, once, and refuses from then on.
+# That
+# costs nothing where nobody forks. ``subprocess``, and ``multiprocessing`` by ``spawn``, begin
+# fresh.
+
+
+class LeftBehind(Protocol):
+    """What is of the process that made it."""
+
+    def left_behind(self) -> None:
+        """Hear, in a child that was forked, that this is the parent's; take no lock."""
+
+
+_ours: WeakSet[LeftBehind] = WeakSet()
+
+
+def of_this_process(thing: LeftBehind) -> None:
+    """Have something told in each child that is forked from now on."""
+    _ours.add(thing)
+
+
+def _in_child() -> None:
+    things = list(_ours)
+    _ours.clear()
+    for thing in things:
+        with suppress(Exception):  # the others have to hear all the same
+            thing.left_behind()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def store_of_parent() -> TransactionMisuse:
+    """Say that a store was taken through a fork."""
+    return TransactionMisuse(
+        "This store was opened before the process was forked and belongs to the parent process. "
+        "Open one store in each process after the fork, or start processes by spawn."
+    )
+
+
+# The documents of sessions that were read before, so that large ones need not be read again.
+#
+# The invariant: an entry says what a committed version of the documents *was*, never what they
+# are. Reading a session asks the database first which version it has, and takes the
+# documents from here only if the entry is of that very version; so nothing here is ever stale,
+# whichever process wrote, and no clock decides. Entries come from committed states alone: only
+# units that read, outside of transactions, fill and use the cache (see ``Unit.cache``).
+#
+# Entries are bytes and not objects, and every reader gets documents of its own, which it may
+# change. Reading 100 KB of nested documents back takes 0.15 ms from ``marshal``, 0.2 to 0.9 from
+# ``pickle``, 0.5 from JSON, and 2 to 3 from ``copy.deepcopy``.
+
+
+Documents = tuple[dict[str, Any], dict[str, Any], Any]
+"""Metadata, config and state."""
+
+
+class SessionCache:
+    """The documents of the sessions that were read last; for any number of threads."""
+
+    __slots__ = ("_entries", "_lock", "_size")
+
+    def __init__(self, size: int) -> None:
+        """Keep the documents of up to so many sessions."""
+        self._size = size
+        self._entries: OrderedDict[str, tuple[Hashable, bytes]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Count the sessions."""
+        return len(self._entries)
+
+    def knows(self, session_id: str) -> bool:
+        """Say whether there are documents of some version of this session."""
+        return session_id in self._entries
+
+    def find(self, session_id: str, version: Hashable) -> Documents | None:
+        """Give the documents of just this version, new objects each time; None if they are not
+        here.
+        """
+        with self._lock:
+            found = self._entries.get(session_id)
+            if found is None or found[0] != version:
+                return None
+            self._entries.move_to_end(session_id)
+        documents: Documents = marshal.loads(found[1])  # noqa: S302 - it never left this process
+        return documents
+
+    def remember(self, session_id: str, version: Hashable, documents: Documents) -> None:
+        """Keep the documents of a committed version; those that were not read for longest go."""
+        entry = (version, marshal.dumps(documents))
+        with self._lock:
+            self._entries[session_id] = entry
+            self._entries.move_to_end(session_id)
+            while len(self._entries) > self._size:
+                self._entries.popitem(last=False)
+
+    def forget(self, session_ids: Iterable[str]) -> None:
+        """Drop what is known of these sessions."""
+        with self._lock:
+            for session_id in session_ids:
+                self._entries.pop(session_id, None)
+
+
+# From a driver's error to ours, and whether to try again.
+#
+# The one place that decides what may be repeated. A conflict that the server rolled back has left
+# nothing and is repeated. A broken connection is: a read has done nothing, and a write that had
+# not come to its commit has left nothing; from the commit on the outcome is in doubt, and only a
+# call with an idempotency key may be repeated, because it finds what it wrote the first time.
+
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 1.0
+
+HANDLED = (StatementError, PoolTimeout, InvalidRequestError)
+"""What SQLAlchemy raises in a unit."""
+
+
+def performed(unit: Unit, work: Callable[[Unit], T]) -> T:
+    """Run a body; if it meets a row that cannot be read, say which one, as far as that is known.
+
+    Raises:
+        UnsoundRow: It did.
+    """
+    try:
+        return work(unit)
+    except (UnsoundRow, DBAPIError) as error:
+        _name_row(unit, error)
+        raise
+
+
+def _name_row(unit: Unit, error: Exception) -> None:
+    # Not in a scope: the first such row may be somebody else's.
+    found: Exception = error
+    if isinstance(error, DBAPIError):
+        found = unit.dialect.diagnose(error).error
+    if not isinstance(found, UnsoundRow) or found.sought or found.key:
+        return
+    if unit.only is None and unit.scope is None:
+        found = unit.dialect.name_row(unit.connection, unit.tables, found)
+    found.sought = True
+    raise found from None
+
+
+class Trouble(Exception):
+    """A unit failed.
+
+    Attributes:
+        error: What the caller is to see.
+        repeatable: Whether the unit certainly left nothing and another try may succeed.
+        in_doubt: Whether the unit may have been committed.
+    """
+
+    def __init__(self, error: Exception, *, repeatable: bool, in_doubt: bool) -> None:
+        self.error = error
+        self.repeatable = repeatable
+        self.in_doubt = in_doubt
+
+
+def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing: bool) -> Trouble:
+    """Say what an error of SQLAlchemy's means.
+
+    Args:
+        dialect: The engine's dialect.
+        mode: What the unit was run for.
+        error: One of ``HANDLED``.
+        committing: Whether it came from the commit.
+    """
+    if isinstance(error, PoolTimeout):
+        busy = DatabaseBusy(
+            "Timed out waiting for a connection: all of the pool's were in use for longer than "
+            "pool_timeout. Raise pool_size, or look for a transaction that stays open."
+        )
+        return Trouble(busy, repeatable=False, in_doubt=False)
+    if isinstance(error, DBAPIError):
+        found = dialect.diagnose(error)
+        if found.failure is Failure.ROLLED_BACK:
+            return Trouble(found.error, repeatable=True, in_doubt=False)
+        if found.failure is Failure.DISCONNECTED or error.connection_invalidated:
+            in_doubt = mode is Mode.STATEMENT or (committing and mode is Mode.WRITE)
+            advice = (
+                "The write may or may not have been committed: check, or repeat it with the same "
+                "idempotency_key."
+                if in_doubt
+                else "Nothing was written; repeat the call."
+            )
+            known = found.failure is Failure.DISCONNECTED or not found.words
+            said = found.error if known else f"{found.words} The connection is lost."
+            lost = ConnectionLost(f"{said} {advice}", in_doubt=in_doubt)
+            return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
+        return Trouble(found.error, repeatable=False, in_doubt=False)
+    if isinstance(error, PendingRollbackError):
+        lost = ConnectionLost(
+            "The connection broke earlier in this transaction. Nothing was written; repeat the "
+            "transaction.",
+            in_doubt=False,
+        )
+        return Trouble(lost, repeatable=True, in_doubt=False)
+    if isinstance(error, StatementError) and isinstance(error.orig, AgentStoreError):
+        return Trouble(error.orig, repeatable=False, in_doubt=False)
+    failed = DatabaseError(
+        f"{type(error).__name__} in the database layer. Nothing was written; please report it."
+    )
+    return Trouble(failed, repeatable=False, in_doubt=False)
+
+
+def pause_before_retry(
+    problem: Trouble, attempt: int, *, repeatable: bool, max_retries: int
+) -> float | None:
+    """Give the seconds to wait before the next try; None if there is to be none.
+
+    Args:
+        problem: What went wrong.
+        attempt: How many tries there were.
+        repeatable: Whether the unit may be run again although it may have been committed.
+        max_retries: The setting.
+    """
+    if attempt > max_retries:
+        return None
+    if not (problem.repeatable or (problem.in_doubt and repeatable)):
+        return None
+    doublings = min(attempt, 10)  # more would change nothing, and overflow at last
+    longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**doublings)
+    return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
+
+
+# Work that settles although who asked for it is cancelled: the cancellation goes on after it.
+#
+# It runs in a task of its own, which its event loop does not list: cancelling all tasks of
+# a loop, as ``asyncio.run`` does in the end, would cancel it as well, perhaps before its first
+# step.
+# Then a connection would never come back to its pool, and callers who wait for an outcome never
+# hear
+# of one. They wait, so the loop does not end before it. Only who started it can cancel it, and
+# what
+# runs in it itself: that is how ``asyncio.timeout`` ends what takes too long.
+
+
+class OwnTask(asyncio.Task[T]):
+    """A task that ``asyncio.all_tasks`` does not know."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        """Start it in the running loop."""
+        super().__init__(work, loop=asyncio.get_running_loop())
+        unlist(self)
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; when cancelled, let the cancellation go on only then."""
+    task = OwnTask(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await until_done(task)
+        raise
+
+
+async def until_done(waiting: asyncio.Future[Any]) -> None:
+    """Wait until this is done, however often one is cancelled meanwhile."""
+    while not waiting.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        waiting.exception()  # it is the cancellation that the caller asked for
+
+
+class Ending:
+    """The end of what another thread does for a task of the running loop, which waits for it.
+
+    ``asyncio.wrap_future`` and ``shield`` do the same with more futures and callbacks, and take 1.4
+    times as long.
+
+    Attributes:
+        loop: The task's.
+        heard: What the task awaits first. When it is cancelled, it waits for ``settled`` instead.
+    """
+
+    __slots__ = ("_told", "heard", "loop")
+
+    def __init__(self) -> None:
+        """Take the running loop."""
+        self.loop = asyncio.get_running_loop()
+        self.heard: asyncio.Future[None] = self.loop.create_future()
+        self._told = False
+
+    def tell(self) -> None:
+        """Wake the task; in its loop."""
+        self._told = True
+        if not self.heard.done():  # its task is cancelled, and may wait for another
+            self.heard.set_result(None)
+
+    async def settled(self) -> None:
+        """Wait until the task is told, however often it is cancelled meanwhile."""
+        if not self._told:
+            self.heard = self.loop.create_future()  # the first was cancelled with the task
+            await until_done(self.heard)
+
+
+# Watching calls from outside: which are slow, and what OpenTelemetry is told.
+#
+# A store that is watched has repositories of derived classes, whose methods are wrapped; one that
+# is
+# not has the plain ones. So who watches nothing pays nothing: no call is longer and no test is
+# made.
+# What is watched is what an application calls, on a store or in a transaction; what a method calls
+# of its own inside its unit is part of it. A transaction is watched as a whole too, and the calls
+# in
+# it are its children. What a store itself offers, such as ``prune``, is watched under its own
+# name.
+#
+# Only names and numbers leave: no argument, no value, no id, no words of an error.
+
+
+R = TypeVar("R")
+
+TRANSACTION = "transaction"
+"""What a transaction is called as a whole."""
+
+_slow = logging.getLogger("agentstore.slow")
+
+
+class _ObservedCall:
+    """A call that is under way."""
+
+    __slots__ = ("attempts",)
+
+    def __init__(self) -> None:
+        self.attempts = 1
+
+
+_current: ContextVar[_ObservedCall | None] = ContextVar("agentstore_call", default=None)
+
+
+def retried() -> None:
+    """Hear that a call is being repeated."""
+    call = _current.get()
+    if call is not None:
+        call.attempts += 1
+
+
+class Observer:
+    """Watches the calls of one store."""
+
+    def __init__(self, slow_after: float | None, telemetry: Telemetry | None) -> None:
+        """Watch nothing yet.
+
+        Args:
+            slow_after: From how many seconds on a call is logged; None means never.
+            telemetry: Who is told of every call; None means nobody.
+        """
+        self._slow_after = slow_after
+        self._telemetry = telemetry
+        self._classes: dict[type, Any] = {}
+
+    def watch(self, repositories: object) -> None:
+        """Put repositories that are watched in the place of those that an object has."""
+        for name, repository in list(vars(repositories).items()):
+            kind = type(repository)
+            if not name.startswith("_") and any(
+                _is_call(getattr(kind, member)) for member in dir(kind)
+            ):
+                setattr(repositories, name, self.watched(name, kind)(repository._runner))
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        """Watch what happens in the block, under a name."""
+        call = _ObservedCall()
+        token = _current.set(call)
+        error: BaseException | None = None
+        began = time.perf_counter()
+        try:
+            with nullcontext() if self._telemetry is None else self._telemetry.span(name):
+                yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            with suppress(ValueError):  # ended in another context than it began
+                _current.reset(token)
+            self._ended(name, time.perf_counter() - began, call.attempts, error)
+            error = None  # with its frames, of which this is one
+
+    def _ended(self, name: str, seconds: float, attempts: int, error: BaseException | None) -> None:
+        if self._telemetry is not None:
+            self._telemetry.record(name, seconds, attempts, error)
+        if self._slow_after is None or seconds < self._slow_after:
+            return
+        repository, _, method = name.rpartition(".")
+        outcome = "" if error is None else f", then raised {type(error).__name__}"
+        _slow.warning(
+            "%s took %.3f s in %d attempt%s%s",
+            name,
+            seconds,
+            attempts,
+            "" if attempts == 1 else "s",
+            outcome,
+            extra={
+                "repository": repository or None,
+                "method": method,
+                "seconds": seconds,
+                "attempts": attempts,
+            },
+        )
+
+    def watched(self, name: str, kind: type[R]) -> type[R]:
+        """Give a class of repositories that is watched; a store has it under the name."""
+        if kind not in self._classes:
+            members: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
+            for member in dir(kind):
+                method = getattr(kind, member)
+                if _is_call(method):
+                    members[member] = self._wrapped(f"{name}.{member}", method)
+            self._classes[kind] = type(kind.__name__, (kind,), members)
+        watched: type[R] = self._classes[kind]
+        return watched
+
+    def _wrapped(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self
+        if inspect.iscoroutinefunction(method):
+
+            @wraps(method)
+            async def call_later(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+                with observer.call(name):
+                    return await method(self, *args, **kwargs)
+
+            return call_later
+
+        @wraps(method)
+        def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if self._runner is None:  # another method calls it in its own unit
+                return method(self, *args, **kwargs)
+            with observer.call(name):
+                return method(self, *args, **kwargs)
+
+        return call
+
+
+def observer_for(settings: Settings, url: URL) -> Observer | None:
+    """Give who watches the calls of a store; None if the settings want nobody to.
+
+    Raises:
+        InvalidInput: They want telemetry, and OpenTelemetry's API is not installed.
+    """
+    if settings.slow_after is None and not settings.telemetry:
+        return None
+    telemetry = None
+    if settings.telemetry:
+        try:
+            from agentstore.execution.telemetry import Telemetry
+        except ImportError as error:
+            raise InvalidInput(
+                "telemetry=True needs OpenTelemetry's API. Run: pip install opentelemetry-api"
+            ) from error
+        telemetry = Telemetry(dialect_for(url).checks.system)
+    return Observer(settings.slow_after, telemetry)
+
+
+def watching(observer: Observer | None) -> Callable[[str], AbstractContextManager[None]]:
+    """Give what watches a block under a name, if there is somebody to watch."""
+    return (lambda _: nullcontext()) if observer is None else observer.call
+
+
+def _is_call(member: object) -> bool:
+    return hasattr(member, "operation") or hasattr(member, "several_units")

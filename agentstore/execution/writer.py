@@ -27,23 +27,22 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from agentstore.engines.base.causes import cause_of
-from agentstore.engines.base.dialect import Mode
-from agentstore.engines.base.prepared import run_sql
-from agentstore.engines.registry import EngineDialect
+from agentstore.engines.base.dialect import EngineDialect, Mode, cause_of
+from agentstore.engines.base.statements import run_sql
 from agentstore.errors import DatabaseBusy, DatabaseReplaced
-from agentstore.execution.forking import of_this_process
-from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, GatheredCall, write_group
-from agentstore.execution.queued_writes import (
+from agentstore.execution.gathering import (
+    LEFT_OUT,
+    MOST_TOGETHER,
+    GatheredCall,
     GroupFailed,
     QueuedWrite,
     State,
     interrupted,
     of_the_body,
     turn_never_came,
+    write_group,
 )
-from agentstore.execution.recovery import HANDLED, Trouble, trouble
-from agentstore.execution.unit import Unit
+from agentstore.execution.unit import HANDLED, Trouble, Unit, of_this_process, trouble
 
 
 class Writer:

@@ -36,8 +36,8 @@ from agentstore.errors import InvalidInput
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from agentstore.stores.aio import AsyncRepositories
-    from agentstore.stores.bound import Repositories
+    from agentstore.aio import AsyncRepositories
+    from agentstore.transactions import Repositories
 
 __all__ = ["explorer", "needing_extra"]
 

@@ -8,3 +8,136 @@ copies and, for sessions, ``agentstore show`` and searches treat them like any o
 Pass a ``Store`` or an ``AsyncStore``, or what ``scoped(user_id)`` gives: then only this user's
 sessions are there, and new ones belong to the user.
 """
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from agentstore.aio import AsyncRepositories
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound
+from agentstore.transactions import Repositories
+
+# What the adapters share: the kind of store that they are given, users of frameworks, and ids.
+
+
+AnyStore = Repositories | AsyncRepositories
+"""A store, or one in a scope, or a transaction; synchronous or not."""
+
+S = TypeVar("S", bound=AnyStore)
+
+
+def of_kind(store: object, kind: type[S]) -> S:
+    """Require a store of this kind.
+
+    Raises:
+        InvalidInput: It is another one.
+    """
+    if isinstance(store, kind):
+        return store
+    if issubclass(kind, Repositories):
+        raise InvalidInput(
+            "Pass a Store, or call the asynchronous method: an AsyncStore has these."
+        )
+    raise InvalidInput("Pass an AsyncStore, or call the synchronous method: a Store has these.")
+
+
+async def make_user(store: AsyncRepositories, user_id: str) -> None:
+    """Make a user of a framework's, unless somebody did so before."""
+    try:
+        await store.users.create(user_id, id=user_id)
+    except AlreadyExists:
+        return
+
+
+async def with_user(
+    store: AsyncRepositories, user_id: str | None, call: Callable[[], Awaitable[object]]
+) -> None:
+    """Make a call that may make a session; a user that does not exist is made first."""
+    try:
+        await call()
+    except NotFound as missing:
+        if user_id is None or missing.kind != "user":
+            raise
+        await make_user(store, user_id)
+        await call()
+
+
+def key_of(*parts: str) -> str:
+    """Give one id for several; no two lists of parts have the same."""
+    return "/".join(quote(part, safe="", errors="surrogatepass") for part in parts)
+
+
+# What ADK's events and shared states are in a store; without ADK.
+
+
+def shared_id(app_name: str, *user_id: str) -> str:
+    """Give the id of the session that holds what is shared; no session of ADK's has such a one."""
+    return key_of(app_name, *user_id, "", "state")
+
+
+def shared_title(app_name: str) -> str:
+    """Give the title of such a session."""
+    return f"ADK: shared state of {app_name}"
+
+
+def adk_message(written: dict[str, Any]) -> dict[str, Any]:
+    """Give an event, as ADK writes it, for ``save_many``."""
+    author, content = written["author"], written.get("content") or {}
+    parts = content.get("parts") if isinstance(content, dict) else None
+    blocks = [
+        block for part in (parts if isinstance(parts, list) else ()) for block in _blocks(part)
+    ]
+    answers = bool(blocks) and all(block["type"] == "tool_result" for block in blocks)
+    said: Any = blocks or None
+    if len(blocks) == 1 and blocks[0]["type"] == "text":
+        said = blocks[0]["text"]
+    return {
+        "role": "user" if author == "user" or answers else "assistant",
+        "content": said,
+        "name": author,
+        "external_id": written.get("id") or None,
+        "payload": written,
+    }
+
+
+def _blocks(part: Any) -> list[dict[str, Any]]:
+    """Give what a part says, as content blocks; the payload has the rest."""
+    if not isinstance(part, dict):
+        return []
+    if isinstance(text := part.get("text"), str) and not part.get("thought"):
+        return [{"type": "text", "text": text}]
+    if isinstance(call := part.get("function_call"), dict) and call:
+        used = {"id": call.get("id"), "name": call.get("name"), "input": call.get("args")}
+        return [{"type": "tool_use", **used}]
+    if isinstance(answer := part.get("function_response"), dict) and answer:
+        result = {"tool_use_id": answer.get("id"), "content": str(answer.get("response", ""))}
+        return [{"type": "tool_result", **result}]
+    return []
+
+
+# What AgentScope's messages are in a store; without AgentScope.
+
+
+Marks = str | list[str] | None
+
+
+def agentscope_message(written: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
+    """Give a message, as ``Msg.to_dict`` writes it, for ``save_many``."""
+    said = written["content"]
+    content = said if isinstance(said, str) else [*said]
+    kinds = {block.get("type") for block in content} if isinstance(content, list) else set()
+    return {
+        "role": "tool" if kinds == {"tool_result"} else written["role"],
+        "content": content,
+        "name": written["name"],
+        "external_id": written["id"],
+        "marks": marks,
+        "payload": {
+            "role": written["role"],
+            "metadata": written.get("metadata"),
+            "timestamp": written.get("timestamp"),
+            "invocation_id": written.get("invocation_id"),
+        },
+    }

@@ -24,14 +24,13 @@ from google.adk.events.event_actions import EventActions
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
+from agentstore.aio import AsyncStore
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
-from agentstore.integrations.adk_events import new_message, shared_id, shared_title
-from agentstore.integrations.sessions import key_of, make_user, of_kind
-from agentstore.stores.aio import AsyncStore
+from agentstore.integrations import adk_message, key_of, make_user, of_kind, shared_id, shared_title
 
 if TYPE_CHECKING:
     from agentstore.records import SessionRecord
-    from agentstore.stores.bound import Transaction
+    from agentstore.transactions import Transaction
 
 _STALE = "The session has been modified in storage since it was loaded. Please reload the session."
 
@@ -209,7 +208,7 @@ class AgentStoreSessionService(BaseSessionService):
         def append(tx: Transaction) -> bool:
             _require_fresh(tx.sessions.get(key), session, event)
             try:
-                tx.messages.save_many(key, [new_message(written)], on_duplicate="refuse")
+                tx.messages.save_many(key, [adk_message(written)], on_duplicate="refuse")
             except AlreadyExists:
                 there = tx.messages.find_by_external_id(key, event.id)
                 if there is None or there.payload != written:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentos.checkpoint.base import Checkpoint, CheckpointBackend, CheckpointMetadata
 
+from agentstore.aio import AsyncRepositories
 from agentstore.errors import NotFound
-from agentstore.integrations.sessions import of_kind
-from agentstore.stores.aio import AsyncRepositories
+from agentstore.integrations import of_kind
 
 if TYPE_CHECKING:
     from agentstore.records import CheckpointInfo, CheckpointRecord, DeletionReceipt, Page

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from agentscope.memory import MemoryBase
 from agentscope.message import Msg
 
+from agentstore.aio import AsyncRepositories
 from agentstore.errors import NotFound
-from agentstore.integrations.agentscope_messages import Marks, new_message
-from agentstore.integrations.sessions import key_of, of_kind, with_user
-from agentstore.stores.aio import AsyncRepositories
+from agentstore.integrations import Marks, agentscope_message, key_of, of_kind, with_user
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord
@@ -82,7 +81,7 @@ class AgentStoreMemory(MemoryBase):
         if not given:
             return
         new = [
-            new_message({**each.to_dict(), "invocation_id": each.invocation_id}, marks)
+            agentscope_message({**each.to_dict(), "invocation_id": each.invocation_id}, marks)
             for each in given
         ]
         on_duplicate: Literal["skip", "refuse"] = "skip" if skip_duplicated else "refuse"

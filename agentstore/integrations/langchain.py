@@ -30,10 +30,10 @@ from langchain_core.messages import (
     messages_from_dict,
 )
 
+from agentstore.aio import AsyncRepositories
 from agentstore.errors import InvalidJson, NotFound
-from agentstore.integrations.sessions import AnyStore, of_kind
-from agentstore.stores.aio import AsyncRepositories
-from agentstore.stores.bound import Repositories
+from agentstore.integrations import AnyStore, of_kind
+from agentstore.transactions import Repositories
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord

@@ -17,10 +17,10 @@ from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlo
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
+from agentstore.aio import AsyncRepositories
 from agentstore.errors import NotFound
-from agentstore.integrations.sessions import AnyStore, of_kind
-from agentstore.stores.aio import AsyncRepositories
-from agentstore.stores.bound import Repositories, Transaction
+from agentstore.integrations import AnyStore, of_kind
+from agentstore.transactions import Repositories, Transaction
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord

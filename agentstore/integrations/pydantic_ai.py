@@ -22,10 +22,10 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
+from agentstore.aio import AsyncRepositories
 from agentstore.errors import InvalidInput, NotFound
-from agentstore.integrations.sessions import AnyStore, of_kind
-from agentstore.stores.aio import AsyncRepositories
-from agentstore.stores.bound import Repositories
+from agentstore.integrations import AnyStore, of_kind
+from agentstore.transactions import Repositories
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord

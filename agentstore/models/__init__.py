@@ -29,27 +29,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentstore.models.base import Base
-    from agentstore.models.checkpoints import (
+    from agentstore.models.base import Base, named
+    from agentstore.models.conversations import (
+        Attachment,
+        Blob,
+        Branch,
+        BranchSegment,
+        Message,
+        MessageChunk,
+        MessageMark,
+        MessageToolCall,
+        Session,
+        SessionData,
+        Summary,
+    )
+    from agentstore.models.work import (
+        ApiKey,
         Checkpoint,
         CheckpointEntry,
         CheckpointThread,
         CheckpointValue,
         CheckpointWrite,
+        Memory,
+        QuotaReservation,
+        Task,
+        ToolLog,
+        TurnUsage,
+        User,
+        UserPreference,
     )
-    from agentstore.models.memories import Memory
-    from agentstore.models.messages import (
-        Attachment,
-        Blob,
-        Message,
-        MessageChunk,
-        MessageMark,
-        MessageToolCall,
-    )
-    from agentstore.models.renamed import named
-    from agentstore.models.sessions import Branch, BranchSegment, Session, SessionData, Summary
-    from agentstore.models.users import ApiKey, QuotaReservation, User, UserPreference
-    from agentstore.models.work import Task, ToolLog, TurnUsage
     from agentstore.schema.base import NAMING_CONVENTION
     from agentstore.values.types import day, month, week
 
@@ -89,13 +97,8 @@ __all__ = [
 _HOMES = (
     "schema.base",
     "models.base",
-    "models.users",
-    "models.sessions",
-    "models.messages",
     "models.work",
-    "models.checkpoints",
-    "models.memories",
-    "models.renamed",
+    "models.conversations",
     "values.types",
 )
 

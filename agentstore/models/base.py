@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from threading import Lock
+from typing import Any, cast
+from weakref import WeakValueDictionary
 
-from sqlalchemy.orm import DeclarativeBase, relationship
+from sqlalchemy.orm import DeclarativeBase, Mapper, column_property, relationship
 
-from agentstore.schema import METADATA
+from agentstore import models
+from agentstore.schema import PLAIN, Names, Tables, tables
+from agentstore.schema.base import METADATA
 
 
 class Base(DeclarativeBase):
@@ -25,7 +29,7 @@ def related(model: str, **options: Any) -> Any:
     Args:
         model: The other model's name.
         options: What ``relationship`` takes; text, so that they hold for models of other names too
-            (``agentstore.models.renamed``).
+            (``agentstore.models.base``).
     """
     return relationship(model, viewonly=True, lazy="raise", info=options, **options)
 
@@ -33,3 +37,90 @@ def related(model: str, **options: Any) -> Any:
 def in_session(model: str) -> str:
     """Say by which numbers the rows of a model belong to sessions."""
     return f"foreign({model}.session_id) == Session.pk"
+
+
+# The models of a database whose tables have a schema or a prefix of one's own.
+#
+# A mapped class belongs to one table. So under other names there are other classes, made from the
+# plain ones: of the same columns and relationships, on the tables that
+# ``agentstore.models.tables``
+# has under these names. They are made once for each pair of names.
+
+
+class Models:
+    """The models of one database, each as an attribute under its name."""
+
+    _of: Tables
+    Base: type[DeclarativeBase]
+    ApiKey: type[models.ApiKey]
+    Attachment: type[models.Attachment]
+    Blob: type[models.Blob]
+    Branch: type[models.Branch]
+    BranchSegment: type[models.BranchSegment]
+    Checkpoint: type[models.Checkpoint]
+    CheckpointEntry: type[models.CheckpointEntry]
+    CheckpointThread: type[models.CheckpointThread]
+    CheckpointValue: type[models.CheckpointValue]
+    CheckpointWrite: type[models.CheckpointWrite]
+    Message: type[models.Message]
+    MessageChunk: type[models.MessageChunk]
+    MessageMark: type[models.MessageMark]
+    MessageToolCall: type[models.MessageToolCall]
+    QuotaReservation: type[models.QuotaReservation]
+    Session: type[models.Session]
+    SessionData: type[models.SessionData]
+    Summary: type[models.Summary]
+    Task: type[models.Task]
+    ToolLog: type[models.ToolLog]
+    TurnUsage: type[models.TurnUsage]
+    User: type[models.User]
+    UserPreference: type[models.UserPreference]
+
+
+def named(*, schema: str | None = None, table_prefix: str = "") -> Models:
+    """Give the models for a store that is opened with ``schema=`` or ``table_prefix=``.
+
+    The same classes for the same names, while they are used; without any, those of
+    ``agentstore.models``. To a type checker each is the plain model.
+
+    Raises:
+        InvalidInput: The names cannot be those of tables.
+    """
+    names = Names(schema, table_prefix)
+    with _making:
+        found = _made.get(names)
+        if found is None:
+            found = _made[names] = _models(names)
+    return found
+
+
+_made: WeakValueDictionary[Names, Models] = WeakValueDictionary()
+_making = Lock()
+
+
+def _models(names: Names) -> Models:
+    plain, there, found = models.Base, tables(names), Models()
+    found.Base, found._of = plain, there
+    if names != PLAIN:
+        found.Base = cast("Any", type("Base", (DeclarativeBase,), {"metadata": there.metadata}))
+    for mapper in plain.registry.mappers:
+        model = mapper.class_
+        same = model if names == PLAIN else _copied(mapper, found.Base, there)
+        setattr(found, model.__name__, same)
+    return found
+
+
+def _copied(mapper: Mapper[Any], base: type[DeclarativeBase], there: Tables) -> type[Any]:
+    model, table = mapper.class_, there[cast("Any", mapper.local_table).name]
+    columns = {
+        each.key: column_property(table.c[each.columns[0].key])
+        for each in mapper.column_attrs
+        if each.key != each.columns[0].key
+    }
+    relationships = {
+        each.key: related(each.mapper.class_.__name__, **{"uselist": each.uselist, **each.info})
+        for each in mapper.relationships
+    }
+    described = {"__doc__": model.__doc__, "__module__": model.__module__}
+    body = {"__table__": table, **described, **columns, **relationships}
+    return type(model.__name__, (base,), body)

@@ -6,20 +6,19 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.orm import Mapped
+from sqlalchemy.orm import Mapped, column_property
 
 from agentstore.models.base import Base, related
-from agentstore.schema import work as tables
+from agentstore.schema import work
 
 if TYPE_CHECKING:
-    from agentstore.models.messages import Message
-    from agentstore.models.sessions import Session
+    from agentstore.models.conversations import Message, Session
 
 
 class ToolLog(Base):
     """One call of a tool: what went in, what came out, how long it took."""
 
-    __table__ = tables.tool_logs
+    __table__ = work.tool_logs
 
     pk: Mapped[int]
     id: Mapped[str]
@@ -44,7 +43,7 @@ class TurnUsage(Base):
     ``cost`` NULL means that nobody knows: the model had no price.
     """
 
-    __table__ = tables.turn_usage
+    __table__ = work.turn_usage
 
     pk: Mapped[int]
     id: Mapped[str]
@@ -70,7 +69,7 @@ class Task(Base):
     Of the tasks of a session that ask to be alone, a unique index lets one run at a time.
     """
 
-    __table__ = tables.tasks
+    __table__ = work.tasks
 
     pk: Mapped[int]
     id: Mapped[str]
@@ -102,3 +101,258 @@ class Task(Base):
     dead_at: Mapped[datetime | None]
 
     session: Mapped[Session | None] = related("Session")
+
+
+# Users, what they may spend, and the keys by which they are known.
+
+
+class User(Base):
+    """A person or a tenant. ``quota_total`` NULL means that there is no limit.
+
+    ``deleting`` is NULL but while the user is being deleted in pieces: then it says how many rows
+    have gone so far, by table, and nothing of the user can be read or written any more.
+    """
+
+    __table__ = work.users
+
+    pk: Mapped[int]
+    id: Mapped[str]
+    name: Mapped[str]
+    email: Mapped[str | None]
+    quota_total: Mapped[int | None]
+    quota_used: Mapped[int]
+    quota_reserved: Mapped[int]
+    preferences: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    deleting: Mapped[dict[str, Any] | None]
+
+    sessions: Mapped[list[Session]] = related("Session", order_by="Session.pk")
+    api_keys: Mapped[list[ApiKey]] = related("ApiKey", order_by="ApiKey.pk")
+    reservations: Mapped[list[QuotaReservation]] = related(
+        "QuotaReservation", order_by="QuotaReservation.pk"
+    )
+    checkpoint_threads: Mapped[list[CheckpointThread]] = related(
+        "CheckpointThread", order_by="CheckpointThread.pk"
+    )
+    memories: Mapped[list[Memory]] = related("Memory", order_by="Memory.pk")
+    preference_digests: Mapped[list[UserPreference]] = related("UserPreference")
+
+
+class UserPreference(Base):
+    """One place in a user's preferences, as a digest of its path and value.
+
+    It is what makes "all users whose preference X is Y" a look-up, for any path, with nothing
+    of the path or value in the SQL text. See ``agentstore.repositories.users``.
+    """
+
+    __table__ = work.user_preferences
+
+    digest: Mapped[str]
+    user_id: Mapped[str]
+
+    user: Mapped[User] = related("User")
+
+
+class ApiKey(Base):
+    """A key of a user: its look-up prefix and its digest, never the key."""
+
+    __table__ = work.api_keys
+
+    pk: Mapped[int]
+    id: Mapped[str]
+    user_id: Mapped[str]
+    name: Mapped[str]
+    prefix: Mapped[str]
+    digest: Mapped[str]
+    created_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+    user: Mapped[User] = related("User")
+
+
+class QuotaReservation(Base):
+    """Tokens set aside for a call whose cost is known only afterwards.
+
+    Until it has lapsed, it is counted in the user's ``quota_reserved``.
+    """
+
+    __table__ = work.quota_reservations
+
+    pk: Mapped[int]
+    id: Mapped[str]
+    user_id: Mapped[str]
+    tokens: Mapped[int]
+    lapsed: Mapped[bool]
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+
+    user: Mapped[User] = related("User")
+
+
+# What agents remember across conversations.
+
+
+class Memory(Base):
+    """A JSON object under a namespace and a key, of a user or of nobody.
+
+    ``place`` is the owner and the names of the namespace in UTF-8, with a zero byte behind each,
+    so that what is below a namespace is a range of the index. ``ttl`` is in microseconds.
+    """
+
+    __table__ = work.memories
+
+    pk: Mapped[int]
+    user_id: Mapped[str | None]
+    place: Mapped[bytes]
+    key: Mapped[str]
+    value: Mapped[dict[str, Any]]
+    ttl: Mapped[int | None]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+
+    user: Mapped[User | None] = related("User")
+
+
+# Checkpoints of an agent's state.
+#
+# A checkpoint names values. Small ones are in its own row. The bytes of the others are on *lines*,
+# in
+# pieces that follow each other in ``checkpoint_values``; a version is the first so many bytes of a
+# line. So what a list grew by is stored once, and a line may begin with what a version of another
+# one
+# begins and ends with (see ``agentstore.repositories.checkpoints.values``).
+
+
+class CheckpointThread(Base):
+    """A thread of checkpoints; ``activity`` orders the threads by what was put last.
+
+    A call that changes a thread changes this row first, and so waits for others. ``last_line``
+    is the largest number that was set aside for a line of values.
+    """
+
+    __table__ = work.checkpoint_threads
+
+    pk: Mapped[int]
+    id: Mapped[str]
+    user_id: Mapped[str | None]
+    session_id: Mapped[str | None]
+    activity: Mapped[int]
+    last_line: Mapped[int]
+    created_at: Mapped[datetime]
+
+    user: Mapped[User | None] = related("User")
+    session: Mapped[Session | None] = related("Session")
+    checkpoints: Mapped[list[Checkpoint]] = related("Checkpoint", order_by="Checkpoint.pk")
+    values: Mapped[list[CheckpointValue]] = related(
+        "CheckpointValue", order_by="CheckpointValue.line, CheckpointValue.start"
+    )
+    writes: Mapped[list[CheckpointWrite]] = related(
+        "CheckpointWrite",
+        order_by="CheckpointWrite.checkpoint_id, CheckpointWrite.task_id, CheckpointWrite.position",
+    )
+
+
+class Checkpoint(Base):
+    """One checkpoint; its parent is in the same thread and namespace, or it is a root.
+
+    In the root namespace, ``''``, an id belongs to one thread alone; other namespaces may hold
+    the same id in several threads, as copies of a thread do. ``small_values`` are those that no
+    entry names, packed (see ``agentstore.repositories.checkpoints.puts``).
+    """
+
+    __table__ = work.checkpoints
+
+    pk: Mapped[int]
+    thread_id: Mapped[str]
+    namespace: Mapped[str]
+    id: Mapped[str]
+    parent_id: Mapped[str | None]
+    step: Mapped[int]
+    run_id: Mapped[str | None]
+    tags: Mapped[list[Any]]
+    summary: Mapped[str]
+    next_node: Mapped[str]
+    metadata_: Mapped[dict[str, Any] | None] = column_property(work.checkpoints.c.metadata)
+    created_at: Mapped[datetime]
+    small_values: Mapped[bytes | None]
+
+    thread: Mapped[CheckpointThread] = related("CheckpointThread")
+    parent: Mapped[Checkpoint | None] = related(
+        "Checkpoint", remote_side="[Checkpoint.thread_id, Checkpoint.namespace, Checkpoint.id]"
+    )
+    children: Mapped[list[Checkpoint]] = related("Checkpoint", order_by="Checkpoint.pk")
+    entries: Mapped[list[CheckpointEntry]] = related(
+        "CheckpointEntry", order_by="CheckpointEntry.name"
+    )
+
+
+class CheckpointValue(Base):
+    """A piece of a line: the bytes that begin at ``start``; those of a line follow each other.
+
+    Without a ``prefix`` it goes on at the end of what the line is so far; else it takes the place
+    of what is between the first ``prefix`` and the last ``suffix`` bytes of that. ``depth`` counts
+    such pieces up to this one. The first piece, at 0, may have a base: what the first
+    ``base_length`` bytes of another line are. ``base_start`` is 0 then, for the foreign key.
+    """
+
+    __table__ = work.checkpoint_values
+
+    thread_id: Mapped[str]
+    line: Mapped[int]
+    start: Mapped[int]
+    base_line: Mapped[int | None]
+    base_start: Mapped[int | None]
+    base_length: Mapped[int | None]
+    prefix: Mapped[int | None]
+    suffix: Mapped[int]
+    depth: Mapped[int]
+    data: Mapped[bytes]
+
+    thread: Mapped[CheckpointThread] = related("CheckpointThread")
+
+
+class CheckpointEntry(Base):
+    """Which version a checkpoint holds under which name: what the first ``length`` bytes of a line
+    are.
+
+    These make ``size`` bytes in all, whose ``digest`` this is; a list has ``item_count`` items.
+    ``start`` is 0, for the foreign key: a line is there as long as an entry names it.
+    """
+
+    __table__ = work.checkpoint_entries
+
+    checkpoint_pk: Mapped[int]
+    name: Mapped[str]
+    thread_id: Mapped[str]
+    line: Mapped[int]
+    start: Mapped[int]
+    length: Mapped[int]
+    kind: Mapped[str]
+    size: Mapped[int]
+    item_count: Mapped[int]
+    digest: Mapped[bytes]
+
+    checkpoint: Mapped[Checkpoint] = related("Checkpoint")
+
+
+class CheckpointWrite(Base):
+    """A pending write of a task. It may arrive before its checkpoint, hence no foreign key."""
+
+    __table__ = work.checkpoint_writes
+
+    thread_id: Mapped[str]
+    namespace: Mapped[str]
+    checkpoint_id: Mapped[str]
+    task_id: Mapped[str]
+    position: Mapped[int]
+    task_path: Mapped[str]
+    channel: Mapped[str]
+    kind: Mapped[str]
+    encoding: Mapped[str]
+    data: Mapped[bytes]
+
+    thread: Mapped[CheckpointThread] = related("CheckpointThread")

@@ -15,56 +15,58 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentstore.records.base import Page
-    from agentstore.records.branches import BranchRecord, CountedBranch, TurnRecord
-    from agentstore.records.checkpoints import (
-        CheckpointInfo,
-        CheckpointRecord,
-        CheckpointTree,
-        Items,
-        ThreadRecord,
-        WriteRecord,
+    from agentstore.records.conversations import (
+        AttachmentRecord,
+        BranchRecord,
+        CountedBranch,
+        MemoryHit,
+        MemoryRecord,
+        MessageList,
+        MessageRecord,
+        RestoredSession,
+        SearchHit,
+        SearchStatus,
+        SessionCounters,
+        SessionRecord,
+        SessionSummary,
+        SummaryRecord,
+        TurnRecord,
     )
-    from agentstore.records.deletions import DeletionReceipt, ExpiryReport, PruneReport
-    from agentstore.records.findings import Finding, Severity
-    from agentstore.records.health import (
+    from agentstore.records.upkeep import (
         DayStatistics,
+        DeletionReceipt,
+        ExpiryReport,
+        Finding,
         HealthRecord,
         PoolUse,
+        PruneReport,
+        Severity,
         Statistics,
         TableStatistics,
         ToolStatistics,
         UserStatistics,
     )
-    from agentstore.records.memories import MemoryHit, MemoryRecord
-    from agentstore.records.messages import (
-        AttachmentRecord,
-        MessageList,
-        MessageRecord,
-        SummaryRecord,
-    )
-    from agentstore.records.search import SearchHit, SearchStatus
-    from agentstore.records.sessions import (
-        RestoredSession,
-        SessionCounters,
-        SessionRecord,
-        SessionSummary,
-    )
-    from agentstore.records.tasks import TaskBatch, TaskRecord
-    from agentstore.records.usage import (
+    from agentstore.records.work import (
+        ApiKeyRecord,
+        CheckpointInfo,
+        CheckpointRecord,
+        CheckpointTree,
         DatabaseTotals,
+        IssuedApiKey,
+        Items,
+        ReservationRecord,
+        TaskBatch,
+        TaskRecord,
+        ThreadRecord,
         ToolLogRecord,
         ToolStats,
         TurnMessages,
         TurnToolUse,
         UsageRecord,
         UsageSum,
-    )
-    from agentstore.records.users import (
-        ApiKeyRecord,
-        IssuedApiKey,
-        ReservationRecord,
         UserRecord,
         UserStats,
+        WriteRecord,
     )
 
 __all__ = [
@@ -120,19 +122,15 @@ __all__ = [
 
 _HOMES = {
     "base": "Page",
-    "branches": "BranchRecord CountedBranch TurnRecord",
-    "checkpoints": "CheckpointInfo CheckpointRecord CheckpointTree Items ThreadRecord WriteRecord",
-    "deletions": "DeletionReceipt ExpiryReport PruneReport",
-    "findings": "Finding Severity",
-    "health": "DayStatistics HealthRecord PoolUse Statistics TableStatistics ToolStatistics "
-    "UserStatistics",
-    "memories": "MemoryHit MemoryRecord",
-    "messages": "AttachmentRecord MessageList MessageRecord SummaryRecord",
-    "search": "SearchHit SearchStatus",
-    "sessions": "RestoredSession SessionCounters SessionRecord SessionSummary",
-    "tasks": "TaskBatch TaskRecord",
-    "usage": "DatabaseTotals ToolLogRecord ToolStats TurnMessages TurnToolUse UsageRecord UsageSum",
-    "users": "ApiKeyRecord IssuedApiKey ReservationRecord UserRecord UserStats",
+    "conversations": "BranchRecord CountedBranch TurnRecord MemoryHit MemoryRecord "
+    "AttachmentRecord MessageList MessageRecord SummaryRecord SearchHit SearchStatus "
+    "RestoredSession SessionCounters SessionRecord SessionSummary",
+    "work": "CheckpointInfo CheckpointRecord CheckpointTree Items ThreadRecord WriteRecord "
+    "TaskBatch TaskRecord DatabaseTotals ToolLogRecord ToolStats TurnMessages "
+    "TurnToolUse UsageRecord UsageSum ApiKeyRecord IssuedApiKey ReservationRecord "
+    "UserRecord UserStats",
+    "upkeep": "DeletionReceipt ExpiryReport PruneReport Finding Severity DayStatistics "
+    "HealthRecord PoolUse Statistics TableStatistics ToolStatistics UserStatistics",
 }
 """By module."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from html import escape
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from agentstore.errors import UnsoundRow
 
@@ -101,3 +101,19 @@ class Page(Generic[T_co]):
         """Show a page of sessions or messages in a notebook; None leaves it to the repr."""
         show = getattr(self.items[0], "_many_as_html", None) if self.items else None
         return None if show is None else f"{show(self.items)}<p>{escape(repr(self))}</p>"
+
+
+# The words that arguments and records use, as types: a misspelled one fails in a type checker.
+
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+"""Who says a message."""
+
+MessageStatus = Literal["complete", "streaming", "incomplete", "summary", "interrupted"]
+"""What ``MessageRecord.status`` may be."""
+
+SessionStatus = Literal["active", "paused", "waiting_user", "completed", "cancelled", "failed"]
+"""What a session may be in the middle of."""
+
+TaskStatus = Literal["pending", "running", "paused", "completed", "failed", "cancelled", "dead"]
+"""What a task may be in the middle of."""

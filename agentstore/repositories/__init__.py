@@ -4,19 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentstore.repositories.attachments.attachments import Attachments
-    from agentstore.repositories.branches.branches import Branches
+    from agentstore.repositories.attachments import Attachments
+    from agentstore.repositories.branch_turns import Summaries
+    from agentstore.repositories.branches import Branches
     from agentstore.repositories.checkpoints.checkpoints import Checkpoints
-    from agentstore.repositories.memories.memories import Memories
+    from agentstore.repositories.memories import Memories
     from agentstore.repositories.messages.marks import Marks
     from agentstore.repositories.messages.messages import Messages
-    from agentstore.repositories.messages.summaries import Summaries
-    from agentstore.repositories.search.search import Search
-    from agentstore.repositories.sessions.sessions import Sessions
-    from agentstore.repositories.tasks.tasks import Tasks
-    from agentstore.repositories.usage.tool_logs import ToolLogs
-    from agentstore.repositories.usage.usage import Usage
-    from agentstore.repositories.users.users import Users
+    from agentstore.repositories.search import Search
+    from agentstore.repositories.sessions import Sessions
+    from agentstore.repositories.tasks import Tasks
+    from agentstore.repositories.tool_logs import ToolLogs
+    from agentstore.repositories.usage import Usage
+    from agentstore.repositories.users import Users
 
 __all__ = [
     "Attachments",
@@ -35,19 +35,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Attachments": "attachments.attachments",
-    "Branches": "branches.branches",
+    "Attachments": "attachments",
+    "Branches": "branches",
     "Checkpoints": "checkpoints.checkpoints",
     "Marks": "messages.marks",
-    "Memories": "memories.memories",
+    "Memories": "memories",
     "Messages": "messages.messages",
-    "Search": "search.search",
-    "Sessions": "sessions.sessions",
-    "Summaries": "messages.summaries",
-    "Tasks": "tasks.tasks",
-    "ToolLogs": "usage.tool_logs",
-    "Usage": "usage.usage",
-    "Users": "users.users",
+    "Search": "search",
+    "Sessions": "sessions",
+    "Summaries": "branch_turns",
+    "Tasks": "tasks",
+    "ToolLogs": "tool_logs",
+    "Usage": "usage",
+    "Users": "users",
 }
 
 

@@ -21,13 +21,13 @@ from sqlalchemy import Column, Index, MetaData, Table, TextClause
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
-from agentstore.values.own_ids import OwnId
 from agentstore.values.types import (
     Bytes,
     Flag,
     Json,
     Named,
     Nanos,
+    OwnId,
     Real,
     RowNumber,
     SafeText,

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, text
+from sqlalchemy import (
+    CheckConstraint,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    UniqueConstraint,
+    text,
+)
 
 from agentstore.schema.base import (
+    ARRAY,
+    BYTES,
     FLAG,
     INSTANT,
     JSON,
@@ -21,8 +30,8 @@ from agentstore.schema.base import (
     row_number,
     table,
 )
-from agentstore.values.states import TASK_STATUSES
-from agentstore.values.types import Word
+from agentstore.values.types import RowNumber, Word
+from agentstore.values.validation import TASK_STATUSES
 
 _PENDING = text("status = 'pending'")
 
@@ -135,4 +144,231 @@ PartialIndex(
     tasks.c.pk,
     tasks.c.run_at,  # last, so that what is not due yet is passed over without reading its row
     where=_PENDING,
+)
+
+
+# The tables of users, what they may spend, and their keys; see ``agentstore.models.work``.
+
+
+_DELETING = text("deleting IS NOT NULL")
+
+users = table(
+    "users",
+    row_number(),
+    column("id", TEXT, unique=True),
+    column("name", TEXT),
+    nullable("email", TEXT),
+    nullable("quota_total", WHOLE),
+    column("quota_used", WHOLE, server_default=text("0")),
+    column("quota_reserved", WHOLE, server_default=text("0")),
+    column("preferences", OBJECT),
+    column("created_at", INSTANT),
+    column("updated_at", INSTANT),
+    nullable("deleting", OBJECT),
+    CheckConstraint("quota_total >= 0", name="quota_total"),
+    CheckConstraint("quota_used >= 0", name="quota_used"),
+    CheckConstraint("quota_reserved >= 0", name="quota_reserved"),
+    Index(None, "email", "pk"),
+    PartialIndex("ix_users_deleting", "id", where=_DELETING),
+)
+
+user_preferences = table(
+    "user_preferences",
+    column("digest", TEXT, primary_key=True),
+    column("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "user_id"),
+)
+
+api_keys = table(
+    "api_keys",
+    row_number(),
+    column("id", OWN_ID, unique=True),
+    column("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
+    column("name", TEXT),
+    column("prefix", TEXT, unique=True),
+    column("digest", TEXT),
+    column("created_at", INSTANT),
+    nullable("last_used_at", INSTANT),
+    nullable("expires_at", INSTANT),
+    nullable("revoked_at", INSTANT),
+    Index(None, "user_id", "pk"),
+)
+
+quota_reservations = table(
+    "quota_reservations",
+    row_number(),
+    column("id", OWN_ID, unique=True),
+    column("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
+    column("tokens", WHOLE),
+    column("lapsed", FLAG, server_default=text("false")),
+    column("created_at", INSTANT),
+    column("expires_at", INSTANT),
+    CheckConstraint("tokens > 0", name="tokens"),
+    Index(None, "user_id", "expires_at"),
+    Index(None, "expires_at"),
+)
+
+
+# The table of memories; see ``agentstore.models.work``.
+
+
+_OF_A_USER = text("user_id IS NOT NULL")
+
+_EXPIRING = text("expires_at IS NOT NULL")
+
+memories = table(
+    "memories",
+    row_number(),
+    nullable("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
+    column("place", BYTES),
+    column("key", TEXT),
+    column("value", OBJECT),
+    nullable("ttl", WHOLE),
+    column("created_at", INSTANT),
+    column("updated_at", INSTANT),
+    nullable("expires_at", INSTANT),
+    UniqueConstraint("place", "key"),
+    Index(None, "place", "updated_at", "pk"),
+    PartialIndex(None, "user_id", where=_OF_A_USER),
+    PartialIndex(None, "expires_at", "pk", where=_EXPIRING),
+)
+
+
+# The tables of checkpoints; see ``agentstore.models.work``.
+
+
+_ROOT_NAMESPACE = text("namespace = ''")
+
+_IN_A_SESSION = text("session_id IS NOT NULL")
+
+_OF_A_RUN = text("run_id IS NOT NULL")
+
+_BASED = text("base_line IS NOT NULL")
+
+_KINDS = ("json", "bytes", "list", "items")
+
+_ENCODINGS = ("raw", "zlib")
+
+checkpoint_threads = table(
+    "checkpoint_threads",
+    row_number(),
+    column("id", TEXT, unique=True),
+    nullable("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
+    nullable("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE")),
+    column("activity", WHOLE),
+    column("last_line", WHOLE, server_default=text("0")),
+    column("created_at", INSTANT),
+    Index(None, "activity"),
+    PartialIndex(None, "user_id", "activity", where=_OF_A_USER),
+    PartialIndex(None, "session_id", "activity", where=_IN_A_SESSION),
+)
+
+checkpoints = table(
+    "checkpoints",
+    row_number(),
+    column("thread_id", TEXT, ForeignKey("checkpoint_threads.id", ondelete="CASCADE")),
+    column("namespace", TEXT, server_default=text("''")),
+    column("id", TEXT),
+    nullable("parent_id", TEXT),
+    column("step", WHOLE),
+    nullable("run_id", TEXT),
+    column("tags", ARRAY),
+    column("summary", TEXT),
+    column("next_node", TEXT),
+    nullable("metadata", OBJECT),
+    column("created_at", INSTANT),
+    nullable("small_values", BYTES),
+    UniqueConstraint("thread_id", "namespace", "id"),
+    ForeignKeyConstraint(
+        ["thread_id", "namespace", "parent_id"],
+        ["checkpoints.thread_id", "checkpoints.namespace", "checkpoints.id"],
+    ),
+    CheckConstraint("step >= 0", name="step"),
+    Index(None, "thread_id", "namespace", "step", "pk"),
+    Index(None, "thread_id", "namespace", "parent_id"),
+    PartialIndex("uq_checkpoints_id", "id", unique=True, where=_ROOT_NAMESPACE),
+    PartialIndex(None, "run_id", "pk", where=_OF_A_RUN),
+)
+
+checkpoint_values = table(
+    "checkpoint_values",
+    column(
+        "thread_id", TEXT, ForeignKey("checkpoint_threads.id", ondelete="CASCADE"), primary_key=True
+    ),
+    column("line", WHOLE, primary_key=True, autoincrement=False),
+    column("start", WHOLE, primary_key=True, autoincrement=False),
+    nullable("base_line", WHOLE),
+    nullable("base_start", WHOLE),
+    nullable("base_length", WHOLE),
+    nullable("prefix", WHOLE),
+    column("suffix", WHOLE, server_default=text("0")),
+    column("depth", WHOLE),
+    column("data", BYTES),
+    ForeignKeyConstraint(
+        ["thread_id", "base_line", "base_start"],
+        [
+            "checkpoint_values.thread_id",
+            "checkpoint_values.line",
+            "checkpoint_values.start",
+        ],
+        name="fk_checkpoint_values_base",
+    ),
+    CheckConstraint("start >= 0 AND prefix >= 0 AND suffix >= 0", name="start"),
+    PartialIndex(
+        "ix_checkpoint_values_base",
+        "thread_id",
+        "base_line",
+        "base_start",
+        "base_length",
+        where=_BASED,
+    ),
+)
+
+checkpoint_entries = table(
+    "checkpoint_entries",
+    column(
+        "checkpoint_pk",
+        RowNumber,
+        ForeignKey("checkpoints.pk", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    column("name", TEXT, primary_key=True),
+    column("thread_id", TEXT),
+    column("line", WHOLE),
+    column("start", WHOLE, server_default=text("0")),
+    column("length", WHOLE),
+    column("kind", Word(_KINDS)),
+    column("size", WHOLE),
+    column("item_count", WHOLE),
+    column("digest", BYTES),
+    ForeignKeyConstraint(
+        ["thread_id", "line", "start"],
+        [
+            "checkpoint_values.thread_id",
+            "checkpoint_values.line",
+            "checkpoint_values.start",
+        ],
+        name="fk_checkpoint_entries_value",
+    ),
+    CheckConstraint(one_of("kind", _KINDS), name="kind"),
+    Index("ix_checkpoint_entries_value", "thread_id", "line", "start", "length"),
+)
+
+checkpoint_writes = table(
+    "checkpoint_writes",
+    column(
+        "thread_id", TEXT, ForeignKey("checkpoint_threads.id", ondelete="CASCADE"), primary_key=True
+    ),
+    column("namespace", TEXT, primary_key=True),
+    column("checkpoint_id", TEXT, primary_key=True),
+    column("task_id", TEXT, primary_key=True),
+    column("position", WHOLE, primary_key=True, autoincrement=False),
+    column("task_path", TEXT, server_default=text("''")),
+    column("channel", TEXT),
+    column("kind", Word(("json", "bytes"))),
+    column("encoding", Word(_ENCODINGS)),
+    column("data", BYTES),
+    CheckConstraint(one_of("kind", ("json", "bytes")), name="kind"),
+    CheckConstraint(one_of("encoding", _ENCODINGS), name="encoding"),
 )

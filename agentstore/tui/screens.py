@@ -7,7 +7,9 @@ line, and ``r`` tries again; nothing that is on the screen is lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from rich.text import Text
@@ -15,17 +17,33 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Footer, Input, Static
 from textual.worker import WorkType
 
 from agentstore.errors import AgentStoreError, InvalidInput
-from agentstore.tui.rows import Rows
-from agentstore.tui.stretches import Stretch, nothing
-from agentstore.values.text.terminal import on_one_line
+from agentstore.records import CountedBranch, Page, TurnRecord, UsageRecord
+from agentstore.records.upkeep import counted
+from agentstore.tui.lists import (
+    ByCursor,
+    ListPart,
+    Rows,
+    ShownMessage,
+    Stretch,
+    branch_line,
+    cut,
+    in_tree_order,
+    nothing,
+    text_lines,
+)
+from agentstore.values.chat import pieces_of
+from agentstore.values.snippets import attached, money, on_one_line
+from agentstore.values.validation import MAX_LIMIT
 
 if TYPE_CHECKING:
     from agentstore.tui.application import Browser
+
 
 T = TypeVar("T")
 
@@ -248,3 +266,180 @@ class ListScreen(Screen[Any], Generic[T]):
         except InvalidInput as error:
             self.notice(str(error))
             event.input.focus()
+
+
+# All that there is of one message: every field, and its text to the last character.
+
+
+_PIECE = 2_000
+"""Characters of a paragraph; a longer one is several."""
+_PART = 40
+_ELSEWHERE = ("content", "tool_calls")
+"""Fields that are told as text."""
+
+
+class ReaderScreen(ListScreen["_Paragraph"]):
+    """A message, whole."""
+
+    def __init__(self, entry: ShownMessage) -> None:
+        """Show a message."""
+        super().__init__()
+        self._entry = entry
+        self._used: list[UsageRecord] = []
+        self._told: list[_Paragraph] = []
+        self.rows = Rows(_draw, lambda paragraph: paragraph[0])
+        self.stretch = Stretch(self._read)
+
+    async def start(self) -> None:
+        """Read what its turn used, and show the beginning."""
+        message = self._entry.message
+        if message.id:
+            page = await self.browser.store.usage.list(
+                message.session_id, branch=message.branch, turn=message.turn, limit=20
+            )
+            self._used = [*page]
+        self._told = [(n, *told) for n, told in enumerate(self._paragraphs())]
+        self.head(Text(f"{message.role} message #{message.seq}", style="bold"))
+        await super().start()
+
+    async def _read(self, place: int | None) -> ListPart[_Paragraph]:
+        first = place or 0
+        last = first + _PART
+        told = tuple(self._told[first:last])
+        more = last if last < len(self._told) else None
+        return ListPart(told, first - _PART if first else None, more)
+
+    def _paragraphs(self) -> Iterator[tuple[str, str]]:
+        """Give what is told, each with its style."""
+        message = self._entry.message
+        for piece in pieces_of(message):
+            if piece.kind == "call":
+                yield "bold yellow", f"call of {piece.name}  {piece.call_id}"
+            yield from (("", text) for text in _paragraphs_of(piece.text))
+            yield "", ""
+        if self._entry.marks:
+            yield "", f"marks: {', '.join(self._entry.marks)}"
+        for file in self._entry.files:
+            words = attached(file.name, file.media_type, file.size)
+            yield "", f"attached: {words}, id {file.id}"
+        for used in self._used:
+            cost = "not known" if used.cost is None else money(used.cost)
+            words = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out, cost {cost}"
+            yield "", f"its turn used: {used.model or 'a model'}, {words}"
+        for field in fields(message):
+            value = getattr(message, field.name)
+            if field.repr and field.name not in _ELSEWHERE and value not in (None, {}, []):
+                told = _told(value)
+                yield from (("dim", text) for text in _paragraphs_of(f"{field.name}: {told}"))
+
+
+_Paragraph = tuple[int, str, str]
+"""Its number, its style, its text."""
+
+
+def _paragraphs_of(text: str) -> Iterator[str]:
+    """Give a text in pieces that can be drawn at once, broken between lines where it has some."""
+    start = 0
+    while start < len(text):
+        end = min(start + _PIECE, len(text))
+        line_end = text.rfind("\n", start, end) if end < len(text) else -1
+        if line_end > start:
+            yield text[start:line_end]
+            start = line_end + 1
+        else:
+            yield text[start:end]
+            start = end
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, indent=2)
+    return str(value)
+
+
+def _draw(paragraph: _Paragraph, width: int) -> list[Strip]:
+    _, style, text = paragraph
+    if not text:
+        return [Strip.blank(1)]
+    if style.startswith("bold"):
+        return [cut(Text(on_one_line(text), style=style), width)]
+    return text_lines(text, width, style)
+
+
+# Places in a session to go to: its branches as a tree, and the turns of a branch.
+
+
+_MOST_BRANCHES = 5 * MAX_LIMIT
+"""Branches that are drawn: to draw one, its parent must be known."""
+_Drawn = tuple[str, CountedBranch]
+
+
+class BranchesScreen(ListScreen[_Drawn]):
+    """The branches of a session; it gives the name of the one that is chosen."""
+
+    def __init__(self, session_id: str, shown: str | None) -> None:
+        """Show the branches of a session, one of which is shown."""
+        super().__init__()
+        self._session_id = session_id
+        self._shown = shown
+        self.rows = Rows(self._draw, lambda each: each[1].number)
+        self.stretch = Stretch(self._all)
+
+    async def _all(self, _: Any) -> ListPart[_Drawn]:
+        found: list[CountedBranch] = []
+        cursor: str | None = None
+        while True:
+            page: Page[CountedBranch] = await self.browser.store.branches.list(
+                self._session_id, limit=MAX_LIMIT, cursor=cursor
+            )
+            found += page
+            cursor = page.next_cursor
+            if cursor is None or len(found) >= _MOST_BRANCHES:
+                break
+        words = counted(len(found), "branch", "branches")
+        self.head(Text(f"{words}{', and more' if cursor else ''}: Enter goes to one", style="dim"))
+        return ListPart(tuple(in_tree_order(found)), None, None)
+
+    def _draw(self, each: _Drawn, width: int) -> list[Strip]:
+        return [cut(branch_line(*each, shown=each[1].name == self._shown), width)]
+
+    def show(self) -> None:
+        """Show the tree, with the cursor at the branch that is shown."""
+        super().show()
+        for _, branch in self.stretch.items:
+            if branch.name == self._shown:
+                self.rows.go_to(branch.number)
+
+    def on_rows_chosen(self) -> None:
+        """Go to the branch."""
+        if (chosen := self.rows.chosen) is not None:
+            self.dismiss(chosen[1].name)
+
+
+class TurnsScreen(ListScreen[TurnRecord]):
+    """The turns of a branch; it gives the number of the message that begins the chosen one."""
+
+    def __init__(self, session_id: str, branch: str) -> None:
+        """List the turns of a branch."""
+        super().__init__()
+        self._where = (session_id, branch)
+        self.rows = Rows(_turn, lambda turn: turn.seq, empty="No turns.")
+        self.stretch = Stretch(ByCursor(self._page))
+
+    async def _page(self, cursor: str | None) -> Page[TurnRecord]:
+        session_id, branch = self._where
+        self.head(Text(f"turns of branch {on_one_line(branch)}: Enter goes to one", style="dim"))
+        page: Page[TurnRecord] = await self.browser.store.branches.turns(
+            session_id, branch=branch, limit=100, cursor=cursor
+        )
+        return page
+
+    def on_rows_chosen(self) -> None:
+        """Go to the turn."""
+        if (turn := self.rows.chosen) is not None:
+            self.dismiss(turn.seq)
+
+
+def _turn(turn: TurnRecord, width: int) -> list[Strip]:
+    line = Text(f"{turn.number:>5}  {turn.created_at:%Y-%m-%d %H:%M}  ", style="dim")
+    return [cut(line.append(on_one_line(turn.text[:width]), style="not dim"), width)]

@@ -17,8 +17,7 @@ from genai_prices import Usage
 from genai_prices.data_snapshot import DataSnapshot, find_provider_by_id, get_snapshot
 from genai_prices.types import ModelInfo, Provider, StartDateConstraint, TieredPrices
 
-from agentstore.values.quotes import ALIASES, Quote, rounded, spellings
-from agentstore.values.token_use import TokenUse
+from agentstore.values.token_use import ALIASES, Quote, TokenUse, rounded, spellings
 
 NAME = f"genai-prices {version('genai-prices')}"
 

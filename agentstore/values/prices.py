@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentstore.errors import InvalidInput, PriceUnknown
-from agentstore.values.quotes import RATES, SELLERS, Price, Quote, spellings
-from agentstore.values.token_use import TokenUse
+from agentstore.values.token_use import RATES, SELLERS, Price, Quote, TokenUse, spellings
 
 _DEARER = ("cache_write_1h_tokens", "input_audio_tokens", "output_audio_tokens", "web_searches")
 """What costs more than tokens do otherwise, and has no place in such a table."""

@@ -19,7 +19,7 @@ type             SQLite                   PostgreSQL
 there and would turn the document ``1e22`` into a number. On PostgreSQL it is read as text, so
 that no driver's own JSON decoding comes between; ``agentstore.values.encoding`` says why not jsonb.
 
-``OwnId``, in ``agentstore.values.own_ids``, is a BLOB of 16 bytes and a uuid.
+``OwnId``, in ``agentstore.values.types``, is a BLOB of 16 bytes and a uuid.
 
 SQLite lets anything into any column, so each type looks at what it reads there. What it cannot read
 is an ``UnsoundRow`` that names the column: the types of the models' columns know which they are.
@@ -27,22 +27,28 @@ is an ``UnsoundRow`` that names the column: the types of the models' columns kno
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
 from types import NoneType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     ColumnElement,
+    Connection,
     DateTime,
     Dialect,
     Float,
     Integer,
     LargeBinary,
+    MetaData,
+    Table,
     Text,
+    Uuid,
     case,
     cast,
     func,
@@ -50,13 +56,12 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from agentstore.errors import InvalidInput, UnsoundRow, shown
-from agentstore.values.comparing import ComparedText
-from agentstore.values.encoding import decode_text, dump_json, encode_text, load_json
-from agentstore.values.instants import from_micros, require_utc, to_micros
+from agentstore.errors import InvalidInput, NaiveDatetime, UnsoundRow, named, shown
+from agentstore.values.encoding import ComparedText, decode_text, dump_json, encode_text, load_json
 
 _MOST_MONEY = Decimal("9223372036.854775807")
 _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation, Overflow, Underflow])
@@ -466,3 +471,243 @@ class Nanos(Named, TypeDecorator[Decimal]):
 
 RowNumber = BigInteger().with_variant(Integer(), "sqlite")
 """The type of ``pk`` columns: SQLite's rowid, always a whole number, and PostgreSQL's identity."""
+
+
+# Instants: aware datetimes in UTC, to the microsecond, and how they are written down.
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+def require_utc(name: str, value: datetime) -> datetime:
+    """Give the same instant in UTC.
+
+    Raises:
+        NaiveDatetime: The datetime has no time zone.
+        InvalidInput: It is not a datetime at all.
+    """
+    if type(value) is datetime and value.tzinfo is UTC:
+        return value
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"{name} must be an aware datetime, not {type(value).__name__}.")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise NaiveDatetime(name)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(f"{name} must be in the years 1 to 9999 in UTC.") from None
+
+
+def shifted(instant: datetime, by: timedelta) -> datetime:
+    """Give an instant so much later, or earlier; but none beyond the calendar's ends."""
+    try:
+        return instant + by
+    except OverflowError:
+        return _LAST if by > timedelta() else _FIRST
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+def to_micros(instant: datetime) -> int:
+    """Count the microseconds since 1970, exactly; before that they are negative."""
+    return (instant - EPOCH) // MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    """Undo ``to_micros``; raises OverflowError outside of the years 1 to 9999."""
+    return EPOCH + micros * MICROSECOND
+
+
+def iso(instant: datetime) -> str:
+    """Write an instant in UTC as text of one width, so that texts sort as instants do."""
+    return instant.isoformat(sep="T", timespec="microseconds")
+
+
+# The names of other packages that they do not promise to keep, all in one place.
+#
+# Each has a reason to be used, and a test in tests/unit/test_internals.py that fails, and says
+# which release it was, when a release changes it. No other module may use one.
+
+
+def raise_as_sqlalchemy(
+    connection: Connection, error: BaseException, sql: str, cursor: Any
+) -> NoReturn:
+    """Do what SQLAlchemy does with an error of the driver: ``Connection._handle_dbapi_exception``.
+
+    It knows which errors mean that the connection is lost, tells listeners, and raises its own kind
+    of error. Nothing public does that for a statement that SQLAlchemy did not run.
+    """
+    connection._handle_dbapi_exception(error, sql, None, cursor, None)
+
+
+def has_listeners(connection: Connection) -> bool:
+    """Say whether there are listeners to what is executed: on the engine, or on all engines.
+
+    An engine with options has listeners of its own and those of the engine that it was made from,
+    its ``_proxied``; ``dispatch`` is where the listeners are. ``event.contains`` finds only a
+    listener that one knows.
+    """
+    engine: Any = connection.engine
+    while (behind := getattr(engine, "_proxied", None)) is not None:
+        engine = behind
+    heard = engine.dispatch
+    return bool(heard.before_cursor_execute or heard.after_cursor_execute)
+
+
+def is_in_autocommit(connection: Connection) -> bool:
+    """Say whether the application chose autocommit: ``Connection._is_autocommit_isolation``.
+
+    It knows the connection's option and the engine's; ``get_isolation_level`` asks the database.
+    """
+    return connection._is_autocommit_isolation()
+
+
+def places_to_write(compiled: SQLCompiler) -> dict[str, str]:
+    """Give what stands in a compiled text for each ``literal_execute`` parameter, by its name.
+
+    ``__[POSTCOMPILE_name]`` is how SQLAlchemy marks what it writes in only when it executes.
+    """
+    names = [compiled.bind_names[bind] for bind in compiled.literal_execute_params]
+    return {name: f"__[POSTCOMPILE_{name}]" for name in names}
+
+
+def number_statements_from(own: Any, first: int) -> None:
+    """Let a connection of psycopg number its prepared statements from here on.
+
+    Their names come from ``_prepared._prepared_idx``, and psycopg has no setting for them. A
+    release without it numbers from 0 as always.
+    """
+    names = getattr(own, "_prepared", None)
+    if names is not None:
+        names._prepared_idx = first
+
+
+def innermost(dbapi_connection: Any) -> Any:
+    """Give the connection of ``sqlite3`` under what SQLAlchemy and aiosqlite put around it.
+
+    ``driver_connection`` is SQLAlchemy's and public; aiosqlite calls its own ``_connection``.
+    """
+    for name in ("driver_connection", "_connection"):
+        dbapi_connection = getattr(dbapi_connection, name, dbapi_connection)
+    return dbapi_connection
+
+
+def unlist(task: asyncio.Task[Any]) -> None:
+    """Take a task off the list of ``asyncio.all_tasks``: ``asyncio._unregister_task``.
+
+    Python documents it, underscore and all, for those who implement tasks of their own ("Extending
+    asyncio" in the documentation of the library).
+    """
+    asyncio._unregister_task(task)
+
+
+def add_table(metadata: MetaData, table: Table) -> None:
+    """Put a table into another metadata, beside its own: ``MetaData._add_table``.
+
+    What is public makes a copy, which no mapped class has and no query knows.
+    """
+    metadata._add_table(table.name, table.schema, table)
+
+
+# Ids that agentstore made, as columns: text outside, the 16 bytes of the UUID inside.
+#
+# SQLite keeps them as a BLOB, PostgreSQL as uuid. Only the usual form is such an id: 36
+# characters,
+# lower case, with hyphens. PostgreSQL would also read capitals and braces; here these are other
+# texts, so that a text finds the same rows on both engines. A text that is no such id cannot be
+# stored. Looking for one finds nothing: it is sent as ``NOBODYS``, which no row has.
+
+
+NOBODYS = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+"""The largest UUID, which RFC 9562 (section 5.10) keeps from being anything's id."""
+
+ID_BYTES = 16
+
+_is_own = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+
+
+def is_own_id(text: str) -> bool:
+    """Say whether a text has the form of an id that agentstore makes, and is not ``NOBODYS``."""
+    return _is_own(text) is not None and text != NOBODYS
+
+
+def id_bytes(text: str) -> bytes:
+    """Write an id as bytes."""
+    return bytes.fromhex(text.replace("-", ""))
+
+
+def id_text(stored: bytes) -> str:
+    """Read an id from its 16 bytes."""
+    pairs = stored.hex("-", 2)  # two bytes each, where the first and the last ones have more
+    return pairs[:4] + pairs[5:29] + pairs[30:34] + pairs[35:]
+
+
+class OwnId(Named, TypeDecorator[str]):
+    """An id that agentstore made; see the module."""
+
+    impl = LargeBinary
+    cache_ok = True
+    holds = "an id"
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Choose bytes or uuid."""
+        kind = LargeBinary() if self.is_bytes(dialect) else Uuid(as_uuid=False)
+        return dialect.type_descriptor(kind)
+
+    def is_bytes(self, dialect: Dialect) -> bool:
+        """Say whether the engine keeps it as bytes."""
+        return dialect.name == "sqlite"
+
+    def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
+        """Look for whatever text it is compared with."""
+        return SOUGHT_ID
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | str | None:
+        """Write the id; raises InvalidInput."""
+        if value is None:
+            return None
+        return self.write_bytes(value) if self.is_bytes(dialect) else self.write_text(value)
+
+    def write_bytes(self, value: str) -> bytes:
+        """Write the id as bytes; raises InvalidInput."""
+        return id_bytes(self.write_text(value))
+
+    def write_text(self, value: str) -> str:
+        """Give the id as it is; raises InvalidInput."""
+        if not isinstance(value, str):
+            raise InvalidInput(f"An id or a text must be a str, not {type(value).__name__}.")
+        return value if is_own_id(value) else self.other(value)
+
+    def other(self, value: str) -> str:
+        """Refuse a text that is no such id; raises InvalidInput."""
+        raise InvalidInput(
+            f"{self.table}.{self.column} holds ids that agentstore makes, not {named(value)}."
+        )
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
+        """Read the id; raises UnsoundRow."""
+        if value is None:
+            return None
+        return self.read(value) if self.is_bytes(dialect) else str(value)
+
+    def read(self, value: Any) -> str:
+        """Read an id that is bytes; raises UnsoundRow."""
+        if type(value) is not bytes or len(value) != ID_BYTES:
+            raise self.unsound()
+        return id_text(value)
+
+
+class SoughtId(OwnId):
+    """An id that is looked for, or is stored only where a row with it was found."""
+
+    cache_ok = True
+
+    def other(self, value: str) -> str:
+        """Look for nothing."""
+        return NOBODYS
+
+
+SOUGHT_ID = SoughtId()

@@ -6,13 +6,22 @@ on both engines, whose own limits differ.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import math
+import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_args
 
-from agentstore.errors import InvalidInput, shown
-from agentstore.values.encoding import dump_json, encode_text
+from agentstore.errors import InvalidCursor, InvalidInput, LimitOutOfRange, shown
+from agentstore.records.base import Role, SessionStatus, TaskStatus
+from agentstore.values import validation
+from agentstore.values.encoding import canonical_json, dump_json, encode_text
 from agentstore.values.types import MAX_INTEGER, Document, from_nanos, to_nanos
 
 C = TypeVar("C", bound=str)
@@ -203,3 +212,244 @@ def json_object(name: str, value: Mapping[str, Any] | None) -> Document:
     if not isinstance(value, dict):
         raise InvalidInput(f"{name} must be a dict, not {type(value).__name__}.")
     return Document(dump_json(value, name))
+
+
+# The lives of a session and of a task, and the roles of a message.
+#
+# The one place that says which status may follow which. The models make CHECK constraints of the
+# names, the repositories make conditional updates of the arrows.
+
+
+PROMPTS = ("system", "developer")
+"""The roles of what a conversation may begin with, before the first user message."""
+
+S = TypeVar("S", bound=str)
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+SESSION_STATUSES: tuple[SessionStatus, ...] = get_args(SessionStatus)
+
+SESSION_TRANSITIONS: Mapping[SessionStatus, frozenset[SessionStatus]] = {
+    "active": frozenset({"paused", "waiting_user", "completed", "cancelled", "failed"}),
+    "paused": frozenset({"active", "completed", "cancelled", "failed"}),
+    "waiting_user": frozenset({"active", "completed", "cancelled", "failed"}),
+    "completed": frozenset(),
+    "cancelled": frozenset(),
+    "failed": frozenset(),
+}
+"""From each status of a session, the statuses that may follow."""
+
+TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
+
+TASK_TRANSITIONS: Mapping[TaskStatus, frozenset[TaskStatus]] = {
+    "pending": frozenset({"running", "paused", "cancelled"}),
+    "running": frozenset({"pending", "paused", "completed", "failed", "cancelled", "dead"}),
+    "paused": frozenset({"pending", "cancelled"}),
+    "failed": frozenset({"pending", "dead"}),
+    "dead": frozenset({"pending"}),
+    "completed": frozenset(),
+    "cancelled": frozenset(),
+}
+"""From each status of a task, the statuses that may follow; pending again is a retry."""
+
+MAIN = "main"
+"""The name of the branch that every session has; its number is 0."""
+
+COMPLETE: Final = "complete"
+STREAMING: Final = "streaming"
+INCOMPLETE: Final = "incomplete"
+MESSAGE_STATUSES = (COMPLETE, STREAMING, INCOMPLETE)
+
+NO_BRANCH = -1
+"""The active branch of a session that has expired and is being deleted in pieces: it has none,
+so nothing can be appended to it or changed in it any more."""
+
+
+def sources(transitions: Mapping[S, frozenset[S]], wanted: S) -> tuple[S, ...]:
+    """List the statuses from which ``wanted`` can be reached in one step, sorted."""
+    return tuple(sorted(status for status, onward in transitions.items() if wanted in onward))
+
+
+# How long to wait before a failed task is tried again.
+#
+# The pause after failure ``n`` (from 1) is ``first * factor ** (n - 1)``, at most ``longest``;
+# then a random part of it, up to the share ``jitter``, is taken away, so that tasks that failed
+# together do not come back together.
+
+
+_YEAR = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pauses between the attempts of a task.
+
+    Attributes:
+        first: Seconds after the first failure.
+        factor: How much longer each pause is than the one before.
+        longest: Seconds that no pause exceeds.
+        jitter: The share of a pause, from 0 to 1, that chance may take away.
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    longest: float = 3600.0
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse what gives no pauses."""
+        for name in ("first", "factor", "longest", "jitter"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InvalidInput(f"{name} must be a number, not {type(value).__name__}.")
+        if not 0 <= self.first <= self.longest <= _YEAR:
+            raise InvalidInput(
+                "first must be from 0 to longest, and longest at most a year, in seconds."
+            )
+        if not 1 <= self.factor < math.inf or not 0 <= self.jitter <= 1:
+            raise InvalidInput("factor must be 1 or more, and jitter from 0 to 1.")
+
+    def pause(self, failures: int) -> timedelta:
+        """Give the pause after so many failures."""
+        try:
+            seconds = min(self.longest, self.first * self.factor ** (failures - 1))
+        except OverflowError:
+            seconds = self.longest
+        kept = 1 - self.jitter * random.random()  # noqa: S311 - jitter, not a secret
+        return timedelta(seconds=seconds * kept)
+
+
+DEFAULT_BACKOFF = Backoff()
+"""Half a second to one second at first, then twice as long each time, up to an hour."""
+
+
+def require_backoff(value: object) -> Backoff:
+    """Require a ``Backoff``.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(value, Backoff):
+        raise InvalidInput(f"backoff must be a Backoff, not {type(value).__name__}.")
+    return value
+
+
+# Keyset paging: a cursor says after which row to go on, not how many rows to skip.
+#
+# A cursor is opaque: base64url of a JSON array that holds the query's kind, a digest of its
+# filters and the last row's key. The kind and the digest make a cursor that was meant for another
+# list an error instead of a wrong page. A cursor is no secret and grants nothing: the query's
+# scope is applied again for every page.
+
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 1000
+"""The most records on one page."""
+
+LISTED_WITHIN = 256
+"""A session's ``activity`` is less than so much larger than its ``listed_activity``."""
+
+_LEAST = LISTED_WITHIN - MAX_INTEGER
+"""The least number in a cursor: lists take up to ``LISTED_WITHIN`` away from it."""
+
+OUT_OF_ORDER = timedelta(minutes=1)
+"""How much earlier than one before it a message may be created where ``in_order`` is true."""
+
+
+def check_limit(limit: int) -> int:
+    """Give the limit back if a page may have it.
+
+    Raises:
+        LimitOutOfRange: It is not a whole number from 1 to ``MAX_LIMIT``.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+        raise LimitOutOfRange(limit, MAX_LIMIT)
+    return limit
+
+
+class Cursors:
+    """Makes and reads the cursors of one query: its kind and its filters."""
+
+    __slots__ = ("_kind", "_scope")
+
+    def __init__(self, kind: str, *filters: object) -> None:
+        """Name the query; filters are JSON values."""
+        self._kind = kind
+        scope = canonical_json(filters).encode("utf-8")
+        self._scope = hashlib.blake2b(scope, digest_size=6).hexdigest()
+
+    def make(self, key: Sequence[int | str]) -> str:
+        """Write the cursor that goes on after the row with this key."""
+        document = json.dumps([self._kind, self._scope, *key], separators=(",", ":"))
+        return base64.urlsafe_b64encode(document.encode("ascii")).decode("ascii").rstrip("=")
+
+    def read(self, cursor: str, length: int, *, texts: int = 0) -> list[Any]:
+        """Read a cursor of this query: a key of so many texts first, and whole numbers.
+
+        Raises:
+            InvalidCursor: It was not made by this query.
+        """
+        if not isinstance(cursor, str):
+            raise InvalidCursor(f"must be a str, not {type(cursor).__name__}")
+        try:
+            padded = cursor + "=" * (-len(cursor) % 4)
+            document: Any = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+            kind, scope, *key = document
+        except (ValueError, TypeError, RecursionError):
+            raise InvalidCursor("cannot be read") from None
+        if kind != self._kind or scope != self._scope:
+            raise InvalidCursor("belongs to another query")
+        first, numbers = key[:texts], key[texts:]
+        if (
+            len(key) != length
+            or not all(type(k) is int and _LEAST <= k <= MAX_INTEGER for k in numbers)
+            or not all(type(k) is str for k in first)
+        ):
+            raise InvalidCursor("cannot be read")
+        return [*key]
+
+
+# JSON documents looked through by paths: what must be where, compared as JSON.
+
+
+Wanted = Mapping[Any, Any]
+"""Values, by their paths: str, or tuples of str. A mapping's keys are invariant."""
+
+At = tuple[tuple[tuple[str, ...], str], ...]
+"""Paths, each with the canonical JSON that must be there."""
+
+
+def wanted_at(name: str, wanted: Wanted | None) -> At:
+    """Read what documents must have; None wants nothing.
+
+    Args:
+        name: The argument's.
+        wanted: Values by paths.
+
+    Raises:
+        InvalidInput: It is not a dict, or a path is empty or holds something else than str.
+        InvalidJson: JSON cannot say a value.
+    """
+    if wanted is None:
+        return ()
+    if not isinstance(wanted, Mapping):
+        raise InvalidInput(f"{name} must be a dict of paths, not {type(wanted).__name__}.")
+    return tuple(
+        sorted(
+            (validation.path(f"A path in {name}", path), canonical_json(value, name))
+            for path, value in wanted.items()
+        )
+    )
+
+
+def has_all(document: Any, wanted: At) -> bool:
+    """Say whether a document has all that is wanted."""
+    return all(_has(document, path, value) for path, value in wanted)
+
+
+def _has(document: Any, path: Sequence[str], wanted: str) -> bool:
+    for key in path:
+        if not isinstance(document, dict) or key not in document:
+            return False
+        document = document[key]
+    return canonical_json(document) == wanted

@@ -22,7 +22,7 @@ from sqlalchemy import Column, Text
 
 from agentstore import Store, doctor
 from agentstore.errors import AgentStoreError
-from agentstore.models.tables import PLAIN, tables
+from agentstore.schema import PLAIN, tables
 from agentstore.values.types import Json, SafeText
 from tests.chaos import ledger
 from tests.chaos.arena import SQLITE, Arena

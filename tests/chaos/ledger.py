@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentstore.errors import NotFound
-from agentstore.records.findings import Severity
+from agentstore.records.upkeep import Severity
 
 OK, REFUSED, DOUBT, BAD = "ok", "refused", "doubt", "bad"
 """How a call ended: it returned; nothing was written; perhaps; in a way that it must not."""

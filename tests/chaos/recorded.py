@@ -16,8 +16,7 @@ from typing import Any
 
 from agentstore import Store, migrations
 from agentstore.errors import NotFound, TargetExists, TargetNotEmpty
-from agentstore.moving import backup
-from agentstore.moving import copying as transfer
+from agentstore.moving import backup, copying
 from agentstore.retention import RetentionPolicy
 from tests.chaos import ledger
 from tests.chaos.deeds import Home
@@ -242,7 +241,7 @@ def making(what: str, make: Callable[[Path, Path, bool], object]) -> Scenario:
 
 def _copy(source: Path, target: Path, again: bool) -> None:
     resume = again and target.exists()
-    transfer.copy(url_of(source), url_of(target), resume=resume)
+    copying.copy(url_of(source), url_of(target), resume=resume)
 
 
 def _backup(source: Path, target: Path, again: bool) -> None:

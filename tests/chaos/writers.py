@@ -33,7 +33,7 @@ PAUSE = 0.02
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "agentstore.stores.aio",
+        "agentstore.aio",
         "agentstore.engines.postgresql.dialect",
         "agentstore.engines.sqlite.dialect",
         "agentstore.doctor",

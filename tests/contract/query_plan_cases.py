@@ -17,15 +17,14 @@ import pytest
 from sqlalchemy import insert, text, update
 
 from agentstore import Store, errors
-from agentstore.models.tables import PLAIN, tables
-from agentstore.repositories.memories.places import place_of
-from agentstore.repositories.messages.following import MOST_GAPS
-from agentstore.repositories.search import search
-from agentstore.repositories.sessions import pages
-from agentstore.repositories.upkeep import expiry
-from agentstore.repositories.users.preferences import digest
-from agentstore.values.own_ids import OwnId
-from agentstore.values.paging import Cursors
+from agentstore.repositories import search, session_pages
+from agentstore.repositories.memories import place_of
+from agentstore.repositories.messages.messages import MOST_GAPS
+from agentstore.repositories.upkeep import deletion
+from agentstore.repositories.users import digest
+from agentstore.schema import PLAIN, tables
+from agentstore.values.types import OwnId
+from agentstore.values.validation import Cursors
 from tests.migrations.support import value_for
 
 USERS = SESSIONS = THREADS = 1_500
@@ -631,13 +630,13 @@ def an_expired_session(store: Store) -> str:
     return session
 
 
-def clean_up(store: Store, *, rows: int = expiry.ROWS) -> Callable[[], None]:
+def clean_up(store: Store, *, rows: int = deletion.ROWS) -> Callable[[], None]:
     """Clean up a session that has expired, in transactions of so many rows."""
     session = an_expired_session(store)
 
     def run() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(expiry, "ROWS", rows)
+            patch.setattr(deletion, "ROWS", rows)
             assert store.sessions.delete_expired().sessions == (session,)
 
     return run
@@ -646,8 +645,8 @@ def clean_up(store: Store, *, rows: int = expiry.ROWS) -> Callable[[], None]:
 def filtered(store: Store) -> None:
     """List by filters that let nothing through, in batches that are small beside the table."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "_BATCH", 20)
-        patch.setattr(pages, "MOST_READ", 40)
+        patch.setattr(session_pages, "_BATCH", 20)
+        patch.setattr(session_pages, "MOST_READ", 40)
         assert not store.sessions.list(title="no such title", metadata={"a": 1}).items
 
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from agentstore.database.isolation import grant_statements
+from agentstore.database import grant_statements
 
 OWN = """
 DO $$

@@ -26,12 +26,12 @@ from agentstore.records import (
     TaskRecord,
     ToolLogRecord,
 )
-from agentstore.records.checkpoints import CheckpointInfo, ThreadRecord
-from agentstore.repositories.base.operations import UNSET, Repository
-from agentstore.repositories.scopes.table import Refused, decision_on, public_methods
-from agentstore.stores.bound import Repositories
-from agentstore.testing.blocking import REPOSITORIES
-from agentstore.values.backoff import Backoff
+from agentstore.records.work import CheckpointInfo, ThreadRecord
+from agentstore.repositories.operations import UNSET, Repository
+from agentstore.repositories.scopes import Refused, decision_on, public_methods
+from agentstore.testing import REPOSITORIES
+from agentstore.transactions import Repositories
+from agentstore.values.validation import Backoff
 from tests.contract.clocks import HOUR, NOON
 
 ACTORS = ("alice", "bob")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, TurnTooLarge
-from agentstore.values.chat.repairs import INTERRUPTED
+from agentstore.values.chat import INTERRUPTED
 from tests.chats import (
     FORMATS,
     assistant,

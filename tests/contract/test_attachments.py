@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, delete, event, select, update
 
 from agentstore import Store
-from agentstore.database.engine import parse_url
+from agentstore.database import parse_url
+from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import Mode
-from agentstore.engines.registry import dialect_for
 from agentstore.errors import (
     AttachmentTooLarge,
     InvalidCursor,
@@ -22,10 +22,10 @@ from agentstore.errors import (
     NotFound,
     UnsoundRow,
 )
-from agentstore.models.tables import tables
 from agentstore.records import AttachmentRecord
-from agentstore.repositories.attachments.blobs import attached_to, drop_unattached
-from agentstore.values.states import NO_BRANCH
+from agentstore.repositories.attachments import attached_to, drop_unattached
+from agentstore.schema import tables
+from agentstore.values.validation import NO_BRANCH
 from tests.conftest import on_a_server
 from tests.programs.probes import checked_out, connect, engine_of
 from tests.strategies import keys, texts
@@ -512,7 +512,7 @@ def test_a_call_that_fails_in_a_transaction_leaves_the_others_whole(store, sessi
 
 def test_a_store_under_other_names_keeps_attachments_too(place):
     from agentstore import migrations
-    from agentstore.models.tables import Names
+    from agentstore.schema import Names
 
     migrations.upgrade(place.url, names=Names("agents", "ag_"))
     with place.open(schema="agents", table_prefix="ag_") as store:

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from agentstore import Store, doctor, migrations
-from agentstore.database.engine import parse_url
+from agentstore.database import parse_url
 from agentstore.errors import (
     BackupDiffers,
     BackupError,
@@ -40,11 +40,10 @@ from agentstore.errors import (
     TargetNotEmpty,
     UnsoundRows,
 )
-from agentstore.models.tables import PLAIN, Names
-from agentstore.moving import copying as transfer
-from agentstore.moving import new_files
+from agentstore.moving import copying, new_files
 from agentstore.moving.backup import SavedTable, backup, restore
-from agentstore.records.findings import Severity
+from agentstore.records.upkeep import Severity
+from agentstore.schema import PLAIN, Names
 from tests.conftest import FULL, INSTALLATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +111,7 @@ def fill(url, **options):
 
 def contents(url, names=PLAIN):
     """What a database holds: rows and digests, by table."""
-    report = transfer.verify(url, url, source_names=names, target_names=names)
+    report = copying.verify(url, url, source_names=names, target_names=names)
     return tuple(SavedTable(t.name, t.source_rows, t.source_digest) for t in report.tables)
 
 
@@ -970,7 +969,7 @@ def test_a_server_takes_no_unsound_rows_from_a_file_and_copy_does_without_them(
         restore(tmp_path / "backup", empty_url)
     assert migrations.revision_of(empty_url) is None
     aside = tmp_path / "aside.jsonl"
-    copied = transfer.copy(f"sqlite:///{tmp_path / 'backup'}", empty_url, quarantine=aside)
+    copied = copying.copy(f"sqlite:///{tmp_path / 'backup'}", empty_url, quarantine=aside)
     assert copied.equal
     assert copied.set_aside == len(aside.read_text().splitlines()) > 0
 
@@ -980,7 +979,7 @@ def test_a_server_takes_no_unsound_rows_from_a_file_and_copy_does_without_them(
 
 def test_a_copy_that_lacks_a_row_is_noticed(engine_url, tmp_path, monkeypatch):
     fill(engine_url)
-    from agentstore.engines.sqlite.saving import SQLiteFiles
+    from agentstore.engines.sqlite.dialect import SQLiteFiles
 
     whole = SQLiteFiles.finish
 

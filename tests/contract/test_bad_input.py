@@ -38,7 +38,7 @@ from agentstore.errors import (
     UnsupportedUrl,
     WrongSession,
 )
-from agentstore.models.tables import tables
+from agentstore.schema import tables
 from agentstore.values.redaction import Secrets
 
 SECRET = "what I told only you: hunter2"  # noqa: S105 - to be looked for

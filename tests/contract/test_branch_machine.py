@@ -31,8 +31,8 @@ from sqlalchemy import select
 
 from agentstore import Store
 from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound
-from agentstore.models.tables import PLAIN, tables
 from agentstore.repositories.upkeep.consistency import wrong_sessions, wrong_tallies
+from agentstore.schema import PLAIN, tables
 from agentstore.values.types import MAX_INTEGER
 from tests.conftest import FULL, VERSIONS, Servers
 from tests.contract.test_history import model as cut

@@ -24,7 +24,7 @@ from agentstore.errors import (
     NameReserved,
     NotFound,
 )
-from agentstore.models.tables import PLAIN, tables
+from agentstore.schema import PLAIN, tables
 from tests.conftest import VERSIONS
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
 from agentstore.errors import LimitOutOfRange, NotFound
-from agentstore.records.messages import CHAT_KEYS, OLD_TOOL_ROLE
-from agentstore.values.chat.layouts import from_chat
+from agentstore.records.conversations import CHAT_KEYS, OLD_TOOL_ROLE
+from agentstore.values.chat import from_chat
 from tests.contract.clocks import HOUR
 from tests.contract.test_fidelity import new_messages
 from tests.strategies import exact, json_values, texts

@@ -31,10 +31,11 @@ from agentstore.errors import (
     WrongOwner,
     WrongThread,
 )
-from agentstore.models.tables import tables
-from agentstore.records.checkpoints import Items
-from agentstore.repositories.checkpoints import pending, puts, threads
+from agentstore.records.work import Items
+from agentstore.repositories.checkpoints import puts, threads
+from agentstore.repositories.checkpoints import puts as pending
 from agentstore.retention import RetentionPolicy
+from agentstore.schema import tables
 from tests.conftest import FULL, on
 from tests.strategies import exact, json_values, keys, texts
 

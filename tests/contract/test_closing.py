@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentstore.errors import NotFound
-from agentstore.repositories.base import pacing
-from agentstore.repositories.upkeep import expiry
+from agentstore.repositories import listing
+from agentstore.repositories.upkeep import deletion
 from agentstore.retention import RetentionPolicy
 from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_expiry import begin_and_die, grown, rows_of
@@ -18,9 +18,9 @@ from tests.contract.test_expiry import begin_and_die, grown, rows_of
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small transactions, and none cut short because this machine is slow."""
-    monkeypatch.setattr(expiry, "ROWS", 10)
-    monkeypatch.setattr(pacing, "LONG", 1000.0)
-    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(deletion, "ROWS", 10)
+    monkeypatch.setattr(listing, "LONG", 1000.0)
+    monkeypatch.setattr(listing, "SHORTEST_PAUSE", 0.0)
 
 
 def closed(place: Any, clock: Clock) -> None:

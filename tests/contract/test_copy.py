@@ -18,8 +18,8 @@ from sqlalchemy import create_engine, make_url, text
 
 from agentstore import Store, migrations
 from agentstore.engines.postgresql import row_security
-from agentstore.engines.sqlite import saving as sqlite_saving
-from agentstore.engines.sqlite.saving import SQLiteFiles
+from agentstore.engines.sqlite import dialect
+from agentstore.engines.sqlite.dialect import SQLiteFiles
 from agentstore.errors import (
     AgentStoreError,
     CopyDiffers,
@@ -36,8 +36,8 @@ from agentstore.errors import (
     TablesTaken,
     TargetNotEmpty,
 )
-from agentstore.models.tables import PLAIN, tables
-from agentstore.moving import copying as transfer
+from agentstore.moving import copying
+from agentstore.schema import PLAIN, tables
 from tests.migrations.support import (
     as_stored,
     fill,
@@ -78,7 +78,7 @@ def test_all_rows_arrive_in_a_schema_like_a_new_one(pair, new):
     assert all(table.source_rows for table in report.tables)  # every table has been tried
     assert dump(target, names) == dump(source, names)
     assert schema_of(target, names_on(target, names)) == schema_of_new(new, target_engine, names)
-    verified = transfer.verify(
+    verified = copying.verify(
         source,
         target,
         source_names=names_on(source, names),
@@ -169,7 +169,7 @@ def test_an_empty_target_at_head_is_as_good_as_none(new, engine):
 
 def test_tables_go_to_other_names(new):
     source, target = filled(new, "postgresql"), new("postgresql")
-    report = transfer.copy(source, target, target_names=NAMED)
+    report = copying.copy(source, target, target_names=NAMED)
     assert report.equal
     assert dump(target, NAMED) == dump(source)
 
@@ -184,7 +184,7 @@ def test_a_database_without_rows_is_copied_too(new):
 
 
 def test_progress_tells_all_steps_of_all_tables(new):
-    seen: list[transfer.Progress] = []
+    seen: list[copying.Progress] = []
     copy(filled(new, "sqlite"), new("sqlite", head=True), progress=seen.append)
     names = {table.name for table in tables(PLAIN).metadata.sorted_tables}
     for step in ("reading", "loading", "verifying"):
@@ -210,7 +210,7 @@ def test_what_a_copy_reads_is_one_state_though_others_write(pair, new):
     own = names_on(source, names)
     written: list[None] = []
 
-    def write(progress: transfer.Progress) -> None:
+    def write(progress: copying.Progress) -> None:
         if progress.step == "loading" and not written:
             written.append(None)
             with Store(source, schema=own.schema, table_prefix=own.prefix) as store:
@@ -416,7 +416,7 @@ def test_a_copy_that_is_upgraded_is_made_though_another_writes_at_every_step(new
 
         made(self, connection, file, write)
 
-    monkeypatch.setattr(sqlite_saving, "_PAGES", 1)
+    monkeypatch.setattr(dialect, "_PAGES", 1)
     monkeypatch.setattr(SQLiteFiles, "copy", copied)
     assert copy(source, new("sqlite"), upgrade=True).equal
     assert len(steps) > 10
@@ -475,7 +475,7 @@ def test_no_password_is_shown_and_nothing_begun_where_it_is_wrong(new, servers):
     wrong = make_url(new("postgresql")).set(username="nobody_at_all", password=secret)
     for one, other in ((source, wrong), (wrong, new("sqlite"))):
         with pytest.raises(DatabaseError) as caught:
-            transfer.copy(one, other)
+            copying.copy(one, other)
         assert "hunter2" not in f"{caught.value}{caught.value!r}{caught.value.__cause__}"
 
 
@@ -488,7 +488,7 @@ def test_a_role_that_may_not_create_is_told_so(new, request):
     try:
         guest = make_url(target).set(username=role)
         with pytest.raises(DatabaseError, match=r"permission|denied|rights"):
-            transfer.copy(source, guest)
+            copying.copy(source, guest)
         assert as_stored(target) == []
     finally:
         with psycopg.connect(driver_url(target), autocommit=True) as server:
@@ -508,9 +508,9 @@ def test_a_role_that_sees_a_part_is_no_reader_of_a_copy(new):
         scoped = make_url(source).set(username=role)
         target = new("sqlite")
         with pytest.raises(DatabaseError, match="cannot see all rows"):
-            transfer.copy(scoped, target)
+            copying.copy(scoped, target)
         with pytest.raises(DatabaseError, match="cannot see all rows"):
-            transfer.verify(scoped, source)
+            copying.verify(scoped, source)
         assert not path_of(target).exists()
     finally:
         with psycopg.connect(driver_url(source), autocommit=True) as server:
@@ -548,7 +548,7 @@ def test_two_sides_that_differ_are_found_to(new):
     source, target = filled(new, "sqlite"), new("sqlite", head=True)
     copy(source, target)
     run_sql(target, "UPDATE messages SET content = content || ' '")
-    report = transfer.verify(source, target)
+    report = copying.verify(source, target)
     assert not report.equal
     assert [table.name for table in report.tables if not table.equal] == ["messages"]
 
@@ -557,7 +557,7 @@ def test_two_sides_that_differ_are_found_to(new):
 def test_a_row_that_gets_lost_on_the_way_is_noticed(new, engine):
     source, target = filled(new, "sqlite"), new(engine, head=True)
 
-    def lose(progress: transfer.Progress) -> None:
+    def lose(progress: copying.Progress) -> None:
         if (progress.step, progress.subject) == ("verifying", "blobs"):
             run_sql(target, "DELETE FROM message_marks")
 
@@ -604,7 +604,7 @@ def test_a_large_database_is_copied_in_little_memory_there_and_back(new):
         path = path_of(there)
         if there.startswith("sqlite") and there != back:
             path.unlink()
-    assert transfer.verify(source, back).equal
+    assert copying.verify(source, back).equal
 
 
 def run_copy(source: str, target: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ import pytest
 from sqlalchemy import Pool, event, make_url
 
 from agentstore import Store, migrations
+from agentstore.engines import dialect_for
 from agentstore.engines.postgresql.moving import PostgreSQLMoving
-from agentstore.engines.registry import dialect_for
 from agentstore.errors import (
     CopyDiffers,
     CopyInterrupted,
@@ -30,9 +30,9 @@ from agentstore.errors import (
     TargetNotEmpty,
     UnsoundRows,
 )
-from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import copying as transfer
-from agentstore.moving.copying.runs import CopyRun
+from agentstore.moving.copying import CopyRun
+from agentstore.schema import PLAIN, tables
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment, names_on, revision_of, run_sql
 from tests.programs.copies import (

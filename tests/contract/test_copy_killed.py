@@ -21,8 +21,8 @@ from sqlalchemy import make_url
 
 from agentstore import Store, migrations
 from agentstore.errors import AgentStoreError, CopyInterrupted, CopyUnfinished, DatabaseFull
-from agentstore.models.tables import PLAIN
-from agentstore.moving import copying as transfer
+from agentstore.moving import copying
+from agentstore.schema import PLAIN
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment, revision_of, run_sql
 from tests.programs.copies import copy, dump, each_engine, schema_of, schema_of_new, stop_at
@@ -91,7 +91,7 @@ def test_a_copy_killed_anywhere_never_looks_complete_and_is_gone_on_with(
     new, crowded, engine, tmp_path
 ):
     source = own(crowded, tmp_path)
-    whole: list[transfer.Progress] = []
+    whole: list[copying.Progress] = []
     assert copy(source, new(engine), progress=whole.append).equal
     seed = time.monotonic_ns()
     print(f"seed {seed}, a whole copy says {len(whole)} lines")
@@ -116,7 +116,7 @@ def test_a_copy_killed_anywhere_never_looks_complete_and_is_gone_on_with(
         elif revision == migrations.HEAD:  # not begun yet, or over
             assert opens(target) in (0, opens(source))
         if revision == migrations.HEAD and opens(target):
-            assert transfer.verify(source, target).equal
+            assert copying.verify(source, target).equal
             continue
         if number % 2 == 0:
             change(source, number)
@@ -158,7 +158,7 @@ def test_one_that_is_stopped_while_indexing_is_gone_on_with(new, crowded, engine
     target = new(engine, head=True)
     done: list[str] = []
 
-    def stop(progress: transfer.Progress) -> None:
+    def stop(progress: copying.Progress) -> None:
         if progress.step == "indexing":
             done.append(progress.subject)
             if len(done) == 5:
@@ -166,7 +166,7 @@ def test_one_that_is_stopped_while_indexing_is_gone_on_with(new, crowded, engine
 
     with pytest.raises(KeyboardInterrupt):
         copy(crowded, target, progress=stop)
-    again: list[transfer.Progress] = []
+    again: list[copying.Progress] = []
     assert copy(crowded, target, resume=True, progress=again.append).equal
     indexed = {each.subject for each in again if each.step == "indexing"}
     assert indexed
@@ -177,7 +177,7 @@ def test_one_that_is_stopped_while_indexing_is_gone_on_with(new, crowded, engine
 def test_rows_that_have_arrived_are_not_brought_again(new, crowded):
     target = new("postgresql", head=True)
     stop_at(crowded, target, "loading", "attachments")
-    seen: list[transfer.Progress] = []
+    seen: list[copying.Progress] = []
     assert copy(crowded, target, resume=True, progress=seen.append).equal
     first = next(each for each in seen if (each.step, each.subject) == ("loading", "messages"))
     assert first.done == first.total
@@ -204,7 +204,7 @@ def test_a_server_that_falls_half_way_is_an_error_and_the_copy_is_gone_on_with(
     if role == "source":
         copy(crowded, there)
 
-    def fall(progress: transfer.Progress) -> None:
+    def fall(progress: copying.Progress) -> None:
         if (progress.step, progress.subject, progress.done) == ("loading", "messages", 0):
             server.stop_hard()
 

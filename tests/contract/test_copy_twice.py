@@ -8,9 +8,9 @@ import pytest
 
 from agentstore import Store, migrations
 from agentstore.errors import BackupUnderWay, CopyOvertaken, CopyUnfinished, TargetNotEmpty
-from agentstore.models.tables import PLAIN
-from agentstore.moving import copying as transfer
+from agentstore.moving import copying
 from agentstore.moving.backup import backup, restore
+from agentstore.schema import PLAIN
 from tests.migrations.support import revision_of, run_sql
 from tests.programs.copies import (
     Stop,
@@ -28,7 +28,7 @@ def meanwhile(step: str, *actions: Any) -> Any:
     """Give a progress that does something once, when a step begins."""
     left = list(actions)
 
-    def at(progress: transfer.Progress) -> None:
+    def at(progress: copying.Progress) -> None:
         if f"{progress.step} {progress.subject}".startswith(step) and left:
             left.pop(0)()
 

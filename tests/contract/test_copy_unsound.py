@@ -17,9 +17,8 @@ from sqlalchemy import make_url
 from agentstore import Store
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import DatabaseCorrupt, InvalidInput, UnsoundRows
-from agentstore.moving import copying as transfer
-from agentstore.moving.copying import quarantine
-from agentstore.moving.copying.quarantine import Quarantine, SetAside
+from agentstore.moving import copy_ends, copying
+from agentstore.moving.copy_ends import Quarantine, SetAside
 from tests.migrations.support import revision_of, run_sql
 from tests.programs.copies import copy, dump, each_engine, filled, stop_at
 
@@ -105,7 +104,7 @@ def test_a_fault_is_found_and_stops_the_copy_before_anything_changes(new, fault)
     assert first[2].startswith(reason), first
     assert not Path(str(make_url(target).database)).exists()
     with pytest.raises(UnsoundRows):
-        transfer.verify(source, source)
+        copying.verify(source, source)
 
 
 @each_engine
@@ -127,7 +126,7 @@ def test_all_faults_at_once_are_set_aside_and_the_rest_arrives(new, engine, tmp_
     assert report.rows == rows(target) == before - report.set_aside
     for table, found in dump(target).items():
         assert set(found) <= set(whole[table])
-    assert transfer.verify(target, target).equal
+    assert copying.verify(target, target).equal
 
 
 def test_each_fault_arrives_nowhere_but_in_the_file(new, tmp_path):
@@ -230,7 +229,7 @@ def test_rows_that_could_not_be_written_are_let_go_of_quietly(tmp_path, monkeypa
             raise OSError(28, "No space left on device")
 
     said = []
-    monkeypatch.setattr(quarantine, "SpooledTemporaryFile", Full)
+    monkeypatch.setattr(copy_ends, "SpooledTemporaryFile", Full)
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     rows = SetAside(Quarantine(tmp_path / "rows.jsonl", resumed=False))
     del rows

@@ -23,11 +23,11 @@ from agentstore.errors import (
     WrongOwner,
     WrongThread,
 )
-from agentstore.models.tables import tables
 from agentstore.moving.copying import copy
-from agentstore.repositories.base import pacing
-from agentstore.repositories.upkeep import erasing
+from agentstore.repositories import listing
+from agentstore.repositories.upkeep import deletion
 from agentstore.retention import RetentionPolicy
+from agentstore.schema import tables
 from tests.contract.scoped_calls import (
     CALLS,
     FOR_SOMEBODY_ELSE,
@@ -45,14 +45,14 @@ from tests.contract.test_users import at_once, fill
 @pytest.fixture(autouse=True)
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transactions so small that everybody has more, however fast the machine."""
-    monkeypatch.setattr(erasing, "ROWS", 10)
-    monkeypatch.setattr(pacing, "LONG", 1000.0)
+    monkeypatch.setattr(deletion, "ROWS", 10)
+    monkeypatch.setattr(listing, "LONG", 1000.0)
 
 
 @pytest.fixture
 def stopping(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give what begins to delete a user, and is interrupted after so many transactions."""
-    go_on = erasing.delete_some
+    go_on = deletion.delete_some
 
     def stop(store: Any, user_id: str, after: int = 1) -> None:
         left = [after - 1]
@@ -64,7 +64,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Any:
             return go_on(*args)
 
         with monkeypatch.context() as patched, pytest.raises(DatabaseBusy, match="interrupted"):
-            patched.setattr(erasing, "delete_some", stopped)
+            patched.setattr(deletion, "delete_some", stopped)
             store.users.delete(user_id)
 
     return stop
@@ -394,7 +394,7 @@ def test_whoever_is_killed_between_closing_and_deleting_leaves_nothing_open(engi
         before = before_of(store.usage.totals().rows)
 
     def delete(say: Any) -> None:
-        go_on, steps = erasing.delete_some, itertools.count(1)
+        go_on, steps = deletion.delete_some, itertools.count(1)
 
         def said(*args: Any) -> Any:
             if next(steps) == moment:
@@ -403,8 +403,8 @@ def test_whoever_is_killed_between_closing_and_deleting_leaves_nothing_open(engi
             return go_on(*args)
 
         with pytest.MonkeyPatch.context() as patch, Store(engine_url) as store:
-            patch.setattr(erasing, "ROWS", 20)
-            patch.setattr(erasing, "delete_some", said)
+            patch.setattr(deletion, "ROWS", 20)
+            patch.setattr(deletion, "delete_some", said)
             store.users.delete("bob")
 
     with killed_child(delete) as says:

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, inspect, make_url
 
 from agentstore import Store, migrations
-from agentstore.models.tables import Names
+from agentstore.schema import Names
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

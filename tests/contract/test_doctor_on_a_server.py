@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from agentstore import Store, migrations
-from agentstore.database.isolation import grant_statements
+from agentstore.database import grant_statements
 from agentstore.doctor import examine, mend
-from agentstore.engines.postgresql.server_checks import _CONNECTIONS
+from agentstore.engines.postgresql.checks import _CONNECTIONS
 from agentstore.errors import DatabaseError
-from agentstore.models.tables import Names
-from agentstore.records.findings import Finding, Severity, exit_code
+from agentstore.records.upkeep import Finding, Severity, exit_code
+from agentstore.schema import Names
 from tests.conftest import VERSIONS
 from tests.contract.roles import Server, serve
 
@@ -291,7 +291,7 @@ def test_a_role_whose_rights_went_with_the_search_index_is_named(server: Server)
     assert finding.severity is Severity.WARNING
     assert server.guest in finding.what
     assert finding.where == "search_index"
-    assert "agentstore.database.isolation.grant_statements" in str(finding.mend)
+    assert "agentstore.database.grant_statements" in str(finding.mend)
     for statement in grant_statements(server.url, server.guest):
         server.run(statement, server.owner)
     assert found_by(server.url, "grants", deep=False) == []

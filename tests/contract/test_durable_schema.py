@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, event, make_url
 
 from agentstore import Store, migrations
-from agentstore.engines.sqlite import files as sqlite_files
+from agentstore.engines.sqlite import files
 from tests.conftest import in_the_process
 
 LEVELS = {"OFF": 0, "NORMAL": 1, "FULL": 2, "EXTRA": 3}
@@ -83,7 +83,7 @@ def test_more_than_durable_stays_so_during_a_migration(new, commits):
 @in_the_process
 def test_a_log_that_grew_beside_a_long_reader_shrinks_when_the_reader_ends(place, monkeypatch):
     limit = 512 * 1024
-    monkeypatch.setattr(sqlite_files, "LONGEST_LOG", limit)
+    monkeypatch.setattr(files, "LONGEST_LOG", limit)
     log = Path(f"{make_url(place.url).database}-wal")
     with place.open() as store:
         session = store.sessions.create().id

@@ -13,9 +13,9 @@ from sqlalchemy import event
 
 from agentstore import migrations
 from agentstore.errors import AlreadyExists, NotFound
-from agentstore.models.tables import Names
-from agentstore.repositories.base import pacing
-from agentstore.repositories.upkeep import expiry
+from agentstore.repositories import listing
+from agentstore.repositories.upkeep import deletion
+from agentstore.schema import Names
 from tests.conftest import on_a_server
 from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_sessions import at_once, execute
@@ -248,7 +248,7 @@ def test_what_expires_meanwhile_is_left_to_the_next_clean_up(place):
 @pytest.fixture
 def unhurried(monkeypatch):
     """Let no transaction be cut short because this machine is slow."""
-    monkeypatch.setattr(pacing, "LONG", float("inf"))
+    monkeypatch.setattr(listing, "LONG", float("inf"))
 
 
 def test_clean_up_works_in_small_transactions_and_reports_their_sum(timed, clock, unhurried):
@@ -272,7 +272,7 @@ def test_clean_up_stops_at_a_limit_and_goes_on_from_there(timed, clock):
 
 
 def test_a_transaction_deletes_no_more_rows_than_it_may(timed, clock, monkeypatch, unhurried):
-    monkeypatch.setattr(expiry, "ROWS", 10)
+    monkeypatch.setattr(deletion, "ROWS", 10)
     small = [grown(timed, timed.sessions.create(ttl=HOUR).id, n % 5) for n in range(6)]
     clock.now += timedelta(seconds=1)
     large = everything_of(timed)
@@ -297,7 +297,7 @@ def test_a_transaction_deletes_no_more_rows_than_it_may(timed, clock, monkeypatc
 def test_who_uses_a_session_that_is_being_deleted_in_pieces_hears_that_it_is_gone(
     place, timed, clock, monkeypatch
 ):
-    monkeypatch.setattr(expiry, "ROWS", 10)
+    monkeypatch.setattr(deletion, "ROWS", 10)
     session = everything_of(timed)
     grown(timed, session, 40)
     message = timed.messages.history(session)[0]
@@ -343,7 +343,7 @@ def test_who_uses_a_session_that_is_being_deleted_in_pieces_hears_that_it_is_gon
 
 
 def test_branches_that_show_each_others_messages_go_in_pieces_too(timed, clock, monkeypatch):
-    monkeypatch.setattr(expiry, "ROWS", 7)
+    monkeypatch.setattr(deletion, "ROWS", 7)
     session = grown(timed, timed.sessions.create(ttl=HOUR).id, 20)
     for n in range(4):
         timed.branches.create(session, name=f"idea {n}")
@@ -365,7 +365,7 @@ def test_branches_that_show_each_others_messages_go_in_pieces_too(timed, clock, 
 def test_a_session_that_is_being_deleted_in_pieces_can_be_deleted_at_once(
     place, timed, clock, monkeypatch
 ):
-    monkeypatch.setattr(expiry, "ROWS", 10)
+    monkeypatch.setattr(deletion, "ROWS", 10)
     session = grown(timed, timed.sessions.create(ttl=HOUR).id, 40)
     clock.now += HOUR
     with place.open(clock=clock) as cleaner:
@@ -444,7 +444,7 @@ def test_a_session_that_somebody_is_writing_to_is_not_waited_for(place, timed, c
 def test_of_many_who_clean_up_at_once_each_reports_what_it_removed(
     place, timed, clock, monkeypatch
 ):
-    monkeypatch.setattr(expiry, "ROWS", 20)
+    monkeypatch.setattr(deletion, "ROWS", 20)
     ids = [grown(timed, timed.sessions.create(ttl=HOUR).id, 7 * (n % 6)) for n in range(24)]
     before = rows_of(timed)
     clock.now += HOUR

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from agentstore.repositories.messages import following
+from agentstore.repositories.messages import messages
 from agentstore.values.ids import new_id
 
 
@@ -104,11 +104,11 @@ def test_what_is_committed_late_comes_late_and_is_not_lost(engine_url, begun):
 def test_of_too_many_missing_numbers_the_newest_are_looked_for(store, session, monkeypatch):
     cursor = store.messages.follow().next_cursor
     saved = store.messages.save_many(
-        session.id, [{"role": "user", "content": str(n)} for n in range(4 * following.MOST_GAPS)]
+        session.id, [{"role": "user", "content": str(n)} for n in range(4 * messages.MOST_GAPS)]
     )
     store.messages.delete([message.id for message in saved[::2]])
     page = store.messages.follow(cursor, limit=1000)
-    assert len(page) == 2 * following.MOST_GAPS
+    assert len(page) == 2 * messages.MOST_GAPS
     assert texts(store.messages.follow(page.next_cursor)) == []
 
 

@@ -7,10 +7,10 @@ import psycopg
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from agentstore.engines.postgresql import checks as postgresql_checks
-from agentstore.engines.sqlite import dialect as sqlite
+from agentstore.engines.postgresql import checks
+from agentstore.engines.sqlite import dialect
 from agentstore.errors import DatabaseFull
-from agentstore.repositories.search import finding
+from agentstore.repositories import search
 from tests.conftest import in_the_process, on_a_server
 from tests.contract.test_forks import in_child
 from tests.programs.copies import driver_url
@@ -75,14 +75,14 @@ def test_a_search_reads_where_the_file_has_no_room_for_the_index(place, monkeypa
     with engine.connect() as connection:
         pages = connection.execute(text("PRAGMA page_count")).scalar_one()
     engine.dispose()
-    configure = sqlite.configure_new
+    configure = dialect.configure_new
 
     def limited(connection, *args, **kwargs):
         configure(connection, *args, **kwargs)
         connection.cursor().execute(f"PRAGMA max_page_count={pages}")
 
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite, "configure_new", limited)
+        patched.setattr(dialect, "configure_new", limited)
         with place.open() as store:
             with pytest.raises(DatabaseFull):
                 store.search.refresh()
@@ -101,7 +101,7 @@ def test_a_search_reads_wherever_there_is_no_room_for_the_index(store, session, 
         raise DatabaseFull("There is no room.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(finding, "take_in", no_room)
+        patched.setattr(search, "take_in", no_room)
         assert len(store.messages.search("hello").items) == 1
         assert store.messages.search("absent").items == ()
     assert store.search.status().pending == 1
@@ -131,7 +131,7 @@ def test_only_a_disk_without_room_makes_a_server_one_that_takes_no_writes(
     store, monkeypatch, code, writable
 ):
     failing = f"DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '{code}'; END $$"
-    monkeypatch.setattr(postgresql_checks, "_TRIAL", failing)
+    monkeypatch.setattr(checks, "_TRIAL", failing)
     found = store.health()
     assert (found.ok, found.writable) == (writable, writable)
     monkeypatch.undo()

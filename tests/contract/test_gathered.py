@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import event, make_url
 
 from agentstore import errors
-from agentstore.execution.gatherers import MOST_GROUPS
+from agentstore.execution.gathering import MOST_GROUPS
 from tests.conftest import on_a_server
 from tests.programs.probes import connect, drop, engine_of, gatherer_of, wait_until, waiting
 

@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import create_engine, text
 
-from agentstore import AsyncStore, Store, migrations
+from agentstore import AsyncStore, Store, health, migrations
 from agentstore.errors import InvalidInput
-from agentstore.stores import health
 from agentstore.testing import BlockingStore
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import create_engine, insert, update
 
 from agentstore import Store, doctor
 from agentstore.errors import InvalidInput, UnsoundRows
-from agentstore.models.tables import indexed_texts, tables
 from agentstore.moving.copying import copy, verify
 from agentstore.moving.transcripts import import_lines
+from agentstore.schema import indexed_texts, tables
 from agentstore.values.ids import new_id
 from agentstore.values.types import SafeText
 from tests.conftest import on

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from agentstore import AsyncStore, Store
+from agentstore.aio import AsyncRepositories, AsyncRepository
 from agentstore.errors import (
     AlreadyExists,
     ConstraintViolation,
@@ -30,7 +31,6 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.models import User
-from agentstore.stores.aio import AsyncRepositories, AsyncRepository
 from agentstore.testing import LoopThread
 from tests.conftest import VERSIONS, Place, on
 from tests.contract import roles

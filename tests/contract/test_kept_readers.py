@@ -17,7 +17,7 @@ from sqlalchemy import event
 from agentstore import AsyncStore, NotFound, Store
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import TransactionMisuse
-from agentstore.execution.readers import LoneRead
+from agentstore.execution.unit import LoneRead
 from tests.contract.test_forks import in_child
 
 FILES = Path("/proc/self/fd")

@@ -7,7 +7,7 @@ from sqlalchemy import event
 
 from agentstore import Store
 from agentstore.errors import InvalidCursor, InvalidInput, InvalidJson, NotFound, OutsideScope
-from agentstore.repositories.memories.places import end_of, names_at, place_of
+from agentstore.repositories.memories import end_of, names_at, place_of
 from agentstore.retention import RetentionPolicy
 from tests.conftest import on_a_server
 from tests.programs.probes import engine_of

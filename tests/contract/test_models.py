@@ -33,7 +33,7 @@ from sqlalchemy.orm import (
 
 from agentstore import Store, models
 from agentstore.errors import InvalidInput
-from agentstore.models.tables import PLAIN
+from agentstore.schema import PLAIN
 from tests.migrations.support import names_on
 from tests.programs.copies import ENGINES, NAMED, filled
 

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import column, create_engine, select, table, text
 
 from agentstore import Store, errors, migrations
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.models.tables import MAX_PREFIX, Names
+from agentstore.database import open_engine, parse_url
+from agentstore.schema import MAX_PREFIX, Names
 from agentstore.settings import Settings
 from tests.conftest import VERSIONS
 

@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session
 
 from agentstore.errors import InvalidInput, NotFound, WrongSession
 from agentstore.models import Message
-from agentstore.models.tables import tables
+from agentstore.schema import tables
 from agentstore.values.ids import new_id
-from agentstore.values.own_ids import NOBODYS
+from agentstore.values.types import NOBODYS
 
 
 def others(id: str) -> list[str]:

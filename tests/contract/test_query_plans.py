@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_u
 
 from agentstore import Store, migrations
 from agentstore.engines.base.dialect import Mode
-from agentstore.testing.blocking import REPOSITORIES
+from agentstore.testing import REPOSITORIES
 from tests.contract.query_plan_cases import CASES, fill, method
 from tests.servers import installations
 

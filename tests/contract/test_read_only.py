@@ -22,7 +22,7 @@ from agentstore.errors import (
     SchemaOutdated,
 )
 from agentstore.moving.backup import backup
-from agentstore.repositories.search import pages
+from agentstore.repositories import search
 from agentstore.testing import BlockingStore
 
 WRITES = {
@@ -137,7 +137,7 @@ def walk(store, limit, options):
 
 
 def test_what_waits_is_looked_at_in_pieces_and_each_hit_comes_once(place, store, monkeypatch):
-    monkeypatch.setattr(pages, "BLOCK", 3)
+    monkeypatch.setattr(search, "BLOCK", 3)
     session = store.sessions.create()
     for n in range(20):
         store.messages.save(session.id, "user", "apple" if n % 3 else "pear")

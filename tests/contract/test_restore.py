@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import create_engine, event, insert, update
 
 from agentstore.errors import LimitOutOfRange, NotFound
-from agentstore.models.tables import tables
 from agentstore.records import RestoredSession
+from agentstore.schema import tables
 from tests.conftest import on
 from tests.programs.probes import engine_of
 

@@ -17,16 +17,10 @@ from sqlalchemy import create_engine, event, text
 from agentstore import AsyncStore, Store, migrations
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
-from agentstore.models.tables import Names
-from agentstore.repositories.base import pacing
-from agentstore.repositories.upkeep import (
-    checkpoint_pruning,
-    expiry,
-    pruning_rules,
-    pruning_terms,
-    weighing,
-)
+from agentstore.repositories import listing
+from agentstore.repositories.upkeep import deletion, pruning, statistics
 from agentstore.retention import RetentionPolicy
+from agentstore.schema import Names
 from tests.conftest import FULL, in_the_process, on, on_a_server
 from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_expiry import Interrupted, everything_of, grown, rows_of, transactions
@@ -41,8 +35,8 @@ DAY = timedelta(days=1)
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else is there to be given a turn, and a slow machine is to change nothing."""
-    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.0)
-    monkeypatch.setattr(pacing, "LONG", 1000.0)
+    monkeypatch.setattr(listing, "SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(listing, "LONG", 1000.0)
 
 
 def prune(store: Any, **rules: Any) -> Any:
@@ -210,7 +204,7 @@ def test_old_tool_logs_go_and_their_sessions_stay(timed, clock):
 def test_a_dry_run_comes_to_the_end_of_logs_that_were_written_at_one_moment(
     timed, clock, monkeypatch
 ):
-    monkeypatch.setattr(pruning_terms, "PAGE", 2)
+    monkeypatch.setattr(pruning, "PAGE", 2)
     session = timed.sessions.create().id
     for _ in range(5):
         timed.tool_logs.log(session, "search")
@@ -414,10 +408,10 @@ def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if small:  # many transactions, many pages
-            patch.setattr(expiry, "ROWS", 7)
-            patch.setattr(pruning_rules, "ROWS", 2)
-            patch.setattr(checkpoint_pruning, "MOST", 2)
-            patch.setattr(pruning_terms, "PAGE", 3)
+            patch.setattr(deletion, "ROWS", 7)
+            patch.setattr(pruning, "ROWS", 2)
+            patch.setattr(pruning, "MOST", 2)
+            patch.setattr(pruning, "PAGE", 3)
         clock = Clock()
         with place.open(clock=clock) as store:
             for thread in store.checkpoints.threads(limit=1000).items:
@@ -555,9 +549,9 @@ def much(store: Any, clock: Clock) -> None:
 
 
 def test_no_transaction_deletes_more_rows_than_it_may(timed, clock, monkeypatch):
-    monkeypatch.setattr(expiry, "ROWS", 10)
-    monkeypatch.setattr(pruning_rules, "ROWS", 8)
-    monkeypatch.setattr(checkpoint_pruning, "MOST", 3)
+    monkeypatch.setattr(deletion, "ROWS", 10)
+    monkeypatch.setattr(pruning, "ROWS", 8)
+    monkeypatch.setattr(pruning, "MOST", 3)
     much(timed, clock)
     with transactions(timed) as deleted:
         report = timed.prune(EVERYTHING)
@@ -581,8 +575,8 @@ def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
     place, timed, clock, monkeypatch, name
 ):
     """To cut a long text into words takes longer than to delete it, and is done under the lock."""
-    monkeypatch.setattr(weighing, "ROW_CHARACTERS", 100)
-    monkeypatch.setattr(expiry, "ROWS", 44)
+    monkeypatch.setattr(statistics, "ROW_CHARACTERS", 100)
+    monkeypatch.setattr(deletion, "ROWS", 44)
     each = 20 if name == "in pieces" else 2  # a message of 1,000 characters weighs 11 rows
     for _ in range(40 // each):
         session = timed.sessions.create().id
@@ -605,8 +599,8 @@ def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
 
 @in_the_process  # where writers wait for each other
 def test_pauses_are_long_only_beside_others_who_write(place, timed, clock, monkeypatch):
-    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.0)
-    monkeypatch.setattr(pruning_rules, "ROWS", 2)
+    monkeypatch.setattr(listing, "SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(pruning, "ROWS", 2)
     pauses: list[float] = []
     others = create_engine(place.url)
 
@@ -616,7 +610,7 @@ def test_pauses_are_long_only_beside_others_who_write(place, timed, clock, monke
             with others.begin() as connection:
                 connection.execute(text("UPDATE tasks SET priority = priority + 1"))
 
-    monkeypatch.setattr(pacing, "rest", rest)
+    monkeypatch.setattr(listing, "rest", rest)
     for _ in range(12):
         timed.tasks.cancel(timed.tasks.create(None, "mail").id)
     clock.now += 2 * DAY
@@ -626,8 +620,8 @@ def test_pauses_are_long_only_beside_others_who_write(place, timed, clock, monke
 
 
 def test_transactions_become_smaller_when_they_take_long(timed, clock, monkeypatch):
-    monkeypatch.setattr(pacing, "LONG", 0.0)
-    monkeypatch.setattr(pacing, "LEAST", 1)
+    monkeypatch.setattr(listing, "LONG", 0.0)
+    monkeypatch.setattr(listing, "LEAST", 1)
     much(timed, clock)
     with transactions(timed) as deleted:
         report = timed.prune(RetentionPolicy(finished_tasks=DAY))
@@ -639,8 +633,8 @@ def test_transactions_become_smaller_when_they_take_long(timed, clock, monkeypat
 def test_who_interrupts_pruning_leaves_nothing_half_deleted_and_the_next_goes_on(
     place, clock, monkeypatch
 ):
-    monkeypatch.setattr(expiry, "ROWS", 10)
-    monkeypatch.setattr(pruning_rules, "ROWS", 10)
+    monkeypatch.setattr(deletion, "ROWS", 10)
+    monkeypatch.setattr(pruning, "ROWS", 10)
     with place.open(clock=clock) as store:
         much(store, clock)
         seen = {s.id: len(store.messages.history(s.id, None)) for s in store.sessions.list()}
@@ -696,7 +690,7 @@ def test_a_process_that_is_killed_while_pruning_leaves_what_the_next_one_finishe
 
     def work(say: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, Store(engine_url) as store:
-            patch.setattr(expiry, "ROWS", 20)
+            patch.setattr(deletion, "ROWS", 20)
             say("begun")
             policy = RetentionPolicy(sessions_idle=timedelta(0), checkpoints_keep_last=1)
             store.prune(policy, progress=lambda _, rows: say(f"{rows}"))
@@ -728,7 +722,7 @@ def test_a_process_that_is_killed_while_pruning_leaves_what_the_next_one_finishe
 def test_pauses_give_others_their_turn_where_writers_wait_for_each_other(
     place, timed, clock, monkeypatch
 ):
-    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.05)
+    monkeypatch.setattr(listing, "SHORTEST_PAUSE", 0.05)
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -738,7 +732,7 @@ def test_pauses_give_others_their_turn_where_writers_wait_for_each_other(
     monkeypatch.setattr(
         "agentstore.execution.unit.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
     )
-    monkeypatch.setattr(pruning_rules, "ROWS", 8)
+    monkeypatch.setattr(pruning, "ROWS", 8)
     much(timed, clock)
     timed.prune(RetentionPolicy(finished_tasks=DAY), reclaim=False)
     assert len(slept) == (4 if place.driver.engine == "sqlite" else 0)
@@ -810,7 +804,7 @@ def test_blobs_go_when_all_who_attached_them_do(timed, clock):
 
 
 def test_large_attachments_go_a_few_at_a_time(timed, clock, monkeypatch):
-    monkeypatch.setattr(expiry, "ROWS", 64)
+    monkeypatch.setattr(deletion, "ROWS", 64)
     session = timed.sessions.create().id
     message = timed.messages.save(session, "user", "look").id
     for number in range(6):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, and_, create_engine, text
 
-from agentstore.repositories.base import pacing
-from agentstore.repositories.upkeep import pruning_rules
+from agentstore.repositories import listing
+from agentstore.repositories.upkeep import pruning
 from agentstore.retention import RetentionPolicy
 from tests.conftest import on_a_server
 from tests.contract.clocks import HOUR
@@ -25,9 +25,9 @@ DAY = timedelta(days=1)
 @pytest.fixture(autouse=True)
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transactions so small that what is locked fills some of them, however slow the machine."""
-    monkeypatch.setattr(pacing, "LONG", 1000.0)
-    monkeypatch.setattr(pruning_rules, "ROWS", 2)
-    monkeypatch.setattr(pruning_rules, "_STREAMS", 2)
+    monkeypatch.setattr(listing, "LONG", 1000.0)
+    monkeypatch.setattr(pruning, "ROWS", 2)
+    monkeypatch.setattr(pruning, "_STREAMS", 2)
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def test_a_session_is_kept_for_a_mark_that_comes_while_it_is_looked_at(
     """The mark is there before the session is locked, and not yet when the look begins."""
     session = grown(timed, timed.sessions.create().id, 3)
     clock.now += 2 * DAY
-    conditions = pruning_rules.is_idle
+    conditions = pruning.is_idle
     looks: list[Any] = []
 
     def slow(tables: Any, terms: Any) -> Any:
@@ -130,7 +130,7 @@ def test_a_session_is_kept_for_a_mark_that_comes_while_it_is_looked_at(
             return condition
         return and_(condition, text("pg_advisory_xact_lock_shared(1) IS NOT NULL"))
 
-    monkeypatch.setattr(pruning_rules, "is_idle", slow)
+    monkeypatch.setattr(pruning, "is_idle", slow)
     policy = RetentionPolicy(sessions_idle=DAY, keep_marked=("keep",))
     with (
         ThreadPoolExecutor(1) as pool,

@@ -15,14 +15,13 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from agentstore import Store
+from agentstore.aio import AsyncScopedStore
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, NotFound, SearchIndexStale
-from agentstore.execution.scoped import Scope
+from agentstore.execution.runners import Scope
 from agentstore.models import Base
-from agentstore.repositories.upkeep import erasing
-from agentstore.stores.aio import AsyncScopedStore
-from agentstore.stores.bound import ScopedStore
-from agentstore.testing import BlockingStore
-from agentstore.testing.blocking import BlockingScope
+from agentstore.repositories.upkeep import deletion
+from agentstore.testing import BlockingScope, BlockingStore
+from agentstore.transactions import ScopedStore
 from tests.conftest import DRIVERS, VERSIONS
 from tests.contract.roles import Server, serve
 from tests.contract.scoped_calls import CALLS, FOR_SOMEBODY_ELSE, NOBODYS, TAKEN, WHOLE, filled
@@ -179,7 +178,7 @@ def test_the_owner_without_a_scope_sees_and_writes_everything(server, filled_ser
 
 
 def test_a_role_deletes_its_user_in_pieces(server, filled_server, monkeypatch):
-    monkeypatch.setattr(erasing, "ROWS", 3)
+    monkeypatch.setattr(deletion, "ROWS", 3)
     with Store(server.url_of(server.guest)) as store:
         with pytest.raises(NotFound):
             store.scoped("alice").users.delete("bob")

@@ -16,7 +16,7 @@ from agentstore.errors import (
     OutsideScope,
     SecretRefused,
 )
-from agentstore.repositories.base.new_sessions import NewSession
+from agentstore.repositories.new_sessions import NewSession
 from tests.contract.test_branches import statements
 from tests.contract.test_sessions import KEY, at_once
 

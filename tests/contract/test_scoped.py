@@ -15,7 +15,7 @@ from datetime import timedelta
 import pytest
 
 from agentstore import AsyncStore, Store, repositories
-from agentstore.database.engine import open_engine, parse_url
+from agentstore.database import open_engine, parse_url
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -27,12 +27,11 @@ from agentstore.errors import (
     WrongOwner,
     WrongThread,
 )
-from agentstore.models.tables import PLAIN, tables
-from agentstore.repositories.scopes.guarding import Guard
-from agentstore.repositories.scopes.table import DECISIONS, Refused, decision_on, public_methods
-from agentstore.repositories.search import waiting
+from agentstore.repositories import search
+from agentstore.repositories.scopes import DECISIONS, Guard, Refused, decision_on, public_methods
+from agentstore.schema import PLAIN, tables
 from agentstore.settings import Settings
-from agentstore.testing.blocking import REPOSITORIES
+from agentstore.testing import REPOSITORIES
 from tests.conftest import on
 from tests.contract.scoped_calls import (
     CALLS,
@@ -624,7 +623,7 @@ def test_calls_in_a_scope_are_watched_like_any_other(place, caplog):
 
 
 def test_however_much_others_wrote_a_scope_is_searched_and_does_not_learn_of_it(store, monkeypatch):
-    monkeypatch.setattr(waiting, "MOST_PENDING", 5)
+    monkeypatch.setattr(search, "MOST_PENDING", 5)
     sessions = {}
     for name in ("alice", "bob"):
         store.users.create(name, id=name)

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from sqlalchemy import text as sql
 
 from agentstore import errors
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.engines.registry import dialect_for
-from agentstore.repositories.search import finding, pages, search, waiting
+from agentstore.database import open_engine, parse_url
+from agentstore.engines import dialect_for
+from agentstore.repositories import search
 from agentstore.settings import Settings
 from agentstore.values.ids import new_id
-from agentstore.values.text.segmentation import tokens
+from agentstore.values.tokens import tokens
 from tests.conftest import in_the_process
 from tests.drivers import FULL
 from tests.raw_sql import Own, raw
@@ -427,7 +427,7 @@ def test_filters_let_through_what_is_theirs_alone(place):
 def test_a_user_with_more_sessions_than_are_named_to_the_index_is_searched_whole(
     store, monkeypatch
 ):
-    monkeypatch.setattr(pages, "_MOST_SESSIONS", 3)
+    monkeypatch.setattr(search, "_MOST_SESSIONS", 3)
     ann, bob = store.users.create("Ann"), store.users.create("Bob")
     hers = [
         save(store, store.sessions.create(user.id), "the word")[0]
@@ -441,7 +441,7 @@ def test_a_user_with_more_sessions_than_are_named_to_the_index_is_searched_whole
 def test_pages_hold_every_hit_once_while_others_write_and_delete(
     store, session, order, monkeypatch
 ):
-    monkeypatch.setattr(pages, "BLOCK", 7)
+    monkeypatch.setattr(search, "BLOCK", 7)
     contents = ["word " * (n % 5 + 1) + f"number{n}" for n in range(30)]
     saved = save(store, session, *contents)
     at_first = store.messages.search("word", order=order, limit=1000)
@@ -629,7 +629,7 @@ def test_an_index_that_still_holds_a_word_shows_no_message_without_it(place, sto
 
 
 def search_trigger() -> str:
-    from agentstore.engines.sqlite import search_objects
+    from agentstore.engines.sqlite import search as search_objects
 
     return search_objects.objects()["search_updated"]
 
@@ -690,7 +690,7 @@ def test_a_message_is_found_although_the_index_is_begun_anew_while_it_is_looked_
             resets.append(search._reset(unit))
         return taken
 
-    monkeypatch.setattr(finding, "take_in", take_in_and_begin_anew)
+    monkeypatch.setattr(search, "take_in", take_in_and_begin_anew)
     assert ids(store.messages.search("pear")) == more
     assert ids(store.messages.search("apple")) == first
     assert resets == [2]
@@ -755,8 +755,8 @@ def test_reindexing_tells_its_progress_and_finds_all_again(store, session, monke
 def test_an_index_that_is_far_behind_is_searched_in_pages_that_read_the_rest(
     place, store, session, monkeypatch, order
 ):
-    monkeypatch.setattr(waiting, "MOST_PENDING", 3)
-    monkeypatch.setattr(pages, "BLOCK", 4)
+    monkeypatch.setattr(search, "MOST_PENDING", 3)
+    monkeypatch.setattr(search, "BLOCK", 4)
     words = ["apple" if n % 2 else "pear" for n in range(10)]
     saved = save(store, session, *words)
     store.search.refresh()
@@ -786,7 +786,7 @@ def test_an_index_that_is_far_behind_is_searched_in_pages_that_read_the_rest(
 def test_hits_that_wait_again_between_two_pages_come_no_second_time(
     place, store, session, monkeypatch
 ):
-    monkeypatch.setattr(waiting, "MOST_PENDING", 3)
+    monkeypatch.setattr(search, "MOST_PENDING", 3)
     saved = save(store, session, *("apple " + "pie " * n for n in range(8)))
     store.search.refresh()
     with place.open(read_only=True) as reader:

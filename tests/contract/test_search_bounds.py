@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.repositories.search import pages
+from agentstore.database import open_engine, parse_url
+from agentstore.repositories import search
 from agentstore.settings import Settings
 from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, plain_sql, save, scalar, transcripts
@@ -48,10 +48,10 @@ QUESTIONS = list(product(TEXTS, FILTERS.items(), ORDERS))[:: 1 if FULL else 5]
 @pytest.fixture
 def much(place, store, monkeypatch):
     """Fill a store with messages that all hold the same, behind two that filters let through."""
-    monkeypatch.setattr(pages, "MOST_READ", MOST_READ)
+    monkeypatch.setattr(search, "MOST_READ", MOST_READ)
     for user in ("many", "one"):
         store.users.create(user, id=user)
-    for _ in range(pages._MOST_SESSIONS + 1):
+    for _ in range(search._MOST_SESSIONS + 1):
         store.sessions.create("many")
     store.sessions.create("one", id="elsewhere")
     session = store.sessions.create()
@@ -164,7 +164,7 @@ def test_a_rare_word_is_found_at_once_however_far_back_it_is(place, store, sessi
 
 
 def test_a_page_that_may_read_next_to_nothing_still_comes_further(store, session, monkeypatch):
-    monkeypatch.setattr(pages, "MOST_READ", 1)
+    monkeypatch.setattr(search, "MOST_READ", 1)
     saved = save(store, session, *["apple", "pear", "plum"] * 5)
     for order in ORDERS:
         found = ids(every(store, "apple OR pear OR absent", order=order, limit=3))

@@ -8,14 +8,13 @@ from importlib import metadata
 import pytest
 
 from agentstore import Store, errors, migrations
-from agentstore.engines.postgresql import search_words
+from agentstore.engines.postgresql import search as search_words
 from agentstore.moving.backup import backup, restore
 from agentstore.moving.copying import copy
-from agentstore.repositories.search import pages, search
-from agentstore.values.text import manners, stems
-from agentstore.values.text.search_terms import parse
-from agentstore.values.text.snippets import snippet
-from agentstore.values.text.stems import stems_of
+from agentstore.repositories import search
+from agentstore.values import tokens
+from agentstore.values.snippets import parse, snippet
+from agentstore.values.tokens import stems_of
 from tests.conftest import on
 from tests.contract.test_search import (
     every,
@@ -76,7 +75,7 @@ def test_words_find_their_kin_and_quotes_and_beginnings_what_is_written(english)
 
 
 def test_hits_are_those_whose_words_have_the_stem(english, monkeypatch):
-    monkeypatch.setattr(pages, "BLOCK", 7)
+    monkeypatch.setattr(search, "BLOCK", 7)
     snowball, rng = stems_of("english"), random.Random(3)  # noqa: S311
     session = english.sessions.create()
     contents = [*transcripts(), *(f"so {a} and {b}" for a, b in pairs_of_kin())]
@@ -186,8 +185,8 @@ def test_without_the_library_that_made_it_an_index_says_what_is_missing(
     session = english.sessions.create()
     save(english, session, "two flights")
     english.search.refresh()
-    monkeypatch.setattr(manners, "installed", lambda: version)
-    monkeypatch.setattr(stems, "installed", lambda: version)
+    monkeypatch.setattr(tokens, "installed", lambda: version)
+    monkeypatch.setattr(tokens, "installed", lambda: version)
     here = "that is not installed" if version is None else "here is 0.1"
     with place.open() as store:
         assert here in store.search.status().trouble

@@ -16,11 +16,11 @@ from sqlalchemy import event
 from sqlalchemy import text as sql
 
 from agentstore import errors
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.engines.registry import dialect_for
-from agentstore.repositories.search import finding, search, waiting
+from agentstore.database import open_engine, parse_url
+from agentstore.engines import dialect_for
+from agentstore.repositories import search
 from agentstore.settings import Settings
-from agentstore.values.text import manners
+from agentstore.values import tokens as manners
 from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, in_the_index, plain_sql, save, scalar
 from tests.drivers import FULL
@@ -311,7 +311,7 @@ def meanwhile(monkeypatch, change):
         return ready
 
     monkeypatch.setattr(search, "segmented", read)
-    monkeypatch.setattr(finding, "segmented", read)
+    monkeypatch.setattr(search, "segmented", read)
 
 
 # --- Scopes ----------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_a_scope_s_search_takes_in_its_own_and_leaves_the_others(place, store, w
 
 def test_what_others_wrote_is_passed_in_pieces(place, store, monkeypatch):
     if place.driver.engine == "sqlite":
-        from agentstore.engines.sqlite import search_queue as sqlite_search_queue
+        from agentstore.engines.sqlite import search as sqlite_search_queue
 
         monkeypatch.setattr(sqlite_search_queue, "PASSED", 3)
         monkeypatch.setattr(sqlite_search_queue, "FEW", 5)
@@ -410,7 +410,7 @@ def test_an_index_from_before_there_was_a_limit_holds_the_whole_text(place, stor
 
 @pytest.mark.long(but=["psycopg-async"])
 def test_a_search_takes_in_and_reads_no_more_text_than_it_says(place, store, session, monkeypatch):
-    monkeypatch.setattr(waiting, "MOST_TEXT", 300_000)
+    monkeypatch.setattr(search, "MOST_TEXT", 300_000)
     saved = save(store, session, *(f"apple {words(200_000)}" for _ in range(6)))
     with place.open(read_only=True) as reader:
         assert ids(reader.messages.search("apple", order="recent")) == saved[:-2:-1]

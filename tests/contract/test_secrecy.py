@@ -9,8 +9,8 @@ from sqlalchemy import text
 
 from agentstore import migrations
 from agentstore.errors import ConstraintViolation, DatabaseError
-from agentstore.models.tables import Names
-from agentstore.moving.copying.ends import End
+from agentstore.moving.copy_ends import End
+from agentstore.schema import Names
 from tests.conftest import DRIVERS, VERSIONS, Place
 from tests.programs.probes import connect
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from sqlalchemy import event
 
 from agentstore.errors import InvalidInput, NotFound, StaleSession
-from agentstore.execution.session_cache import SessionCache
+from agentstore.execution.unit import SessionCache
 from tests.contract.test_sessions import at_once
 from tests.programs.probes import engine_of
 from tests.strategies import exact, json_values

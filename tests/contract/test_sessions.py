@@ -20,12 +20,11 @@ from agentstore.errors import (
     SecretRefused,
     StaleSession,
 )
-from agentstore.models.tables import tables
 from agentstore.records import SessionSummary
-from agentstore.repositories.sessions import pages
-from agentstore.values.paging import LISTED_WITHIN
+from agentstore.repositories import session_pages
+from agentstore.schema import tables
 from agentstore.values.redaction import Secrets
-from agentstore.values.states import SESSION_STATUSES, SESSION_TRANSITIONS
+from agentstore.values.validation import LISTED_WITHIN, SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.conftest import on
 from tests.drivers import FULL
 from tests.raw_sql import raw
@@ -717,8 +716,8 @@ def test_sessions_are_listed_by_title_model_time_and_metadata(timed, projects, c
 def test_a_page_reads_a_bounded_number_of_sessions_whatever_the_filters(
     timed, projects, monkeypatch
 ):
-    monkeypatch.setattr(pages, "MOST_READ", 12)
-    monkeypatch.setattr(pages, "_BATCH", 4)
+    monkeypatch.setattr(session_pages, "MOST_READ", 12)
+    monkeypatch.setattr(session_pages, "_BATCH", 4)
     filters = {"metadata": {"project.name": "x"}, "title": "straßburg"}  # 0 and 20
     page = timed.sessions.list(**filters)
     assert page.items == ()

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pytest
 
 from agentstore.errors import InvalidInput, LimitOutOfRange
-from agentstore.records.findings import Severity, exit_code
-from agentstore.stores.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
+from agentstore.health import Thresholds, check_sizes, parse_bytes, read_thresholds
+from agentstore.records.upkeep import Severity, exit_code
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -178,7 +178,7 @@ def test_an_empty_database_has_statistics(store):
 def test_another_schema_or_prefix_has_its_own_figures(place):
     options = {"table_prefix": "zz_"}
     from agentstore import migrations
-    from agentstore.models.tables import Names
+    from agentstore.schema import Names
 
     migrations.upgrade(place.url, names=Names(None, "zz_"))
     with place.open() as plain, place.open(**options) as other:

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from agentstore import doctor
 from agentstore.cli import app
 from agentstore.errors import CounterFull, InvalidInput, QuotaExceeded
-from agentstore.models.tables import tables
 from agentstore.moving.copying import copy
+from agentstore.schema import tables
 from agentstore.values.prices import Price, Prices
 from agentstore.values.types import from_nanos
 from tests.conftest import in_the_process

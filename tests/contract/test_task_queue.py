@@ -23,9 +23,9 @@ from agentstore.errors import (
     SessionOccupied,
 )
 from agentstore.execution.unit import Unit
-from agentstore.repositories.tasks import leases
-from agentstore.values.backoff import Backoff
+from agentstore.repositories import claims
 from agentstore.values.redaction import Secrets
+from agentstore.values.validation import Backoff
 from tests.conftest import on_a_server
 from tests.programs.probes import connect, engine_of
 
@@ -785,7 +785,7 @@ def test_a_rescue_reads_no_more_leases_than_a_thousand_that_have_not_run_out(tim
         for _ in range(3):
             tx.tasks.create(None, "work", max_retries=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leases, "_LATEST", 2)
+        patch.setattr(claims, "_LATEST", 2)
         for lease in (30, 40, 50):
             claim_one(timed, lease=lease)
         clock.advance(-3600)

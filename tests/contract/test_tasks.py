@@ -7,7 +7,7 @@ import pytest
 
 from agentstore import AgentStoreError
 from agentstore.errors import IllegalTransition, InvalidInput, NotFound
-from agentstore.values.states import TASK_STATUSES, TASK_TRANSITIONS
+from agentstore.values.validation import TASK_STATUSES, TASK_TRANSITIONS
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from agentstore.database.engine import open_engine, parse_url
+from agentstore.database import open_engine, parse_url
 from agentstore.errors import ExportIncomplete, InvalidInput, NotFound, TranscriptError
-from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import transcripts
-from agentstore.moving.transcripts.lines_seen import Before, LinesSeen
-from agentstore.moving.transcripts.reading import Reading
+from agentstore.moving.transcripts import Before, LinesSeen, Reading
+from agentstore.schema import PLAIN, tables
 from agentstore.settings import Settings
 from agentstore.values.types import Document
 from tests.drivers import FULL

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from agentstore import Store
-from agentstore.repositories.attachments import attachments
-from agentstore.repositories.scopes.table import DECISIONS
+from agentstore.repositories import attachments
+from agentstore.repositories.scopes import DECISIONS
 from tests.conftest import FULL, VERSIONS, on
 from tests.contract.roles import serve
 from tests.contract.tenants import ACTORS, methods, program, refused, undrawn

@@ -19,7 +19,7 @@ from agentstore import AsyncStore, Store, doctor
 from agentstore.cli import main
 from agentstore.engines.base.moving import Kind, shapes
 from agentstore.errors import AgentStoreError, DatabaseCorrupt, SchemaDamaged, UnsoundRow
-from agentstore.models.tables import tables
+from agentstore.schema import tables
 from tests.conftest import in_the_process
 from tests.contract.scoped_calls import CALLS, WHOLE, filled
 from tests.contract.test_scoped import furnish

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, insert, update
 
 from agentstore import AgentStoreError
 from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
-from agentstore.models.tables import tables
+from agentstore.schema import tables
 from agentstore.values.ids import new_id
 from tests.drivers import FULL
 

@@ -15,10 +15,12 @@ import pytest
 from sqlalchemy import text
 
 from agentstore import Store
+from agentstore import worker as loop
 from agentstore.errors import DatabaseBusy, InvalidInput, JobInterrupted
 from agentstore.testing import BlockingStore
 from agentstore.values.redaction import Secrets
-from agentstore.worker import AsyncWorker, Backoff, DoNotRetry, Worker, loop
+from agentstore.values.validation import Backoff
+from agentstore.worker import AsyncWorker, DoNotRetry, Worker
 from tests.conftest import on_a_server
 from tests.drivers import FULL
 from tests.programs.forking import Forked

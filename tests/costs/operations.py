@@ -14,7 +14,7 @@ from uuid import uuid4
 from sqlalchemy import insert, select
 
 from agentstore import Store
-from agentstore.models.tables import PLAIN, tables
+from agentstore.schema import PLAIN, tables
 from tests.programs.probes import engine_of
 
 TASKS = tables(PLAIN).tasks

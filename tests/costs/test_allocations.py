@@ -21,7 +21,7 @@ from sqlalchemy import create_engine
 
 from agentstore import AsyncStore, Store
 from agentstore.records import MessageRecord
-from agentstore.records.messages import make_message_record
+from agentstore.records.conversations import make_message_record
 from tests.conftest import DRIVERS, Servers
 from tests.costs.allocations import Allocated, allocated, times_called
 from tests.costs.homes import Home, home_of

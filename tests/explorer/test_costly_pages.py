@@ -10,8 +10,7 @@ from markdown_it.rules_block import StateBlock
 from starlette.testclient import TestClient
 
 from agentstore import Store
-from agentstore.explorer import explorer
-from agentstore.explorer.web import texts, visits
+from agentstore.explorer import explorer, rendering
 
 MARKDOWN = {
     "a table of short rows": lambda n: "|" + "a|" * 200 + "\n|" + "-|" * 200 + "\n" + "x\n" * n,
@@ -194,7 +193,7 @@ def test_what_is_parsed_of_a_text_is_bounded_by_its_length(monkeypatch, kind):
     for size in (4_000, 20_000):
         tokens = 0
         text = MARKDOWN[kind](size)[:size]
-        assert len(texts.markdown(text)) <= 12 * size + 2_000
+        assert len(rendering.markdown(text)) <= 12 * size + 2_000
         assert tokens <= 2 * size + 3_000
 
 
@@ -202,9 +201,9 @@ def test_what_is_parsed_of_a_text_is_bounded_by_its_length(monkeypatch, kind):
 def test_json_is_written_in_lines_only_where_these_are_not_mostly_white_space(kind):
     for size in (4_000, 100_000, 300_000):
         value = json.loads(JSON[kind](size))
-        compact = texts.length_of(value)
-        assert len(texts.written(value)) <= 4 * compact + 2_000
-        assert len(texts.written(value, 500)) <= compact + 4_500
+        compact = rendering.length_of(value)
+        assert len(rendering.written(value)) <= 4 * compact + 2_000
+        assert len(rendering.written(value, 500)) <= compact + 4_500
 
 
 def test_json_that_is_nested_too_deeply_to_be_written_is_a_page_all_the_same(tmp_path):
@@ -249,10 +248,10 @@ def test_a_page_whose_time_is_over_says_so_and_offers_the_raw_text(tmp_path, mon
         session = store.sessions.create().id
         message = store.messages.save(session, "user", "What is **this**?")
         tool = store.messages.save(session, "assistant", None, tool_calls=[call()])
-        monkeypatch.setattr(visits, "FORMATTING", -1)
+        monkeypatch.setattr(rendering, "FORMATTING", -1)
         page = client.get(f"/session?id={session}").text
         assert "What is **this**?" in page
-        monkeypatch.setattr(visits, "MAKING", 0)
+        monkeypatch.setattr(rendering, "MAKING", 0)
         for address, raw in {
             f"session?id={session}": f"raw?session={session}",
             f"message?id={message.id}": f"raw?id={message.id}",

@@ -17,7 +17,7 @@ from agentstore import AsyncStore
 from agentstore.errors import NotFound
 from agentstore.explorer import explorer
 from agentstore.explorer.application import PAGES
-from agentstore.explorer.web.visits import Visit
+from agentstore.explorer.rendering import Visit
 from agentstore.values.redaction import Secrets
 from tests.explorer.visited import ADDRESSES, DOT, DRAWN, HOSTILE, LISTS, OF_ALL, SECRET, fill
 

@@ -26,7 +26,7 @@ from agents.extensions.memory import advanced_sqlite_session, sqlalchemy_session
 from sqlalchemy import make_url
 
 from agentstore import AsyncStore, Store
-from agentstore.integrations import openai as ours
+from agentstore.integrations import openai
 
 TEMPLATE = os.environ["AGENTSTORE_SUITE_TEMPLATE"]
 """A database at head: the path of a file, or the URL of one on a server."""
@@ -98,13 +98,13 @@ class _Swapped:
         self._closed = True
 
 
-class SQLiteSession(_Swapped, ours.AgentStoreSession):
+class SQLiteSession(_Swapped, openai.AgentStoreSession):
     def __init__(self, session_id, db_path=":memory:", *tables, session_settings=None, **names):
         self.db_path, self._home = db_path, Home.of(db_path)
         super().__init__(session_id, None, session_settings=session_settings)
 
 
-class AdvancedSQLiteSession(_Swapped, getattr(ours, "AgentStoreAdvancedSession", object)):
+class AdvancedSQLiteSession(_Swapped, getattr(openai, "AgentStoreAdvancedSession", object)):
     def __init__(self, *, session_id, db_path=":memory:", create_tables=False, **options):
         for name in ("sessions_table", "messages_table"):
             options.pop(name, None)
@@ -112,7 +112,7 @@ class AdvancedSQLiteSession(_Swapped, getattr(ours, "AgentStoreAdvancedSession",
         super().__init__(session_id=session_id, store=None, **options)
 
 
-class SQLAlchemySession(_Swapped, ours.AgentStoreSession):
+class SQLAlchemySession(_Swapped, openai.AgentStoreSession):
     _of_engines: ClassVar[dict[int, tuple[object, Home]]] = {}
 
     def __init__(self, session_id, *, engine=None, url=None, session_settings=None, **_):

@@ -18,8 +18,7 @@ import pytest
 
 from agentstore import Store
 from agentstore.errors import NotASource
-from agentstore.integrations.adk_events import shared_id
-from agentstore.integrations.sessions import key_of
+from agentstore.integrations import key_of, shared_id
 from agentstore.moving.frameworks import ImportReport
 from tests.imports.make_fixtures import content
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agentstore import Store
-from agentstore.integrations.sessions import key_of
+from agentstore.integrations import key_of
 from agentstore.moving.frameworks import ImportReport
 from tests.imports.make_fixtures import content
 

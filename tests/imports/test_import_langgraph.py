@@ -16,7 +16,7 @@ from langgraph.types import Command
 
 from agentstore import Store
 from agentstore.integrations.langgraph import AgentStoreSaver
-from agentstore.moving.frameworks import ImportReport, langgraph_sqlite
+from agentstore.moving.frameworks import ImportReport, langgraph
 from tests.imports.graphs import Ticket, builder
 from tests.imports.make_fixtures import restored
 from tests.programs.copies import driver_url
@@ -205,7 +205,7 @@ def test_a_thread_goes_on_and_is_imported_again_without_harm(
 def test_an_interrupted_import_of_a_thread_goes_on(
     source: Callable[[str], Path], take: Any, engine_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("agentstore.moving.frameworks.pieces.MOST_ROWS", 2)
+    monkeypatch.setattr("agentstore.moving.frameworks.sources.MOST_ROWS", 2)
     path = source("langgraph_sqlite")
     times = 0
 
@@ -244,14 +244,14 @@ def test_a_checkpoint_that_cannot_be_taken_apart_is_set_aside_alone(
     source: Callable[[str], Path], take: Any, monkeypatch: Any
 ):
     path = source("langgraph_sqlite")
-    decode = langgraph_sqlite._decode
+    decode = langgraph._decode
 
     def odd(source: Any, row: Any) -> Any:
         if not row.parent_checkpoint_id and row.thread_id == THREADS[0]:
             raise TypeError("'<' not supported")
         return decode(source, row)
 
-    monkeypatch.setattr(langgraph_sqlite, "_decode", odd)
+    monkeypatch.setattr(langgraph, "_decode", odd)
     report: ImportReport = take("langgraph-sqlite", path)
     more = {row[1] for row in report.unsound if row[2].startswith("it is not as the saver writes")}
     assert len(more) == report.set_aside - 5 > 0

@@ -165,7 +165,7 @@ def test_a_second_run_changes_nothing_though_the_program_went_on(
 def test_an_import_in_small_steps_is_the_same(
     old: sqlite3.Connection, take: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("agentstore.moving.frameworks.pieces.MOST_ROWS", 2)
+    monkeypatch.setattr("agentstore.moving.frameworks.sources.MOST_ROWS", 2)
     path = old.execute("PRAGMA database_list").fetchone()["file"]
     runs = 0
 

@@ -27,16 +27,9 @@ from agentstore.errors import (
     NotASource,
     SourceChanged,
 )
-from agentstore.integrations.adk_events import new_message
-from agentstore.moving.frameworks import (
-    FRAMEWORKS,
-    ImportReport,
-    import_database,
-    openai,
-    pieces,
-    sources,
-)
-from agentstore.moving.frameworks.pieces import IMPORTING
+from agentstore.integrations import adk_message
+from agentstore.moving.frameworks import FRAMEWORKS, ImportReport, import_database, openai, sources
+from agentstore.moving.frameworks.sources import IMPORTING
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment
 
@@ -332,7 +325,7 @@ def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url: str, tmp_pat
 def test_two_imports_at_once_do_not_mix(
     engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("agentstore.moving.frameworks.pieces.MOST_ROWS", 10)
+    monkeypatch.setattr("agentstore.moving.frameworks.sources.MOST_ROWS", 10)
     old = filled(tmp_path / "old.db", 1, 50)
     others: list[int] = []
 
@@ -426,7 +419,7 @@ def test_what_an_import_goes_on_with_is_told_by_all_that_names_a_database(
     [5, {"parts": 5}, {"parts": [5, {"text": "x"}]}, {"parts": [{"function_call": 5}]}],
 )
 def test_an_event_with_odd_content_is_a_message_all_the_same(content: object):
-    made = new_message({"author": "a", "content": content, "id": "1"})
+    made = adk_message({"author": "a", "content": content, "id": "1"})
     assert made["payload"]["content"] == content
     assert made["content"] in (None, "x")
 
@@ -472,7 +465,7 @@ def test_of_a_piece_that_is_refused_nothing_stays(
     monkeypatch: Any,
 ):
     old = filled(tmp_path / "old.db", 3, 9)  # the second one has the rows 10 to 18
-    monkeypatch.setattr(pieces, "MOST_ROWS", 2)
+    monkeypatch.setattr(sources, "MOST_ROWS", 2)
     if before is not None:
         with monkeypatch.context() as once:
             odd_from(14, before, once)
@@ -491,7 +484,7 @@ def test_what_others_made_stays_when_a_piece_is_refused(
     tmp_path: Path, take: Any, engine_url: str, monkeypatch: Any
 ):
     old = filled(tmp_path / "old.db", 2, 9)
-    monkeypatch.setattr(pieces, "MOST_ROWS", 2)
+    monkeypatch.setattr(sources, "MOST_ROWS", 2)
     with Store(engine_url) as store:
         store.sessions.create(id="s0")
         store.messages.save("s0", "user", "mine")

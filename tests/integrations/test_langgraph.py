@@ -40,7 +40,7 @@ from agentstore.integrations.langgraph import (
     AllowedSerializer,
     AsyncAgentStoreSaver,
 )
-from agentstore.models.tables import tables
+from agentstore.schema import tables
 from tests.contract.test_branches import of, statements
 
 THREAD = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}

@@ -12,7 +12,7 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from agentstore import migrations
-from agentstore.models.tables import PLAIN
+from agentstore.schema import PLAIN
 from tests.conftest import FULL
 from tests.migrations.support import WITH_PREFIX, WITH_SCHEMA_AND_PREFIX, Databases, Tree
 from tests.servers import installations

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from agentstore import migrations
-from agentstore.engines.sqlite.new_files import PREFIX, SCRIPT
-from agentstore.models.tables import Names
+from agentstore.engines.sqlite.files import PREFIX, SCRIPT
+from agentstore.schema import Names
 
 _HEADER = """-- A new database at head, as the revisions make it. Names begin with a prefix
 -- that stands for the user's. Written by python -m tests.migrations.head_script.

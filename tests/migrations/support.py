@@ -40,12 +40,11 @@ from sqlalchemy import (
 )
 
 from agentstore import cli, migrations
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.models.tables import PLAIN, Names, tables
-from agentstore.schema.session_ids import SessionId
+from agentstore.database import open_engine, parse_url
+from agentstore.schema import PLAIN, Names, tables
+from agentstore.schema.conversations import SessionId
 from agentstore.settings import URL_VARIABLE, Settings
-from agentstore.values.own_ids import OwnId
-from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime
+from agentstore.values.types import Json, Nanos, OwnId, SafeText, UtcDateTime
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from agentstore import migrations
-from agentstore.database.engine import open_engine, parse_url
+from agentstore.database import open_engine, parse_url
 from agentstore.settings import Settings
 from tests.migrations.support import CHECKOUT, as_stored, together
 

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, doctor, migrations
-from agentstore.records.findings import exit_code
+from agentstore.records.upkeep import exit_code
 from tests.conftest import Servers
 from tests.drivers import VERSIONS
 from tests.migrations.frozen import answers

@@ -7,9 +7,9 @@ import sqlite3
 import pytest
 
 from agentstore import Store, migrations
-from agentstore.engines.sqlite.new_files import SCRIPT
+from agentstore.engines.sqlite.files import SCRIPT
 from agentstore.errors import DatabaseError
-from agentstore.models.tables import Names
+from agentstore.schema import Names
 from tests.migrations.head_script import plainly, rows_of, schema_of, script
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from agentstore import Store, migrations
 from agentstore.engines.base.moving import shapes
 from agentstore.errors import UnsoundRow
-from agentstore.moving.copying.ends import End
+from agentstore.moving.copy_ends import End
 from tests.migrations.support import alembic, as_stored, revision_of, rows_of, run_sql
 
 BEFORE, AFTER = "0013", "0015"

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.crash
 KILLED_BEFORE_ITS_COMMIT = """
 import os, signal, sys
 from agentstore import migrations
-from agentstore.engines.registry import dialect_for
-from agentstore.database.engine import parse_url
+from agentstore.engines import dialect_for
+from agentstore.database import parse_url
 
 url, schema, prefix = sys.argv[1:]
 kind = type(dialect_for(parse_url(url)))

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select, update
 
 from agentstore import Store, migrations
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.models.tables import tables
+from agentstore.database import open_engine, parse_url
 from agentstore.moving import transcripts
+from agentstore.schema import tables
 from agentstore.settings import Settings
 
 KEY = "agentstore.transcript"

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import inspect, text
 
 from agentstore import migrations
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.models.tables import tables
+from agentstore.database import open_engine, parse_url
+from agentstore.schema import tables
 from agentstore.settings import Settings
 from tests.migrations.support import alembic, described, run_sql
 

@@ -9,8 +9,8 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
 from agentstore import Store, errors, migrations, schema
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.models.tables import Names
+from agentstore.database import open_engine, parse_url
+from agentstore.schema import Names
 from agentstore.settings import Settings
 from tests.migrations.support import agentstore, alembic, as_stored, names_on, run_sql
 from tests.migrations.test_refusals import command_of, refusal

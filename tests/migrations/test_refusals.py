@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import make_url, text
 
 from agentstore import AsyncStore, Store, errors, migrations
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.models.tables import PLAIN, Names
+from agentstore.database import open_engine, parse_url
+from agentstore.schema import PLAIN, Names
 from agentstore.settings import Settings
 from agentstore.testing import BlockingStore
 from tests.migrations.support import agentstore, alembic, as_stored, names_on, run_sql

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, errors, migrations
-from agentstore.models.tables import tables
+from agentstore.schema import tables
 from tests.migrations.support import (
     alembic,
     as_stored,

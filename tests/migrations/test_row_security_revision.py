@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, migrations
-from agentstore.database.isolation import grant_statements
+from agentstore.database import grant_statements
 from tests.migrations.support import LATER_COLUMNS, LATER_TABLES, as_stored, fill, rows_of, run_sql
 
 POLICIES = (

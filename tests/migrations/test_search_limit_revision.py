@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import text
 
 from agentstore import Store, migrations
-from agentstore.database.engine import open_engine, parse_url
+from agentstore.database import open_engine, parse_url
 from agentstore.settings import Settings
-from agentstore.values.text.manners import MOST_CHARACTERS
+from agentstore.values.tokens import MOST_CHARACTERS
 from tests.migrations.support import run_sql
 
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import inspect
 
 from agentstore import Store, migrations
-from agentstore.database.engine import open_engine, parse_url
+from agentstore.database import open_engine, parse_url
 from agentstore.settings import Settings
 from tests.migrations.support import alembic, as_stored, rows_of, run_sql
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentstore import migrations
-from agentstore.repositories.search import waiting
+from agentstore.repositories import search
 from tests.migrations.support import rows_of, run_sql
 from tests.migrations.test_search_limit_revision import opened, prefix_of, scalar
 
@@ -59,7 +59,7 @@ def test_how_many_characters_count_stays_and_what_is_unknown_stays_unknown(
 
 
 def test_a_large_database_is_searched_before_it_is_indexed_again(databases, monkeypatch):
-    monkeypatch.setattr(waiting, "MOST_PENDING", 3)
+    monkeypatch.setattr(search, "MOST_PENDING", 3)
     url, names = filled(databases)
     migrations.downgrade(url, revision="0012", names=names)
     migrations.upgrade(url, names=names)

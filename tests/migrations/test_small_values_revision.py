@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentstore import Store, migrations
-from agentstore.records.checkpoints import Items
+from agentstore.records.work import Items
 from tests.migrations.support import names_on, rows_of, run_sql
 
 VALUES = {

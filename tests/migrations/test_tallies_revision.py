@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentstore import Store, migrations
-from agentstore.models.tables import tables
 from agentstore.repositories.upkeep.consistency import wrong_tallies
+from agentstore.schema import tables
 from tests.migrations.support import alembic, run_sql
 
 

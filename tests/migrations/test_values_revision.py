@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import MetaData, Table, insert
 
 from agentstore import Store, doctor, migrations
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.records.checkpoints import Items
+from agentstore.database import open_engine, parse_url
+from agentstore.records.work import Items
 from agentstore.settings import Settings
 from tests.migrations.support import alembic, as_stored, rows_of
 from tests.strategies import exact

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentstore import Store
-from agentstore.testing.blocking import REPOSITORIES
+from agentstore.testing import REPOSITORIES
 from docs import site_pages
 
 pytestmark = [pytest.mark.packaging, pytest.mark.long]

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, migrations
-from agentstore.models.tables import PLAIN, Names
-from agentstore.moving import copying as transfer
+from agentstore.moving import copying
+from agentstore.schema import PLAIN, Names
 from tests.migrations.support import as_stored, described, names_on, rows_of
 from tests.programs.copying import populate
 
@@ -45,8 +45,8 @@ def filled(new: Callable[..., str], engine: str, names: Names = PLAIN) -> str:
     return new(engine, like=url)
 
 
-def copy(source: str, target: str, names: Names = PLAIN, **options: Any) -> transfer.CopyReport:
-    return transfer.copy(
+def copy(source: str, target: str, names: Names = PLAIN, **options: Any) -> copying.CopyReport:
+    return copying.copy(
         source,
         target,
         source_names=names_on(source, names),
@@ -64,7 +64,7 @@ def dump(url: str, names: Names = PLAIN) -> dict[str, list[str]]:
     }
 
 
-def digests(report: transfer.CopyReport) -> dict[str, tuple[int, str]]:
+def digests(report: copying.CopyReport) -> dict[str, tuple[int, str]]:
     return {table.name: (table.target_rows, table.target_digest) for table in report.tables}
 
 
@@ -110,7 +110,7 @@ class Stop(Exception):
 
 
 def stop_at(source: str, target: str, step: str, subject: str, **options: Any) -> None:
-    def stop(progress: transfer.Progress) -> None:
+    def stop(progress: copying.Progress) -> None:
         if (progress.step, progress.subject) == (step, subject):
             raise Stop
 

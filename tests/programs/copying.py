@@ -20,8 +20,8 @@ from typing import Any
 
 from agentstore import Store
 from agentstore.errors import AgentStoreError
-from agentstore.models.tables import PLAIN, Names
-from agentstore.moving import copying as transfer
+from agentstore.moving import copying
+from agentstore.schema import PLAIN, Names
 from benchmarks.memory import peak
 
 
@@ -181,7 +181,7 @@ def _copy(order: dict[str, Any]) -> None:
         say(ready=True)
         return wanted is not None and Path(wanted).exists()
 
-    report = transfer.copy(
+    report = copying.copy(
         order["source"],
         order["target"],
         source_names=_names(order["source_names"]),

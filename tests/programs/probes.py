@@ -12,8 +12,7 @@ import psycopg
 from sqlalchemy import Engine, event, make_url
 
 from agentstore import AsyncStore, Store
-from agentstore.execution.async_runners import GreenletRunner
-from agentstore.execution.thread_runner import ThreadRunner
+from agentstore.execution.async_runners import GreenletRunner, ThreadRunner
 from agentstore.execution.writer import Writer
 from agentstore.testing import BlockingStore
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from agentstore import Store
 from agentstore.errors import LeaseLost
-from agentstore.worker import Backoff, Job, Worker
+from agentstore.values.validation import Backoff
+from agentstore.worker import Job, Worker
 
 
 def say(*what: Any) -> None:

@@ -10,7 +10,7 @@ from rich.segment import Segment
 from textual.widgets import Input
 
 from agentstore import AsyncStore
-from agentstore.cli.times import instant
+from agentstore.cli.output import instant
 from agentstore.tui.application import Browser, Wish
 
 _PATIENCE = 500

@@ -11,10 +11,10 @@ from rich.cells import cell_len
 
 from agentstore import Store
 from agentstore.errors import DatabaseBusy
-from agentstore.tui import conversation, screens, sessions
+from agentstore.tui import application, conversation, screens
 from agentstore.tui.application import Wish
 from agentstore.tui.conversation import ConversationScreen
-from agentstore.tui.entries import PAGE
+from agentstore.tui.lists import PAGE
 from tests.tui.made import HOSTILE, make
 from tests.tui.pilots import browsing
 
@@ -93,7 +93,7 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
         assert "escapes" not in narrowed
         assert "Weather" in narrowed.splitlines()[2]
         assert re.search(r" 2 +912 +0\.50  ", narrowed.splitlines()[2])
-        monkeypatch.setattr(sessions, "_ADDED_UP", 1)
+        monkeypatch.setattr(application, "_ADDED_UP", 1)
         assert re.search(r" 2 +912\+ +0\.50\+  ", (await hand.press("r")).splitlines()[2])
         monkeypatch.undo()
         await hand.press("f")
@@ -324,7 +324,7 @@ async def test_a_user_s_browser_shows_that_user_s_data_alone(url, monkeypatch):
 async def test_rows_held_do_not_grow_while_one_pages_through_a_long_conversation(
     engine_url, monkeypatch
 ):
-    monkeypatch.setattr("agentstore.tui.stretches.MOST", 100)
+    monkeypatch.setattr("agentstore.tui.lists.MOST", 100)
     with Store(engine_url) as writer:
         writer.sessions.create(id="long")
         writer.messages.save_many("long", _said(f"message {n} ends" for n in range(1, 401)))

@@ -17,12 +17,18 @@ from rich.cells import cell_len
 from agentstore import AsyncStore, Store
 from agentstore.errors import InvalidInput
 from agentstore.records import CountedBranch
-from agentstore.tui import stretches
-from agentstore.tui.drawing import markdown_lines
-from agentstore.tui.entries import PAGE, BranchEntries, NextTo
-from agentstore.tui.filters import search_filters, session_filters
-from agentstore.tui.stretches import Stretch
-from agentstore.tui.trees import branch_line, in_tree_order
+from agentstore.tui import lists
+from agentstore.tui.lists import (
+    PAGE,
+    BranchEntries,
+    NextTo,
+    Stretch,
+    branch_line,
+    in_tree_order,
+    markdown_lines,
+    search_filters,
+    session_filters,
+)
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +38,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 def test_a_branch_is_read_both_ways_from_any_place_and_little_of_it_is_held(
     engine_url, elsewhere, monkeypatch
 ):
-    monkeypatch.setattr(stretches, "MOST", 100)
+    monkeypatch.setattr(lists, "MOST", 100)
 
     def say(store, count):
         texts = [{"role": "user", "content": "x"}] * min(count, 900)
@@ -132,7 +138,7 @@ def test_markdown_that_cannot_be_drawn_is_text(monkeypatch):
     def stumble(*_):
         raise IndexError
 
-    monkeypatch.setattr("agentstore.tui.markdowns.PlainMarkdown", stumble)
+    monkeypatch.setattr("agentstore.tui.lists.PlainMarkdown", stumble)
     assert [line.text.strip() for line in markdown_lines("# *x*\x1b", 20)] == ["# *x*\\x1b"]
 
 

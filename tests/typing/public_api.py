@@ -65,15 +65,14 @@ from agentstore import (
     migrations,
     models,
 )
+from agentstore.aio import AsyncTransaction
 from agentstore.doctor import examine
-from agentstore.models.tables import Names
-from agentstore.records.words import MessageStatus, Role, SessionStatus, TaskStatus
-from agentstore.repositories.messages.drafts import NewMessage
-from agentstore.schema import attach
-from agentstore.stores.aio import AsyncTransaction
-from agentstore.stores.alerts import Thresholds, check_sizes
-from agentstore.stores.store import Transaction
-from agentstore.values.states import ROLES, SESSION_STATUSES
+from agentstore.health import Thresholds, check_sizes
+from agentstore.records.base import MessageStatus, Role, SessionStatus, TaskStatus
+from agentstore.repositories.messages.append import NewMessage
+from agentstore.schema import Names, attach
+from agentstore.transactions import Transaction
+from agentstore.values.validation import ROLES, SESSION_STATUSES
 
 
 def joined(store: Store, connection: Connection, session: Session) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import AsyncStore
 from agentstore.errors import AgentStoreError, DatabaseBusy, NotFound, TransactionMisuse
-from agentstore.execution.thread_runner import ThreadRunner
+from agentstore.execution.async_runners import ThreadRunner
 from tests.conftest import FULL, VERSIONS, Servers
 from tests.programs.probes import checked_out, connect, engine_of, spin
 

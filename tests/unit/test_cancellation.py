@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agentstore.execution.cancellation import OwnTask, finished
+from agentstore.execution.unit import OwnTask, finished
 
 
 async def slow() -> str:

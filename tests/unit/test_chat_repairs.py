@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from agentstore.values.chat.formats import said_in
-from agentstore.values.chat.repairs import INTERRUPTED, part_of, plan, stubs
+from agentstore.values.chat import INTERRUPTED, part_of, plan, said_in, stubs
 from tests.chats import (
     FORMATS,
     REASONING,

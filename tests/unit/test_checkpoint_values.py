@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidJson, UnsoundRow
-from agentstore.records.checkpoints import Items
-from agentstore.repositories.checkpoints import pending
+from agentstore.records.work import Items
+from agentstore.repositories.checkpoints import puts
 from agentstore.repositories.checkpoints.values import (
     ALIKE,
     LARGEST_PIECE,
@@ -416,15 +416,15 @@ def test_bytes_that_are_not_what_was_stored_are_told():
 
 @given(st.binary(max_size=2000) | texts().map(lambda text: text * 50) | json_values())
 def test_a_pending_write_is_written_and_read(value):
-    assert pending.decode(*pending.encode(value)) == value
+    assert puts.decode(*puts.encode(value)) == value
 
 
 def test_what_is_large_of_pending_writes_is_compressed_where_that_gains_something():
-    assert pending.encode("a" * 1000)[1] == "zlib"
-    assert pending.encode("a" * 100)[1] == "raw"
+    assert puts.encode("a" * 1000)[1] == "zlib"
+    assert puts.encode("a" * 100)[1] == "raw"
     noise = bytes(range(256))
-    assert pending.encode(noise) == ("bytes", "raw", noise)
-    assert len(pending.encode(b"a" * 10_000)[2]) < 100
+    assert puts.encode(noise) == ("bytes", "raw", noise)
+    assert len(puts.encode(b"a" * 10_000)[2]) < 100
 
 
 def test_the_digest_is_the_same_in_every_process():

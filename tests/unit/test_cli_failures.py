@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentstore import Store, cli
-from agentstore.cli import app
-from agentstore.cli import sessions as sessions_command
+from agentstore.cli import app, conversations
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
@@ -120,7 +119,7 @@ NOT_THERE = {
 def test_what_is_not_there_exits_with_1_and_names_commands_and_no_methods(
     run, talk, monkeypatch, arguments, words
 ):
-    monkeypatch.setattr("agentstore.cli.browse.is_terminal", lambda: True)
+    monkeypatch.setattr("agentstore.cli.ui.is_terminal", lambda: True)
     assert run(*arguments, code=1) == f"error: {words}\n"
 
 
@@ -135,7 +134,7 @@ def test_a_bug_is_one_line_too_which_quotes_nothing_and_exits_with_70(run, monke
     def broken(*_):
         raise KeyError("hunter2")
 
-    monkeypatch.setattr(sessions_command, "_pages", broken)
+    monkeypatch.setattr(conversations, "_pages", broken)
     said = run("ls", code=70)
     assert said.count("\n") == 1
     assert "This is a bug in agentstore (KeyError)" in said
@@ -165,7 +164,7 @@ def test_an_interrupt_exits_with_130(run, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sessions_command, "_pages", interrupted)
+    monkeypatch.setattr(conversations, "_pages", interrupted)
     assert run("ls", code=130) == ""
 
 
@@ -454,7 +453,7 @@ def test_the_page_about_the_command_line_shows_every_command():
 
 def test_browsing_says_what_it_needs(run, lacking, monkeypatch):
     assert "browse needs a terminal. Elsewhere use ls, show" in run("browse", code=1)
-    monkeypatch.setattr("agentstore.cli.browse.is_terminal", lambda: True)
+    monkeypatch.setattr("agentstore.cli.ui.is_terminal", lambda: True)
     lacking("agentstore.tui", "textual")
     assert "Run: pip install 'agentstore-db[tui]'" in run("browse", code=1)
     assert "needs a session" in run("browse", "--follow", "--user", "alice", code=2)

@@ -12,9 +12,9 @@ import pytest
 from rich.cells import cell_len
 
 from agentstore import Store, migrations
-from agentstore.cli import app, output, probing, revisions, times
+from agentstore.cli import app, operations, output
 from agentstore.errors import DatabaseUnreachable, InvalidInput
-from agentstore.values.states import SESSION_STATUSES, TASK_STATUSES
+from agentstore.values.validation import SESSION_STATUSES, TASK_STATUSES
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
 
@@ -119,20 +119,20 @@ def test_a_url_in_advice_can_be_pasted_into_a_shell(run, tmp_path):
 
 def test_a_time_may_be_an_age_and_an_age_a_time_wherever_one_is_asked_for():
     now = datetime.now(UTC)
-    assert times.instant("2026-03-01") == datetime(2026, 3, 1, tzinfo=UTC)
-    assert times.instant("2026-03-01T12:30+01:00") == datetime(2026, 3, 1, 11, 30, tzinfo=UTC)
-    assert timedelta(days=7) <= now - times.instant("7d") + timedelta(minutes=1)
-    assert times.age("1d12h") == timedelta(hours=36)
-    assert times.age("2000-01-01") > timedelta(days=9_000)
-    assert [times.seconds(each) for each in ("60", "0.5", "1m", 2.0)] == [60, 0.5, 60, 2]
+    assert output.instant("2026-03-01") == datetime(2026, 3, 1, tzinfo=UTC)
+    assert output.instant("2026-03-01T12:30+01:00") == datetime(2026, 3, 1, 11, 30, tzinfo=UTC)
+    assert timedelta(days=7) <= now - output.instant("7d") + timedelta(minutes=1)
+    assert output.age("1d12h") == timedelta(hours=36)
+    assert output.age("2000-01-01") > timedelta(days=9_000)
+    assert [output.seconds(each) for each in ("60", "0.5", "1m", 2.0)] == [60, 0.5, 60, 2]
     for broken in ("soon", "30", "0001-01-01T00:00+14:00", "9999999999w"):
-        for read in (times.instant, times.age):
+        for read in (output.instant, output.age):
             with pytest.raises(InvalidInput, match=r"like 30d or 1d12h|1,000 years"):
                 read(broken)
     with pytest.raises(InvalidInput, match="in the past"):
-        times.age("9999-01-01")
+        output.age("9999-01-01")
     with pytest.raises(InvalidInput, match="number of seconds"):
-        times.seconds("soon")
+        output.seconds("soon")
 
 
 def test_commands_take_times_in_all_their_forms(run, url):
@@ -185,7 +185,7 @@ def test_health_writes_nothing_and_says_in_one_line_what_is_wrong(run, tmp_path)
 
 def test_health_ends_in_time_when_nobody_answers(run, url, monkeypatch):
     never = threading.Event()
-    monkeypatch.setattr(probing, "_answer", lambda *_: never.wait(60))
+    monkeypatch.setattr(operations, "_answer", lambda *_: never.wait(60))
     said = run("health", "--timeout", "0.05", "--url", url, code=4).stdout
     never.set()
     assert said == "not ready: The database did not answer within 0.05 s.\n"
@@ -206,8 +206,8 @@ def test_an_upgrade_waits_for_a_server_that_does_not_answer_yet(run, monkeypatch
             raise failures.pop()
         return migrations.HEAD
 
-    monkeypatch.setattr(revisions.migrations, "upgrade", upgrade)
-    monkeypatch.setattr(revisions, "_PAUSE", 0)
+    monkeypatch.setattr(operations.migrations, "upgrade", upgrade)
+    monkeypatch.setattr(operations, "_PAUSE", 0)
     done = run("upgrade", "--wait", "1m")
     assert done.stderr == "waiting up to 60 s for the database: It starts.\n"
     assert "is at revision" in done.stdout

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from agentstore import Store
-from agentstore.cli import health
-from agentstore.records.findings import Finding, Severity
-from agentstore.stores.alerts import parse_bytes
+from agentstore.cli import operations
+from agentstore.health import parse_bytes
+from agentstore.records.upkeep import Finding, Severity
 
 
 def fill(url):
@@ -66,7 +66,7 @@ def test_what_is_called_like_a_row_makes_none(told, url):
 
 def test_a_finding_is_one_line_whatever_it_is_about(capsys):
     told = f"{EVIL}\n0 errors, 0 warnings."
-    health.print_finding(Finding(Severity.ERROR, "rows", told, "s" * 99, f"DROP {EVIL}  x"))
+    operations.print_finding(Finding(Severity.ERROR, "rows", told, "s" * 99, f"DROP {EVIL}  x"))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("error: rows: eve alice 1,000,000")

@@ -8,7 +8,7 @@ import pytest
 
 from agentstore import Store
 from agentstore.errors import DatabaseBusy, InvalidInput
-from agentstore.repositories.upkeep import erasing
+from agentstore.repositories.upkeep import deletion
 from agentstore.retention import RetentionPolicy, duration, read_policy
 
 DAY = timedelta(days=1)
@@ -115,8 +115,8 @@ def test_erase_user_goes_on_with_what_was_interrupted(run, filled, monkeypatch):
     with Store(filled) as store:
         sessions = store.sessions.count(user_id="alice")
         with monkeypatch.context() as patched, pytest.raises(DatabaseBusy):
-            patched.setattr(erasing, "ROWS", 1)
-            patched.setattr(erasing, "delete_some", broken)
+            patched.setattr(deletion, "ROWS", 1)
+            patched.setattr(deletion, "delete_some", broken)
             store.users.delete("alice")
         assert store.users.find("alice") is None
     receipt = json.loads(run("erase-user", "alice", "--yes", "--json", "--url", filled).stdout)
@@ -144,7 +144,7 @@ def test_the_receipt_comes_even_if_the_index_cannot_be_made_anew(
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("agentstore.repositories.search.search._reset", fail)
+    monkeypatch.setattr("agentstore.repositories.search._reset", fail)
     with Store(filled) as store:
         store.users.create("Bob", id="bob")
     erase = ("erase-user", "--yes", "--reindex", "--url", filled)

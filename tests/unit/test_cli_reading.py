@@ -12,8 +12,7 @@ from rich.cells import cell_len
 
 from agentstore import Store, migrations
 from agentstore.cli import conversations, output
-from agentstore.cli import sessions as sessions_command
-from agentstore.values.text.terminal import age, brief, money
+from agentstore.values.snippets import age_of, brief, money
 
 TITLES = ["北京天气怎么样？🌦 今天适合出门吗", "👨‍👩‍👧 Family 🇨🇳 trip", "[bold]x[/bold]\n\t!"]
 TITLES += ["y" * 99, None]
@@ -75,7 +74,7 @@ def test_an_id_from_the_list_is_enough_for_every_command_that_takes_one(run, sto
         document = json.loads(run("show", id, "--json"))
         assert document["id"] in made
         assert document["id"].startswith(id)
-    whole = sessions_command.short_ids(store, [*made, chosen])
+    whole = conversations.short_ids(store, [*made, chosen])
     assert whole[chosen] == chosen
     for command in (("tail", short[5]), ("usage", "--session", short[5])):
         run(*command)
@@ -87,8 +86,8 @@ def test_ids_of_the_same_millisecond_are_shown_further(store):
     near = "0198c3d2-5a7e-7d00-8000-000000000000"
     for id in (*alike, near):
         store.sessions.create(id=id)
-    assert sessions_command.short_ids(store, [near]) == {near: near[:16]}
-    assert sessions_command.short_ids(store, alike) == {id: id for id in alike}
+    assert conversations.short_ids(store, [near]) == {near: near[:16]}
+    assert conversations.short_ids(store, alike) == {id: id for id in alike}
 
 
 def test_what_several_ids_begin_with_is_refused_with_their_names(run, store):
@@ -127,13 +126,13 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
 def test_all_sessions_come_page_by_page_as_one_table(run, store, monkeypatch):
     store.run(lambda tx: [tx.sessions.create(title=f"title {n}") for n in range(450)])
     taken = []
-    real = sessions_command._print_rows
+    real = conversations._print_rows
 
     def counted(sessions, *arguments, **options):
         taken.append(len(sessions))
         return real(sessions, *arguments, **options)
 
-    monkeypatch.setattr(sessions_command, "_print_rows", counted)
+    monkeypatch.setattr(conversations, "_print_rows", counted)
     printed = run("ls", "--all").splitlines()
     assert taken == [200, 200, 50]
     assert len(printed) == 451
@@ -504,7 +503,7 @@ def test_ages_money_and_bars_are_written_for_people():
         (86_400 * 90 + 9, "3 mo"),
         (86_400 * 800, "2 y"),
     ):
-        assert age(now - timedelta(seconds=seconds)) == written
+        assert age_of(now - timedelta(seconds=seconds)) == written
     for amount, written in (
         ("0", "0.00"),
         ("1234.5", "1,234.50"),

@@ -7,7 +7,7 @@ import pytest
 
 from agentstore import Store, doctor, migrations
 from agentstore.errors import DatabaseFull
-from agentstore.records.findings import Severity
+from agentstore.records.upkeep import Severity
 from tests.conftest import INSTALLATIONS
 
 
@@ -105,7 +105,7 @@ def test_what_was_restored_is_told_though_the_search_index_cannot_be_made(
     def fail(*_):
         raise DatabaseFull("The disk is full.")
 
-    monkeypatch.setattr("agentstore.repositories.search.search._reset", fail)
+    monkeypatch.setattr("agentstore.repositories.search._reset", fail)
     done = run("restore", "monday.db", empty_url, *options)
     assert "search index was not made: The disk is full." in done.stderr
     assert "agentstore reindex --url" in done.stderr

@@ -8,8 +8,8 @@ import stat
 import pytest
 
 from agentstore import Store
-from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import transcripts
+from agentstore.schema import PLAIN, tables
 from agentstore.values.types import Document
 from tests.programs.scripts import run_script
 

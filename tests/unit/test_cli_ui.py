@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from agentstore import Store
 from agentstore.cli import ui
-from agentstore.explorer.access import WithPassword, WithToken
+from agentstore.explorer.application import WithPassword, WithToken
 
 HERE = "http://127.0.0.1:7717"
 PAGES = PlainTextResponse("pages")

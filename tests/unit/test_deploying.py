@@ -105,7 +105,7 @@ def test_the_package_is_built_from_the_files_of_the_image(tmp_path):
     subprocess.run(build, cwd=source, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"agentstore/cli/probing.py", "agentstore/_alembic/env.py"} <= set(names)
+    assert {"agentstore/cli/operations.py", "agentstore/_alembic/env.py"} <= set(names)
 
 
 def test_the_service_saves_reads_and_says_how_it_is(tmp_path):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, insert
 
 from agentstore.engines.base.moving import TableDigest
-from agentstore.models.tables import PLAIN
-from agentstore.moving.copying.ends import End
+from agentstore.moving.copy_ends import End
+from agentstore.schema import PLAIN
 from tests.conftest import VERSIONS
 from tests.strategies import json_values, texts
 

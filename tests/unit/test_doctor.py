@@ -13,10 +13,10 @@ from sqlalchemy import create_engine, make_url, text
 
 from agentstore import Store, migrations
 from agentstore.doctor import examine, mend
-from agentstore.engines.postgresql.server_checks import findings_about
-from agentstore.engines.sqlite.file_checks import has_wal_reset_bug
+from agentstore.engines.postgresql.checks import findings_about
+from agentstore.engines.sqlite.checks import has_wal_reset_bug
 from agentstore.errors import DatabaseUnreachable, SchemaError
-from agentstore.records.findings import Severity, exit_code
+from agentstore.records.upkeep import Severity, exit_code
 from tests.conftest import FULL, VERSIONS
 
 OF_THE_MACHINE = {"engine", "permissions", "disk", "settings", "connections"}
@@ -359,7 +359,7 @@ def test_rows_that_refer_to_nothing_are_found(file):
 
 
 def test_much_free_space_in_the_file_is_told(file, monkeypatch):
-    monkeypatch.setattr("agentstore.engines.sqlite.file_checks._MUCH_FREE", 1000)
+    monkeypatch.setattr("agentstore.engines.sqlite.checks._MUCH_FREE", 1000)
     assert not any(finding.check == "bloat" for finding in everything(file))
     with Store(f"sqlite:///{file}") as store:
         store.sessions.delete(store.sessions.list().items[0].id)
@@ -368,7 +368,7 @@ def test_much_free_space_in_the_file_is_told(file, monkeypatch):
 
 
 def test_a_large_log_is_told(file, monkeypatch):
-    monkeypatch.setattr("agentstore.engines.sqlite.file_checks._LARGE_LOG", 1000)
+    monkeypatch.setattr("agentstore.engines.sqlite.checks._LARGE_LOG", 1000)
     with Store(f"sqlite:///{file}") as store:
         store.sessions.create()
         assert any(finding.check == "log" for finding in everything(file))

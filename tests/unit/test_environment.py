@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentstore import AsyncStore, Store, doctor, migrations
-from agentstore.database.engine import parse_url
+from agentstore.database import parse_url
 from agentstore.errors import DatabaseReadOnly, InvalidInput, UnsupportedUrl
 from agentstore.settings import Settings, settings_for, variable
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentstore.explorer.pages.search import marked
-from agentstore.explorer.web import branch_tree, differences, plots, texts, words
-from agentstore.explorer.web.side_by_side import shared_by, side_by_side
+from agentstore.explorer import cards, differences, rendering
+from agentstore.explorer.differences import shared_by, side_by_side
+from agentstore.explorer.pages import marked
 from agentstore.records import CountedBranch, Page
-from agentstore.records.checkpoints import Items
+from agentstore.records.work import Items
 from tests.strategies import json_values
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -46,7 +46,7 @@ def drawn(markup: Any) -> ElementTree.Element:
 
 
 def laid_out(*branches: CountedBranch) -> list[tuple[str, int, int | None]]:
-    return [(p.branch.name, p.lane, p.from_row) for p in branch_tree.places(branches)]
+    return [(p.branch.name, p.lane, p.from_row) for p in cards.places(branches)]
 
 
 # --- The tree of branches ----------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_a_branch_whose_parent_is_gone_stands_where_the_main_line_does():
 def test_a_chain_of_a_thousand_forks_is_laid_out_within_a_few_lanes():
     chain = [branch(0, "b0"), *(branch(n, f"b{n}", f"b{n - 1}", fork=n) for n in range(1, 1000))]
 
-    rows = branch_tree.places(chain)
+    rows = cards.places(chain)
 
     assert [place.branch.number for place in rows] == list(range(1000))
     assert max(place.lane for place in rows) == 11
@@ -81,7 +81,7 @@ def test_a_chain_of_a_thousand_forks_is_laid_out_within_a_few_lanes():
 def test_a_tree_says_what_it_is_links_each_branch_and_marks_where_one_is():
     tree = [branch(0, "main"), branch(1, "a b/ç", "main", fork=1)]
 
-    svg = drawn(branch_tree.draw(tree, lambda name: f"/x?branch={len(name)}", shown="a b/ç"))
+    svg = drawn(cards.draw(tree, lambda name: f"/x?branch={len(name)}", shown="a b/ç"))
 
     assert svg.get("aria-label") == "Tree of 2 branches"
     links = svg.findall("a")
@@ -94,15 +94,15 @@ def test_a_tree_says_what_it_is_links_each_branch_and_marks_where_one_is():
 def test_what_is_too_much_to_draw_is_said():
     many = [branch(0, "main"), *(branch(n, f"b{n}", "main", fork=n) for n in range(1, 500))]
 
-    svg = drawn(branch_tree.draw(many, str))
+    svg = drawn(cards.draw(many, str))
 
-    assert len(svg.findall("a")) == branch_tree.MOST_BRANCHES
+    assert len(svg.findall("a")) == cards.MOST_BRANCHES
     assert svg.get("aria-label") == "Tree of 500 branches, 300 of them not drawn"
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "x" * 10_000, "名" * 300, "{0}{}%s"])
 def test_a_name_is_only_text_however_it_is_made(name: str):
-    svg = drawn(branch_tree.draw([branch(0, name), branch(1, "b", name)], lambda _: HOSTILE))
+    svg = drawn(cards.draw([branch(0, name), branch(1, "b", name)], lambda _: HOSTILE))
 
     assert {each.tag for each in svg.iter()} == {
         "svg", "path", "a", "title", "circle", "text", "tspan",
@@ -115,7 +115,7 @@ def test_a_name_is_only_text_however_it_is_made(name: str):
 
 @given(st.floats(min_value=1e-9, max_value=1e18))
 def test_an_axis_has_a_few_round_numbers_up_to_the_highest_value(highest: float):
-    ticks = plots.axis(highest)
+    ticks = rendering.axis(highest)
 
     assert ticks[0] == 0
     assert ticks[-1] >= highest * 0.999999
@@ -126,12 +126,12 @@ def test_an_axis_has_a_few_round_numbers_up_to_the_highest_value(highest: float)
 
 def test_columns_are_as_high_as_their_values_and_stacked():
     values = [
-        plots.Column("Mon", (100.0, 300.0), "Monday: 400"),
-        plots.Column("Tue", (0.0, 0.0), "Tuesday: 0"),
-        plots.Column("Wed", (200.0, 0.0), "Wednesday: 200"),
+        rendering.Column("Mon", (100.0, 300.0), "Monday: 400"),
+        rendering.Column("Tue", (0.0, 0.0), "Tuesday: 0"),
+        rendering.Column("Wed", (200.0, 0.0), "Wednesday: 200"),
     ]
 
-    svg = drawn(plots.columns("Tokens", values, "{:.0f}".format))
+    svg = drawn(rendering.columns("Tokens", values, "{:.0f}".format))
 
     heights = [[float(r.get("height") or 0) for r in g.findall("rect")] for g in svg.findall("g")]
     assert [len(each) for each in heights] == [2, 0, 1]
@@ -144,9 +144,9 @@ def test_columns_are_as_high_as_their_values_and_stacked():
 
 @pytest.mark.parametrize("days", [0, 1, 31, 366])
 def test_any_number_of_columns_has_room_and_a_few_labels_the_last_among_them(days: int):
-    values = [plots.Column(f"d{n}", (float(n),), HOSTILE) for n in range(days)]
+    values = [rendering.Column(f"d{n}", (float(n),), HOSTILE) for n in range(days)]
 
-    svg = drawn(plots.columns(HOSTILE, values, str))
+    svg = drawn(rendering.columns(HOSTILE, values, str))
 
     labels = [text.text for text in svg.findall("text[@class='label dim']")]
     assert len(labels) <= 6
@@ -157,20 +157,20 @@ def test_any_number_of_columns_has_room_and_a_few_labels_the_last_among_them(day
 
 
 def test_a_bar_is_as_long_as_its_part_of_the_most_and_nothing_is_no_bar():
-    halves = drawn(plots.bar(50, 100, parts=(20,))).findall("rect")
+    halves = drawn(rendering.bar(50, 100, parts=(20,))).findall("rect")
 
     assert [(r.get("x"), r.get("width")) for r in halves] == [("0", "20"), ("20", "30")]
-    assert plots.bar(0, 100) == plots.bar(0, 0) == ""
-    assert 'width="1"' in plots.bar(1, 10**9), "what there is can be seen"
+    assert rendering.bar(0, 100) == rendering.bar(0, 0) == ""
+    assert 'width="1"' in rendering.bar(1, 10**9), "what there is can be seen"
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e12), max_size=20))
 @example([5e-324])
 def test_no_drawing_has_a_style_of_its_own(heights: list[float]):
     pictures = [
-        plots.columns("t", [plots.Column("x", (h,), "x") for h in heights], str),
-        *(plots.bar(h, 7.0) for h in heights),
-        branch_tree.draw([branch(0, "main"), branch(1, "b", "main")], str),
+        rendering.columns("t", [rendering.Column("x", (h,), "x") for h in heights], str),
+        *(rendering.bar(h, 7.0) for h in heights),
+        cards.draw([branch(0, "main"), branch(1, "b", "main")], str),
     ]
 
     assert not any("style" in str(each) for each in pictures)
@@ -353,15 +353,15 @@ def test_branches_share_what_came_before_the_first_of_the_forks_between_them():
 
 
 def test_numbers_and_times_are_written_in_few_characters():
-    assert [*map(words.brief, (0, 0.05, 250, 1_200, 34_000_000, 2.5e13))] == [
+    assert [*map(rendering.brief, (0, 0.05, 250, 1_200, 34_000_000, 2.5e13))] == [
         "0", "0.05", "250", "1.2k", "34M", "25T",
     ]  # fmt: skip
-    assert [*map(words.weight, (0, 512, 3_400, 12_000_000))] == [
+    assert [*map(rendering.weight, (0, 512, 3_400, 12_000_000))] == [
         "0 bytes", "512 bytes", "3.4 kB", "12 MB",
     ]  # fmt: skip
     now = datetime.now(UTC)
     ahead = [now + timedelta(seconds=s) for s in (-1, 60.5, 600.5, 7_201, 200_000)]
-    assert [*map(words.ahead, ahead)] == ["over", "in 60 s", "in 10 min", "in 2 h", "in 2 d"]
+    assert [*map(rendering.ahead, ahead)] == ["over", "in 60 s", "in 10 min", "in 2 h", "in 2 d"]
 
 
 def test_nothing_of_a_snippet_is_markup_within_a_hit_or_around_it():
@@ -378,10 +378,10 @@ def test_nothing_of_a_snippet_is_markup_within_a_hit_or_around_it():
     ],
 )
 def test_strings_are_marked_also_where_json_is_cut(text: str, marked_up: str) -> None:
-    assert texts.pretty(text).replace("&#34;", '"') == marked_up
+    assert rendering.pretty(text).replace("&#34;", '"') == marked_up
 
 
 def test_json_that_is_cut_in_a_string_full_of_quotation_marks_is_marked_by_one_walk() -> None:
     cut = '"' + '\\"x' * 20_000
-    assert texts.pretty(cut) == f'<pre><span class="s">{cut}</span></pre>'
-    assert [match.span() for match in texts._STRING.finditer(cut)] == [(0, len(cut))]
+    assert rendering.pretty(cut) == f'<pre><span class="s">{cut}</span></pre>'
+    assert [match.span() for match in rendering._STRING.finditer(cut)] == [(0, len(cut))]

@@ -12,11 +12,17 @@ from typing import Any, ClassVar, Self
 import pytest
 
 from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseError, DatabaseFull
-from agentstore.execution.async_gatherer import AsyncGatherer
-from agentstore.execution.gatherers import MOST_GROUPS, Gatherer
-from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Body, GatheredCall
-from agentstore.execution.queued_writes import QueuedWrite
-from agentstore.execution.recovery import Trouble
+from agentstore.execution.gathering import (
+    LEFT_OUT,
+    MOST_GROUPS,
+    MOST_TOGETHER,
+    AsyncGatherer,
+    Body,
+    GatheredCall,
+    Gatherer,
+    QueuedWrite,
+)
+from agentstore.execution.unit import Trouble
 from tests.programs.probes import wait_until
 
 

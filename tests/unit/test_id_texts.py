@@ -13,11 +13,19 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agentstore.engines.base.moving import Kind
-from agentstore.engines.sqlite.stored import as_stored, know_ids, travels
+from agentstore.engines.sqlite.moving import as_stored, know_ids, travels
 from agentstore.errors import InvalidInput, UnsoundRow
-from agentstore.values.instants import from_micros, iso, to_micros
-from agentstore.values.own_ids import NOBODYS, OwnId, SoughtId, id_bytes, id_text
-from agentstore.values.types import UtcDateTime
+from agentstore.values.types import (
+    NOBODYS,
+    OwnId,
+    SoughtId,
+    UtcDateTime,
+    from_micros,
+    id_bytes,
+    id_text,
+    iso,
+    to_micros,
+)
 
 FILE, SERVER = sqlite.dialect(), postgresql.dialect()  # type: ignore[no-untyped-call]
 SOME_ID = "01900000-0000-7000-8000-00000000abcd"

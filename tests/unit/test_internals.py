@@ -1,7 +1,7 @@
 """What other packages do not promise to keep, and agentstore uses: it is there, and does that.
 
 When one of these fails after an upgrade, the release that the message names has changed a name.
-Change ``agentstore.values.internals``, or hold that package back.
+Change ``agentstore.values.types``, or hold that package back.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from agentstore.values import internals
+from agentstore.values import types
 from tests.conftest import on
 
 
@@ -39,7 +39,7 @@ def test_sqlalchemy_raises_its_own_error_for_one_of_the_driver(connection):
     sa.event.listen(connection.engine, "handle_error", heard.append)
     error = sqlite3.OperationalError("no such table: t")
     with pytest.raises(sa.exc.OperationalError, match="SELECT 1 FROM t") as raised:
-        internals.raise_as_sqlalchemy(connection, error, "SELECT 1 FROM t", cursor)
+        types.raise_as_sqlalchemy(connection, error, "SELECT 1 FROM t", cursor)
     assert raised.value.orig is error, release("sqlalchemy")
     assert [context.original_exception for context in heard] == [error], release("sqlalchemy")
 
@@ -49,20 +49,20 @@ def test_an_engine_with_options_has_the_listeners_of_the_one_behind_it(connectio
     tagged = engine.execution_options(one=1).execution_options(two=2)
     assert getattr(tagged, "_proxied", None) is not None, release("sqlalchemy")
     with tagged.connect() as through:
-        assert not internals.has_listeners(through)
+        assert not types.has_listeners(through)
         sa.event.listen(engine, "before_cursor_execute", lambda *_: None)
-        assert internals.has_listeners(through), release("sqlalchemy")
-    assert internals.has_listeners(connection), release("sqlalchemy")
+        assert types.has_listeners(through), release("sqlalchemy")
+    assert types.has_listeners(connection), release("sqlalchemy")
 
 
 def test_sqlalchemy_knows_who_chose_autocommit(connection):
     assert hasattr(sa.Connection, "_is_autocommit_isolation"), release("sqlalchemy")
-    assert not internals.is_in_autocommit(connection), release("sqlalchemy")
+    assert not types.is_in_autocommit(connection), release("sqlalchemy")
     connection.execution_options(isolation_level="AUTOCOMMIT")
-    assert internals.is_in_autocommit(connection), release("sqlalchemy")
+    assert types.is_in_autocommit(connection), release("sqlalchemy")
     engine = sa.create_engine("sqlite://", isolation_level="AUTOCOMMIT")
     with engine.connect() as opened:
-        assert internals.is_in_autocommit(opened), release("sqlalchemy")
+        assert types.is_in_autocommit(opened), release("sqlalchemy")
     engine.dispose()
 
 
@@ -70,7 +70,7 @@ def test_a_table_can_be_in_two_metadata():
     own, other = sa.MetaData(), sa.MetaData()
     parent = sa.Table("parent", own, sa.Column("id", sa.Text, primary_key=True), schema="s")
     assert hasattr(other, "_add_table"), release("sqlalchemy")
-    internals.add_table(other, parent)
+    types.add_table(other, parent)
     child = sa.Table("child", other, sa.Column("parent_id", sa.ForeignKey("s.parent.id")))
     assert other.tables["s.parent"] is parent, release("sqlalchemy")
     assert parent.metadata is own
@@ -81,7 +81,7 @@ def test_a_table_can_be_in_two_metadata():
 def test_sqlalchemy_marks_what_it_writes_into_a_text(connection):
     limit = sa.bindparam("limit", type_=sa.Integer, literal_execute=True)
     compiled = sa.select(sa.literal_column("1")).limit(limit).compile(connection.engine)
-    places = internals.places_to_write(compiled)
+    places = types.places_to_write(compiled)
     assert places.keys() == {"limit"}, release("sqlalchemy")
     assert places["limit"] in str(compiled), release("sqlalchemy")
 
@@ -90,14 +90,14 @@ def test_sqlalchemy_marks_what_it_writes_into_a_text(connection):
 def test_psycopg_numbers_its_statements_from_where_it_is_told(place):
     url = sa.make_url(place.url).set(drivername="postgresql")
     with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as own:
-        internals.number_statements_from(own, 4_711)
+        types.number_statements_from(own, 4_711)
         own.execute("SELECT 1", prepare=True)
         names = own.execute("SELECT name FROM pg_prepared_statements").fetchall()
     assert any("4711" in name for (name,) in names), release("psycopg")
 
 
 def test_another_psycopg_numbers_them_as_it_likes():
-    internals.number_statements_from(object(), int.from_bytes(os.urandom(6), "big"))
+    types.number_statements_from(object(), int.from_bytes(os.urandom(6), "big"))
 
 
 def test_aiosqlite_shows_the_connection_that_it_wraps():
@@ -106,7 +106,7 @@ def test_aiosqlite_shows_the_connection_that_it_wraps():
         async with engine.connect() as opened:
             wrapped = (await opened.get_raw_connection()).dbapi_connection
             assert isinstance(wrapped.driver_connection, aiosqlite.Connection)
-            found = internals.innermost(wrapped)
+            found = types.innermost(wrapped)
         await engine.dispose()
         return found
 
@@ -115,14 +115,14 @@ def test_aiosqlite_shows_the_connection_that_it_wraps():
 
 def test_a_connection_of_sqlite3_is_its_own(connection):
     plain = connection.connection.dbapi_connection
-    assert internals.innermost(plain) is plain
+    assert types.innermost(plain) is plain
 
 
 def test_python_takes_a_task_off_its_list():
     async def look():
         task = asyncio.ensure_future(asyncio.sleep(0, "done"))
         assert task in asyncio.all_tasks()
-        internals.unlist(task)
+        types.unlist(task)
         return task in asyncio.all_tasks(), await task
 
     listed, result = asyncio.run(look())

@@ -3,7 +3,7 @@
 from sqlalchemy import create_engine
 from sqlalchemy.pool import QueuePool
 
-from agentstore.engines.base.listening import is_heard_by, listen_once
+from agentstore.engines.base.dialect import is_heard_by, listen_once
 
 
 def an_engine():

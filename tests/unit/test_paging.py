@@ -11,8 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidCursor, InvalidInput, LimitOutOfRange
-from agentstore.values.paging import DEFAULT_LIMIT, LISTED_WITHIN, MAX_LIMIT, Cursors, check_limit
 from agentstore.values.types import MAX_INTEGER
+from agentstore.values.validation import (
+    DEFAULT_LIMIT,
+    LISTED_WITHIN,
+    MAX_LIMIT,
+    Cursors,
+    check_limit,
+)
 from tests.strategies import TRAPS, json_values
 
 whole_numbers = st.integers(LISTED_WITHIN - MAX_INTEGER, MAX_INTEGER)

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from agentstore import AsyncStore, Store, repositories
+from agentstore import AsyncStore, Store, aio, repositories, store, testing
+from agentstore.aio import AsyncRepositories, AsyncRepository
 from agentstore.engines.base.dialect import Mode
 from agentstore.records import DeletionReceipt, MessageRecord, Page, SearchHit
-from agentstore.repositories.base.operations import Operation, Repository
-from agentstore.repositories.scopes.table import scoped
-from agentstore.stores import aio, store
-from agentstore.stores.aio import AsyncRepositories, AsyncRepository
-from agentstore.stores.store import Repositories
-from agentstore.testing import blocking
+from agentstore.repositories.operations import Operation, Repository
+from agentstore.repositories.scopes import scoped
+from agentstore.transactions import Repositories
 
 
 class NoRunner:
@@ -57,7 +55,7 @@ def test_both_stores_have_the_same_repositories():
 
 
 def test_the_contract_suite_covers_every_repository():
-    assert sorted(blocking.REPOSITORIES) == NAMES
+    assert sorted(testing.REPOSITORIES) == NAMES
 
 
 def test_every_repository_that_there_is_belongs_to_a_store():

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, InvalidJson
-from agentstore.repositories.users.preferences import digest, digests, path_of
+from agentstore.repositories.users import digest, digests, path_of
 
 KEYS = st.sampled_from(["a", "b", "a.b", ""])
 # Few values, so that two preferences often agree.

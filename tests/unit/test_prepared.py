@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from agentstore import Store
-from agentstore.database.engine import open_engine, parse_url
-from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.database import open_engine, parse_url
+from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.settings import Settings
 
 

@@ -21,7 +21,7 @@ from agentstore import errors
 from agentstore.engines.base.dialect import EngineDialect, Failure, Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.engines.sqlite.dialect import SQLite
-from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, trouble
+from agentstore.execution.unit import HANDLED, Trouble, pause_before_retry, trouble
 
 POSTGRESQL, SQLITE = PostgreSQL(), SQLite()
 

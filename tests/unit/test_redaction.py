@@ -11,8 +11,7 @@ import time
 import pytest
 
 from agentstore.errors import InvalidInput, InvalidJson, SecretRefused
-from agentstore.values.redaction import REDACTED, Secrets
-from agentstore.values.secret_shapes import PREFIXES
+from agentstore.values.redaction import PREFIXES, REDACTED, Secrets
 
 SECRET = "hunter2-is-not-a-good-password"  # noqa: S105 - it is the one to be found
 

@@ -20,10 +20,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from agentstore import models
-from agentstore.models.tables import MAX_PREFIX, PLAIN, Names, Tables, tables
-from agentstore.schema.session_ids import SessionId
-from agentstore.values.own_ids import OwnId
-from agentstore.values.types import Bytes, Flag, Json, Nanos, Real, SafeText, UtcDateTime
+from agentstore.schema import MAX_PREFIX, PLAIN, Names, Tables, tables
+from agentstore.schema.conversations import SessionId
+from agentstore.values.types import Bytes, Flag, Json, Nanos, OwnId, Real, SafeText, UtcDateTime
 
 LONGEST = 63
 """Bytes of a name that PostgreSQL keeps."""

@@ -12,26 +12,31 @@ from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput
 from agentstore.settings import Settings
-from agentstore.values.text import manners, stems
-from agentstore.values.text.manners import Manner, manner_of
-from agentstore.values.text.readable import readable_text
-from agentstore.values.text.search_terms import (
+from agentstore.values import tokens as manners
+from agentstore.values import tokens as stems
+from agentstore.values.snippets import (
+    CLOSE,
+    LENGTH,
     MAX_CHARACTERS,
     MAX_INDEXED_TERMS,
     MAX_INDEXED_TOKENS,
+    OPEN,
     parse,
+    snippet,
 )
-from agentstore.values.text.segmentation import (
+from agentstore.values.tokens import (
     MAX_TOKEN,
     VERSION,
+    Manner,
     joined,
+    manner_of,
     normalized,
     position_map,
+    readable_text,
     spans,
+    stems_of,
     tokens,
 )
-from agentstore.values.text.snippets import CLOSE, LENGTH, OPEN, snippet
-from agentstore.values.text.stems import stems_of
 from tests.strategies import texts
 
 EXAMPLES = {

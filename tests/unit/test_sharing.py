@@ -8,10 +8,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from agentstore import InvalidInput, Store, migrations, models
-from agentstore.models.tables import Names, tables
-from agentstore.schema import METADATA, attach
-from agentstore.values.own_ids import OwnId
-from agentstore.values.types import SafeText
+from agentstore.schema import Names, attach, tables
+from agentstore.schema.base import METADATA
+from agentstore.values.types import OwnId, SafeText
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 from sqlalchemy.dialects.postgresql import psycopg
 
-from agentstore.engines.postgresql.checkpoints import putting
+from agentstore.engines.postgresql.append import putting
 from agentstore.engines.postgresql.dialect import PostgreSQL
-from agentstore.models.tables import tables
 from agentstore.repositories.checkpoints.threads import Unused, unchanged
+from agentstore.schema import tables
 
 KEPT = 4_096
 """Characters up to which psycopg keeps what it read of a statement."""

@@ -2,7 +2,7 @@ import pytest
 from sqlalchemy import CheckConstraint
 
 from agentstore import models
-from agentstore.values.states import (
+from agentstore.values.validation import (
     MESSAGE_STATUSES,
     ROLES,
     SESSION_STATUSES,

@@ -18,10 +18,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import DatabaseError, InvalidInput, NotFound
-from agentstore.execution.recovery import Trouble
 from agentstore.execution.runners import UnitRunner
+from agentstore.execution.unit import Trouble
 from agentstore.retention import RetentionPolicy
-from agentstore.testing.blocking import REPOSITORIES
+from agentstore.testing import REPOSITORIES
 
 PRIVATE = "what nobody else may read"
 
@@ -222,7 +222,7 @@ def test_nothing_is_logged_or_wrapped_unless_it_is_asked_for(place, caplog):
     with place.open() as store:
         store.sessions.create()
         if isinstance(store, Store):
-            assert type(store.sessions).__module__ == "agentstore.repositories.sessions.sessions"
+            assert type(store.sessions).__module__ == "agentstore.repositories.sessions"
             assert type(store.sessions).create is type(store.sessions).__dict__["create"]
     assert not caplog.records
 

@@ -11,7 +11,7 @@ from sqlalchemy import URL, create_engine, make_url
 
 from agentstore import AsyncStore, Store
 from agentstore.cli import main
-from agentstore.database.engine import parse_url, show_url
+from agentstore.database import parse_url, show_url
 from agentstore.errors import AgentStoreError, UnsupportedUrl
 
 SECRET = "hunter2Zq"  # noqa: S105 - nobody's

@@ -11,8 +11,8 @@ from agentstore import Store
 from agentstore.engines.base.dialect import Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.errors import ConnectionLost, DatabaseBusy
-from agentstore.execution.queued_writes import interrupted
-from agentstore.execution.recovery import trouble
+from agentstore.execution.gathering import interrupted
+from agentstore.execution.unit import trouble
 
 
 def test_a_file_locked_by_another_process_says_so_and_how_long_was_waited(tmp_path):

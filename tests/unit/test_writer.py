@@ -31,14 +31,13 @@ from agentstore.errors import (
     NotFound,
     TransactionMisuse,
 )
-from agentstore.execution import thread_runner as thread_runner_module
-from agentstore.execution.queued_writes import QueuedWrite
-from agentstore.execution.recovery import Trouble
+from agentstore.execution import async_runners
+from agentstore.execution.gathering import QueuedWrite
 from agentstore.execution.runners import UnitRunner
-from agentstore.execution.unit import Unit
+from agentstore.execution.unit import Trouble, Unit
 from agentstore.execution.writer import MOST_TOGETHER, Writer
-from agentstore.repositories.messages import appending
-from agentstore.stores.store import in_transaction
+from agentstore.repositories.messages import append
+from agentstore.transactions import in_transaction
 from tests.programs.probes import checked_out, engine_of, spin
 
 LONG_ENOUGH = 60
@@ -387,7 +386,7 @@ def test_whatever_a_function_raises_in_an_asynchronous_store_arrives_as_it_is(pa
 def test_where_writes_that_go_together_fail_as_one_each_is_run_by_itself(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    write = appending.Append.write
+    write = append.Append.write
 
     def spoilt(unit: Unit, writes: Sequence[Any], *, by_itself: bool) -> list[Any]:
         outcomes = write(unit, writes, by_itself=by_itself)
@@ -397,7 +396,7 @@ def test_where_writes_that_go_together_fail_as_one_each_is_run_by_itself(
             raise IntegrityError("INSERT", None, error)
         raise error
 
-    monkeypatch.setattr(appending.Append, "write", staticmethod(spoilt))
+    monkeypatch.setattr(append.Append, "write", staticmethod(spoilt))
     commits: list[Any] = []
     event.listen(engine_of(store), "commit", commits.append)
     texts = [f"{n}" for n in range(6)]
@@ -805,7 +804,7 @@ def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_plac
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
             jobs: list[Any] = []
-            make = thread_runner_module._LoopWrite
+            make = async_runners._LoopWrite
 
             def keep(*args: Any) -> Any:
                 jobs.append(make(*args))
@@ -816,7 +815,7 @@ def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_plac
                     await tx.messages.save("s", "user", "gone")
 
             with writer_of(store).exclusive():
-                monkeypatch.setattr(thread_runner_module, "_LoopWrite", keep)
+                monkeypatch.setattr(async_runners, "_LoopWrite", keep)
                 call = transact() if way == "transaction" else store.messages.save("s", "user", "x")
                 late = asyncio.create_task(call)
                 while not jobs:
@@ -887,13 +886,13 @@ def test_more_tasks_than_may_wait_all_write_and_the_queue_stays_short(
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
-            many = range(3 * thread_runner_module._MOST_WAITING)
+            many = range(3 * async_runners._MOST_WAITING)
             saved = await asyncio.gather(*(store.messages.save("s", "user", "x") for _ in many))
             assert sorted(message.seq for message in saved) == [n + 1 for n in many]
             assert (await store.sessions.verify("s")).agree
 
     asyncio.run(main())
-    assert 100 < longest <= thread_runner_module._MOST_WAITING
+    assert 100 < longest <= async_runners._MOST_WAITING
 
 
 # --- Closing --------------------------------------------------------------------------------------

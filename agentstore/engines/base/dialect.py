@@ -7,12 +7,17 @@ of them has nothing to do, the body that does so is here.
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     URL,
@@ -22,36 +27,42 @@ from sqlalchemy import (
     Engine,
     Insert,
     Update,
+    event,
+    func,
     literal_column,
     select,
     type_coerce,
 )
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError
+
+from agentstore.errors import AgentStoreError, DatabaseError, UnsoundRow
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sqlalchemy import (
+        URL,
         BindParameter,
         ColumnElement,
+        Connection,
         CursorResult,
         Executable,
         FromClause,
         Select,
         Table,
+        TableClause,
     )
     from sqlalchemy.ext.asyncio import AsyncEngine
     from sqlalchemy.sql.base import ReadOnlyColumnCollection
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
     from sqlalchemy.types import TypeEngine
 
-    from agentstore.engines.base.checks import Checks, Examination
-    from agentstore.engines.base.moving import Moving
+    from agentstore.engines.base.moving import Checks, Examination, Moving
     from agentstore.engines.base.search import SearchIndex
-    from agentstore.engines.base.signals import TaskSignal
-    from agentstore.engines.base.space import Space
-    from agentstore.engines.sqlite.changes import ChangeLog
-    from agentstore.errors import DatabaseError, UnsoundRow
-    from agentstore.models.tables import Names, Tables
+    from agentstore.engines.sqlite.moving import ChangeLog
+    from agentstore.schema import Names, Tables
     from agentstore.settings import Settings
+
 
 Change = Insert | Update | Delete
 """A statement that writes."""
@@ -545,3 +556,224 @@ class EngineDialect(ABC):
     @abstractmethod
     def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
         """Give what a worker waits for between two claims, not opened yet."""
+
+
+# What of a driver's error may be shown beside ours.
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Give the driver's own error; SQLAlchemy's around it would quote the statement.
+
+    None where that may quote what somebody wrote: an error about a value, one that Python's module
+    for SQLite made up itself (SQLite's own have a code), and whatever has more than one line, of
+    which the further ones show the row that failed, or the line of a COPY.
+    """
+    cause: BaseException | None = getattr(error, "orig", None)
+    if cause is None or isinstance(cause, AgentStoreError) or isinstance(error, DataError):
+        return None
+    if isinstance(cause, sqlite3.Error) and not hasattr(cause, "sqlite_errorcode"):
+        return None
+    return None if len(str(cause).splitlines()) > 1 else cause
+
+
+def of_the_module(error: DBAPIError) -> DatabaseError:
+    """Say what Python's module for SQLite complains of, without its words."""
+    column = _UNDECODABLE.match(str(error.orig))
+    if column is not None:
+        name = "" if column[1].startswith("page_key_") else column[1]
+        return UnsoundRow("", name, "text that is not UTF-8")
+    kind = type(error.orig).__name__
+    return DatabaseError(
+        f"{kind} in Python's sqlite3 module. Nothing was written; check the arguments."
+    )
+
+
+_UNDECODABLE = re.compile(r"Could not decode to UTF-8 column '(\w{1,63})'")
+
+
+# Listening to the events of an engine, once.
+
+
+_heard: WeakKeyDictionary[Engine, set[tuple[str, Callable[..., Any]]]] = WeakKeyDictionary()
+_lock = Lock()
+
+
+def listen_once(engine: Engine, name: str, listener: Callable[..., Any]) -> bool:
+    """Listen to an engine's event, or to its pool's, unless this listener does; say whether it did.
+
+    ``event.contains`` is not asked, because it goes by ``id()``: a pool that an engine disposed of
+    leaves its listeners, and their registration, to the next one, and its id to whatever comes.
+    """
+    with _lock:
+        known = _heard.setdefault(engine, set())
+        if (name, listener) in known:
+            return False
+        known.add((name, listener))
+    event.listen(engine, name, listener)
+    return True
+
+
+def is_heard_by(engine: Engine, name: str, listener: Callable[..., Any]) -> bool:
+    """Say whether ``listen_once`` has this listener listen to the engine."""
+    with _lock:
+        return (name, listener) in _heard.get(engine, ())
+
+
+# What a worker waits for between two claims.
+#
+# A signal says that something may have happened since it was last asked. It may say so for
+# nothing.
+# So a worker always asks the database, and also asks now and then without a signal: a signal saves
+# time, and nothing relies on it.
+
+
+class TaskSignal(ABC):
+    """Tells that tasks may have become claimable. It belongs to one thread at a time."""
+
+    interval: float | None
+    """Seconds between two looks where nothing calls; None where ``fileno`` becomes readable."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Begin to watch. What happened before is not told.
+
+        Raises:
+            DatabaseError: It cannot be watched; the worker is to look without a signal.
+        """
+
+    def fileno(self) -> int | None:
+        """Give the descriptor that becomes readable when something happens, if there is one."""
+        return None
+
+    @abstractmethod
+    def happened(self, queues: Collection[str]) -> bool:
+        """Say whether anything may have happened to these queues since this was last asked.
+
+        Raises:
+            DatabaseError: The signal broke. Close it; another one may be opened.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it; twice is as good as once."""
+
+
+# The space of deleted rows: each engine reuses it, and gives it back in its own way.
+
+
+class Space(ABC):
+    """How one engine handles free space; by default it has no pages to give back."""
+
+    @abstractmethod
+    def size(self, connection: Connection) -> int:
+        """Give the bytes that the database takes on its disk, or of memory."""
+
+    def free_pages(self, connection: Connection) -> int:
+        """Count the pages that ``give_back`` could give back now."""
+        return 0
+
+    def give_back(self, connection: Connection, pages: int) -> int:
+        """Give up to so many free pages back to the system, in the open transaction that writes.
+
+        Returns:
+            How many were given back.
+        """
+        return 0
+
+    @abstractmethod
+    def tidy(self, connection: Connection, tables: Sequence[Table]) -> None:
+        """Clean up after rows were deleted from tables, outside of a transaction.
+
+        Readers and writers do not wait for it for long.
+        """
+
+
+# What is needed to save a database in a file: a Protocol.
+#
+# A backup is a database that can be opened as it is. The engine whose databases are files makes
+# and
+# checks it, whatever engine the rows come from.
+
+
+OnSteps = Callable[[int, int | None], None]
+"""Gets how many pages are done, and how many there are, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a database, or a file, holds.
+
+    Attributes:
+        revision: The schema's.
+        rows: How many rows each table has, by its plain name, parents first.
+        digests: What is in each table; empty where it is not at head.
+        unsound: How many rows no other database would take; they are in no digest.
+    """
+
+    revision: str
+    rows: Mapping[str, int]
+    digests: Mapping[str, str] = field(default_factory=dict)
+    unsound: int = 0
+
+    def differing(self, other: Holdings) -> tuple[str, ...]:
+        """Name the tables that are not the same in both."""
+        found = [name for name, rows in self.rows.items() if other.rows.get(name) != rows]
+        found += [
+            name
+            for name, digest in self.digests.items()
+            if name in other.digests and other.digests[name] != digest and name not in found
+        ]
+        return tuple(found)
+
+
+class Files(Protocol):
+    """Databases that are files."""
+
+    def url(self, file: Path) -> URL:
+        """Name a file."""
+
+    def path(self, url: URL) -> Path:
+        """Give the file of a URL.
+
+        Raises:
+            InvalidInput: The database lives in memory.
+        """
+
+    def beside(self, file: Path) -> tuple[Path, ...]:
+        """Give the files that would be taken for a part of the database if they were there."""
+
+    def copy(self, connection: Connection, file: Path, progress: OnSteps) -> None:
+        """Copy the state that a connection sees into a file that is empty.
+
+        Args:
+            connection: In a transaction that has read already. Others may write meanwhile.
+            file: Where to; whatever is in it after an error is of no use.
+            progress: Gets the pages.
+        """
+
+    def finish(self, file: Path) -> None:
+        """Make a database one file, with nothing beside it; nobody else has it open."""
+
+    def check(self, file: Path) -> int:
+        """Read a file whole, and see whether it is sound.
+
+        Returns:
+            How many rows refer to nothing.
+
+        Raises:
+            DatabaseCorrupt: It is damaged.
+        """
+
+    def counts(self, connection: Connection) -> dict[str, int]:
+        """Count the rows of every table in the file, of all users."""
+
+
+def count_rows(
+    connection: Connection, tables: Iterable[Table | TableClause], there: set[str]
+) -> dict[str, int]:
+    """Count the rows of those tables that are there, by their names."""
+    return {
+        table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+        for table in tables
+        if table.name in there
+    }

@@ -14,24 +14,29 @@ summed over all rows. So a row that is missing, doubled or different changes the
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from enum import Enum
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
 from sqlalchemy.types import TypeEngine
 
-from agentstore.models.tables import indexed_texts
-from agentstore.schema.session_ids import SessionId
-from agentstore.values.own_ids import OwnId
-from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime, Word
+from agentstore.schema import indexed_texts
+from agentstore.schema.conversations import SessionId
+from agentstore.values.types import Json, Nanos, OwnId, SafeText, UtcDateTime, Word
 
 if TYPE_CHECKING:
-    from sqlalchemy import Column, Connection, Table
+    from sqlalchemy import URL, Column, ColumnElement, Connection, Table
 
-    from agentstore.models.tables import Tables
+    from agentstore.records.upkeep import Finding
+    from agentstore.schema import Names, Tables
+
 
 MOST_FLAWS = 100_000
 """Rows that are not sound, before it is given up: they are kept in memory."""
@@ -273,4 +278,254 @@ class Moving(ABC):
         """Let the engine see that what it has not read itself is so; in no transaction.
 
         Others may write meanwhile.
+        """
+
+
+# Digests of rows that were read as text; ``agentstore.engines.base.moving`` has the formula.
+
+
+_HALVES: Callable[[bytes], tuple[int, int]] = struct.Struct(">qq16x").unpack
+_REAL = struct.Struct(">d").pack
+_BATCH_ROWS, _BATCH_LENGTH = 500, 4_000_000
+"""A batch that is digested together ends at so many rows, or characters."""
+
+
+def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Give rows together; the last value of each is its length, or so."""
+    batch: list[Row] = []
+    room = _BATCH_LENGTH
+    for row in rows:
+        batch.append(row)
+        room -= row[-1]
+        if room < 0 or len(batch) == _BATCH_ROWS:
+            yield batch
+            batch, room = [], _BATCH_LENGTH
+    if batch:
+        yield batch
+
+
+class Summing:
+    """Sums up the hashes of rows.
+
+    Text, ids, JSON and instants are bytes, flags and whole numbers are whole numbers.
+    """
+
+    def __init__(self, kinds: Sequence[Kind]) -> None:
+        """Take the kinds of the columns."""
+        self._writers = [_WRITERS[kind] for kind in kinds]
+        self._rows = 0
+        self._first = 0
+        self._second = 0
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Add rows, each with as many values as there are columns."""
+        self._rows += len(rows)
+        for line in self._lines(rows):
+            first, second = _HALVES(hashlib.sha256(line).digest())
+            self._first += first
+            self._second += second
+
+    def digest(self) -> TableDigest:
+        """Give what they come to."""
+        return TableDigest(self._rows, (self._first, self._second))
+
+    def _lines(self, rows: Sequence[Row]) -> Iterator[bytes]:
+        if not rows:
+            return iter(())
+        columns = zip(*rows, strict=True)
+        written = [write(column) for write, column in zip(self._writers, columns, strict=True)]
+        return map(b"".join, zip(*written, strict=True))
+
+
+def _text(column: Sequence[Any]) -> list[bytes]:
+    return [b":" if value is None else b"%d:%b" % (len(value), value) for value in column]
+
+
+def _whole(column: Sequence[Any]) -> list[bytes]:
+    return [b"," if value is None else b"%d," % value for value in column]
+
+
+def _instant(column: Sequence[Any]) -> list[bytes]:
+    return [b"," if value is None else value + b"," for value in column]
+
+
+def _real(column: Sequence[Any]) -> list[bytes]:
+    # Adding zero takes the sign off a zero, which SQLite does not always keep.
+    return [
+        b"," if value is None else b"%b," % _REAL(value + 0.0).hex().encode() for value in column
+    ]
+
+
+def _bytes(column: Sequence[Any]) -> list[bytes]:
+    return [
+        b"," if value is None else b"%b," % hashlib.sha256(value).hexdigest().encode()
+        for value in column
+    ]
+
+
+_WRITERS: dict[Kind, Callable[[Sequence[Any]], list[bytes]]] = {
+    Kind.TEXT: _text,
+    Kind.ID: _text,
+    Kind.JSON: _text,
+    Kind.INSTANT: _instant,
+    Kind.WHOLE: _whole,
+    Kind.REAL: _real,
+    Kind.FLAG: _whole,
+    Kind.BYTES: _bytes,
+}
+
+
+# What the engines know about themselves: how they are, and how large.
+#
+# Kept beside ``EngineDialect`` and loaded only when somebody asks: a store that works pays nothing
+# for it.
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStatus:
+    """What a database says of itself when it is asked briefly.
+
+    Attributes:
+        version: Of the server, or of the library.
+        revision: The schema's; None where its table is empty.
+        writable: Whether it takes writes, as far as can be told without changing anything: its
+            disk has room too.
+    """
+
+    version: str
+    revision: str | None
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a database takes on disk.
+
+    Attributes:
+        bytes: The database, or agentstore's part of it.
+        free: How much of it is free for new rows; None where the engine does not say.
+        log: The write-ahead log, where it belongs to this database alone.
+    """
+
+    bytes: int
+    free: int | None
+    log: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """One table's part of it.
+
+    Attributes:
+        rows: An estimate.
+        bytes: With its indexes.
+        measured: Whether ``bytes`` is more than an estimate.
+    """
+
+    rows: int
+    bytes: int
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Rows that the engine hides from the connected role, without an error.
+
+    Attributes:
+        tables: Those whose rows are not all seen.
+        reason: Why, as the second half of a sentence.
+        mend: What to do about it.
+    """
+
+    tables: tuple[str, ...]
+    reason: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What is examined.
+
+    Attributes:
+        url: The database.
+        tables: Its tables.
+        deep: Whether whole tables, and every page, may be read.
+        shown: The URL without its password, as a command takes it.
+        day: Today, in UTC.
+    """
+
+    url: URL
+    tables: Tables
+    deep: bool
+    shown: str
+    day: date
+    _connection: Connection | None
+
+    @property
+    def connection(self) -> Connection:
+        """A connection that only reads. Only examinations that need one may ask."""
+        assert self._connection is not None, "this examination said that it needs no connection"
+        return self._connection
+
+    def command(self, words: str) -> str:
+        """Give a command on this database, as a shell takes it."""
+        return command_line(words, self.shown, self.tables.names)
+
+
+def command_line(words: str, shown_url: str, names: Names) -> str:
+    """Give a command of agentstore's on a database, as a shell takes it."""
+    place = f" --schema {names.schema}" if names.schema else ""
+    prefix = f" --table-prefix {names.prefix}" if names.prefix else ""
+    return f"agentstore {words} --url {quote(shown_url)}{place}{prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """One thing to look at.
+
+    Attributes:
+        name: What findings name as their check.
+        look: Looks, and gives what it finds. It may raise what the database does.
+        unconnected: Whether it needs no connection, and so is done where there is none.
+        at_head: Whether it looks at what only the newest revision is sure to have made.
+    """
+
+    name: str
+    look: Callable[[CheckContext], Iterable[Finding]]
+    unconnected: bool = False
+    at_head: bool = False
+
+
+class Checks(ABC):
+    """How one engine reports its state and its size."""
+
+    system: str
+    """The engine's name in lower case, as tools that watch databases call it."""
+
+    @abstractmethod
+    def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:
+        """Say how it is, in two statements or without leaving the process."""
+
+    @abstractmethod
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Give the bytes that a text takes, which is not NULL."""
+
+    def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
+        """Say which rows are hidden from the connected role; None where all are seen."""
+        return None
+
+    @abstractmethod
+    def footprint(self, connection: Connection, tables: Tables) -> Footprint:
+        """Say how much there is, without reading rows."""
+
+    @abstractmethod
+    def table_sizes(
+        self, connection: Connection, tables: Tables, *, exact: bool
+    ) -> Mapping[str, TableSize]:
+        """Give every table by its plain name, and ``search_index`` for all that belongs to it.
+
+        Args:
+            connection: Where to look.
+            tables: The tables.
+            exact: Measure, even where that reads every page of the database.
         """

@@ -8,19 +8,20 @@ not answer with too few. ``agentstore.repositories`` looks at the text of what i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Column, Integer, MetaData, Table, Text, func, select, update
 
-from agentstore.engines.base.search_objects import state_of
+from agentstore.schema import Names
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select
 
-    from agentstore.models.tables import Tables
+    from agentstore.schema import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,3 +391,53 @@ def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
     """Count what a query finds, no further than so."""
     counted = select(func.count()).select_from(query.limit(count_to).subquery())
     return int(connection.execute(counted).scalar_one())
+
+
+# What the two search indexes have in common below the models: names, and the row of their state.
+#
+# Each engine's own tables, triggers and functions are in its ``search_objects``. The revision that
+# brings the index creates them, and ``reindex`` creates again what is missing. A revision must
+# create
+# tomorrow what it created before, so that SQL never changes: an index that needs other objects
+# needs
+# a new revision, and functions beside those that are there.
+#
+# No table of the index is a model: all of it is made from ``messages`` and can be made again. So
+# backups may leave it out, and a copy of a database gets a new one.
+#
+# ``search_state`` is one row: the version of the segmentation, and how far the index has come.
+# Messages over ``indexed_through``, up to ``walk_through`` where that is set, are still to be
+# indexed; so is everything in ``search_queue``. On SQLite row numbers become visible in order, so
+# that alone finds new messages, and saving one costs a comparison. On PostgreSQL they become
+# visible
+# in any order, and are queued.
+
+
+INDEX, QUEUE, STATE = "search_index", "search_queue", "search_state"
+
+
+@lru_cache(maxsize=256)
+def state_of(names: Names) -> Table:
+    """Describe the row that says what the index is and how far it has come."""
+    return Table(
+        f"{names.prefix}{STATE}",
+        MetaData(schema=names.schema),
+        Column("number", Integer, primary_key=True),
+        Column("segmentation", Text),
+        Column("indexed_through", Integer),
+        Column("walk_through", Integer),
+    )
+
+
+def named(sql: str, schema: str | None, prefix: str) -> str:
+    """Write the names in; ``Names`` lets none pass that would have to be quoted."""
+    return sql.strip().format(s=f'"{schema}".' if schema else "", p=prefix)
+
+
+def all_named(
+    objects: Mapping[str, str], schema: str | None = None, prefix: str = ""
+) -> dict[str, str]:
+    """Write the names into statements, and into the objects' names that they have."""
+    return {
+        named(name, schema, prefix): named(sql, schema, prefix) for name, sql in objects.items()
+    }

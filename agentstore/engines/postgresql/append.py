@@ -7,10 +7,17 @@ travels as plain parameters, many as arrays side by side.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import hashlib
+import os
+import socket
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from weakref import WeakSet
 
+from psycopg import OperationalError, pq, sql
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import (
     ARRAY,
     CTE,
@@ -18,35 +25,45 @@ from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Connection,
+    DateTime,
     Dialect,
+    Executable,
     FromClause,
+    Function,
+    Integer,
     Select,
     Table,
     Text,
     Update,
     and_,
+    any_,
     bindparam,
     case,
-    cast,
+    delete,
+    exists,
     func,
     insert,
     literal,
     literal_column,
     or_,
     select,
+    true,
     type_coerce,
     update,
 )
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.dialects.postgresql import insert as pg_insert
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
-from agentstore.engines.base.dialect import number_rows, room_in
-from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.models.branch_names import name_of_branch
-from agentstore.models.deleting import session_is_open
-from agentstore.models.tables import Tables
-from agentstore.values.encoding import decode_text
-from agentstore.values.paging import LISTED_WITHIN
+from agentstore import errors
+from agentstore.engines.base.dialect import TaskSignal, number_rows, room_in
+from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.models.tables import name_of_branch, session_is_open
+from agentstore.schema import Tables
+from agentstore.values.encoding import decode_text, encode_text
 from agentstore.values.types import Json
+from agentstore.values.validation import LISTED_WITHIN
 
 
 def next_activity(tables: Tables) -> Any:
@@ -311,7 +328,7 @@ def _count(
 
 
 def _given(name: str, kind: Any) -> ColumnElement[Any]:
-    return cast(bindparam(name, type_=kind), kind)
+    return sql_cast(bindparam(name, type_=kind), kind)
 
 
 def arrays(kinds: Mapping[str, TypeEngine[Any]], name: str) -> tuple[dict[str, Any], FromClause]:
@@ -323,7 +340,258 @@ def arrays(kinds: Mapping[str, TypeEngine[Any]], name: str) -> tuple[dict[str, A
     ]
     rows = func.unnest(*arrays).table_valued(*kinds, name=name).render_derived()
     row: dict[str, Any] = {
-        column: cast(rows.c[column], kind) if isinstance(kind, Json) else rows.c[column]
+        column: sql_cast(rows.c[column], kind) if isinstance(kind, Json) else rows.c[column]
         for column, kind in kinds.items()
     }
     return row, rows
+
+
+# Connections to PostgreSQL in a process that was forked.
+#
+# The child has the parent's sockets. Whatever it wrote to one, were it only the rollback of what
+# its
+# own copy of a block had begun, or a farewell, would reach the parent's session. So each of them
+# is
+# replaced by a socket that leads nowhere.
+
+
+_open: WeakSet[Any] = WeakSet()
+"""The driver's connections of our own engines."""
+
+
+def note(own: Any) -> None:
+    """Take note of a new connection of an engine that is ours."""
+    _open.add(own)
+
+
+def sever(own: Any) -> None:
+    """Replace a connection's socket; in the child."""
+    try:
+        number = own.pgconn.socket
+    except OperationalError:
+        return  # it is closed
+    nowhere, other = socket.socketpair()
+    with nowhere, other:
+        os.dup2(nowhere.fileno(), number, inheritable=False)
+
+
+def _in_child() -> None:
+    for own in list(_open):
+        sever(own)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+# How PostgreSQL's workers learn of tasks: NOTIFY in the changing transaction, LISTEN in theirs.
+#
+# A notification names a queue, or is empty where any queue may be meant. It is sent when its
+# transaction commits, and never if that is rolled back; equal ones of a transaction are one.
+
+
+_PENDING: ColumnElement[str] = literal_column("'pending'")
+_ANY_QUEUE: ColumnElement[str] = literal_column("''")
+
+
+class NotifyingTasks:
+    """What ``EngineDialect`` says of tasks."""
+
+    def server_clock(self) -> ColumnElement[datetime]:
+        """Read the server's clock, again for each statement even inside a transaction."""
+        return func.statement_timestamp(type_=DateTime(timezone=True))
+
+    def announcing(
+        self, statement: ReturningInsert[Any] | ReturningUpdate[Any], tables: Tables
+    ) -> Executable:
+        """Notify in the same statement: it is sent if, and when, the change is committed."""
+        changed = statement.cte("changed").c
+        queue = case((changed.status == _PENDING, changed.queue), else_=_ANY_QUEUE)
+        told = (
+            select(func.count(sql_cast(_notify(tables, queue), Text)))  # of however many rows
+            .where((changed.status == _PENDING) | changed.alone_in_session)
+            .scalar_subquery()
+        )
+        return select(*changed, told.label("told"))
+
+    def announce(self, connection: Connection, tables: Tables, queues: Iterable[str]) -> None:
+        """Notify each queue once; the empty name means any."""
+        for queue in sorted(set(queues)):
+            connection.execute(select(_notify(tables, encode_text(queue))))
+
+    def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
+        """Listen on a connection of its own, made as this one was."""
+        # Imported here, with the driver that it needs: programs on SQLite do without both.
+
+        info = cast("Any", connection.connection.driver_connection).info
+        return ListeningSignal(info.get_parameters(), info.password, _channel(tables))
+
+
+def _channel(tables: Tables) -> str:
+    """Name the channel: one for the tables of each schema and prefix of a database."""
+    names = tables.names
+    if names.schema is None and not names.prefix:
+        return "agentstore_tasks"
+    place = f"{names.schema or ''}.{names.prefix}".encode()
+    return f"agentstore_tasks_{hashlib.blake2b(place, digest_size=8).hexdigest()}"
+
+
+def _notify(tables: Tables, queue: Any) -> Function[Any]:
+    return func.pg_notify(_channel(tables), queue)
+
+
+# Checkpoints and the writes after them, each stored by one statement.
+
+
+def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bool) -> Select[Any]:
+    """Lock, store and count in one statement; see ``EngineDialect.storing_writes``."""
+    table = tables.checkpoint_writes
+    thread = entered.cte("entered")
+    kinds = {column.name: column.type for column in table.c if column.name != "thread_id"}
+    new, arriving = arrays(kinds, "new")
+    wanted = bindparam("wanted", type_=table.c.thread_id.type)
+    rows = select(wanted, *new.values()).select_from(arriving.join(thread, true()))
+    storing = pg_insert(table).from_select(["thread_id", *kinds], rows)
+    if replace:
+        changed = {
+            name: storing.excluded[name] for name in kinds if name not in table.primary_key.c
+        }
+        key = [*table.primary_key.c]
+        wanted_places = bindparam("replaced", type_=ARRAY(kinds["position"]))
+        gives_way = storing.excluded.position == any_(wanted_places)
+        storing = storing.on_conflict_do_update(index_elements=key, set_=changed, where=gives_way)
+    else:
+        storing = storing.on_conflict_do_nothing()
+    stored = storing.returning(table.c.position).cte("stored")
+    return select(
+        select(func.count()).select_from(thread).scalar_subquery(),
+        select(func.count()).select_from(stored).scalar_subquery(),
+    )
+
+
+@lru_cache(maxsize=256)  # four milliseconds
+def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool) -> Executable:
+    """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``.
+
+    Where it enters the thread too, it does so only if no piece is missing: alone in its
+    transaction, it would commit a thread that is entered and a checkpoint that is not there.
+
+    Pieces are rarely merged. Without them the text has fewer than 4,096 characters. psycopg parses
+    a longer text again at each call, which takes 0.2 ms.
+    """
+    points, values = tables.checkpoints, tables.checkpoint_values
+    entries = tables.checkpoint_entries
+    new = {
+        column.name: bindparam(f"c_{column.name}", type_=column.type)
+        for column in points.c
+        if column is not points.c.pk
+    }
+    thread = new["thread_id"]
+    end, ends = _arriving(values, "m_", "thread_id")
+    line = and_(values.c.thread_id == thread, values.c.line == end["line"])
+    if entered is None:
+        putting = pg_insert(points).values(new)
+    else:
+        if merges:
+            there = exists().where(line, values.c.start == end["start"])
+            lacking = select(end["line"]).select_from(ends).where(~there)
+            entered = entered.where(~lacking.exists())
+        row = [sql_cast(value, points.c[name].type) for name, value in new.items()]
+        rows = select(*row).select_from(entered.cte("entered"))
+        putting = pg_insert(points).from_select([*new], rows)
+    point = putting.on_conflict_do_nothing().returning(points.c.pk).cte("point")
+
+    piece, arriving = _arriving(values, "p_", "thread_id")
+    rows = select(thread, *piece.values()).select_from(arriving.join(point, true()))
+    stored = pg_insert(values).from_select(["thread_id", *piece], rows).cte("stored")
+
+    entry, arriving = _arriving(entries, "e_", "thread_id", "checkpoint_pk")
+    rows = select(point.c.pk, thread, *entry.values()).select_from(arriving.join(point, true()))
+    held = pg_insert(entries).from_select(["checkpoint_pk", "thread_id", *entry], rows).cte("held")
+    if not merges:
+        none = literal_column("0", Integer).label("merged")
+        return select(none).select_from(point).add_cte(stored, held)
+    merging = (
+        update(values)
+        .values({name: end[name] for name in end if name not in values.primary_key.c})
+        .where(line, values.c.start == end["start"], point.c.pk.is_not(None))
+    )
+    merged = merging.returning(values.c.line).cte("merged")
+    behind = and_(line, values.c.start > end["start"], point.c.pk.is_not(None))
+    dropped = delete(values).where(behind).cte("dropped")
+    count = select(func.count()).select_from(merged).scalar_subquery()
+    counted = select(count.label("merged")).select_from(point)
+    return counted.add_cte(stored, merged, dropped, held)
+
+
+def _arriving(table: Table, prefix: str, *but: str) -> tuple[dict[str, Any], Any]:
+    """Give the columns of a table, but for some, of rows that travel as arrays."""
+    kinds = {f"{prefix}{c.name}": c.type for c in table.c if c.name not in but}
+    new, source = arrays(kinds, f"arriving_{prefix}{table.name}")
+    return {name.removeprefix(prefix): column for name, column in new.items()}, source
+
+
+# How a worker on PostgreSQL hears of tasks: LISTEN, on a connection of its own.
+
+
+class ListeningSignal(TaskSignal):
+    """A connection of its own that listens.
+
+    It works on libpq itself, which a Store's connections and an AsyncStore's have in common.
+    """
+
+    interval: float | None = None
+
+    def __init__(self, parameters: Mapping[str, str], password: str, channel: str) -> None:
+        """Listen on this channel of the server of these connection parameters."""
+        self._parameters = parameters
+        self._password = password
+        self._channel = channel
+        self._connection: pq.abc.PGconn | None = None
+
+    def __repr__(self) -> str:
+        """Name the channel only."""
+        return f"ListeningSignal({self._channel!r})"
+
+    def open(self) -> None:
+        """Connect and listen."""
+        complete = make_conninfo("", **self._parameters, password=self._password or None)
+        connection = pq.PGconn.connect(complete.encode("utf-8"))
+        self._connection = connection
+        if connection.status != pq.ConnStatus.OK:
+            raise self._broken()
+        listen = sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
+        if connection.exec_(listen.as_bytes()).status != pq.ExecStatus.COMMAND_OK:
+            raise self._broken()
+
+    def fileno(self) -> int | None:
+        """Give the socket."""
+        return None if self._connection is None else self._connection.socket
+
+    def happened(self, queues: Collection[str]) -> bool:
+        """Read what has arrived."""
+        if self._connection is None:
+            raise self._broken()
+        meant = {encode_text(queue).encode("utf-8") for queue in queues} | {b""}
+        found = False
+        try:
+            self._connection.consume_input()
+            while (notification := self._connection.notifies()) is not None:
+                found = found or notification.extra in meant
+        except OperationalError as error:
+            raise self._broken() from error
+        return found
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._connection is not None:
+            self._connection.finish()
+            self._connection = None
+
+    def _broken(self) -> errors.DatabaseError:
+        self.close()
+        return errors.DatabaseUnreachable(
+            "The connection that listens for tasks broke, or could not be made; workers poll "
+            "instead. Check that the server is running and takes one more connection."
+        )

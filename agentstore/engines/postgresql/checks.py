@@ -6,28 +6,54 @@ counted: both are cheap, and only the rows are estimates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from sqlalchemy import (
     ARRAY,
     ColumnElement,
     Connection,
+    Table,
     Text,
     bindparam,
+    cast,
     column,
     func,
     select,
-    table,
     text,
 )
+from sqlalchemy import (
+    table as named_table,
+)
+from sqlalchemy.dialects.postgresql import OID, REGCLASS
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.ddl import ExecutableDDLElement
 
-from agentstore.engines.base.checks import Checks, DatabaseStatus, Footprint, Hidden, TableSize
-from agentstore.engines.base.search_objects import INDEX, QUEUE, STATE
-from agentstore.engines.postgresql.row_security import policy_name
-from agentstore.engines.postgresql.visibility import hidden_rows
-from agentstore.models.tables import Names, Tables
+from agentstore.engines.base.dialect import Space
+from agentstore.engines.base.moving import (
+    CheckContext,
+    Checks,
+    DatabaseStatus,
+    Examination,
+    Footprint,
+    Hidden,
+    TableSize,
+)
+from agentstore.engines.base.search import INDEX, QUEUE, STATE
+from agentstore.engines.postgresql.row_security import (
+    Function,
+    Guarded,
+    functions,
+    guarded,
+    hidden_rows,
+    policy_name,
+)
+from agentstore.records.upkeep import Finding, Severity, listed
+from agentstore.schema import Names, Tables
 
 _DISK_FULL = "53100"
 _TRIAL = """DO $$ BEGIN
@@ -120,4 +146,535 @@ def qualified(names: Names, tables: list[str]) -> list[str]:
 
 def _version_table(names: Names) -> Any:
     name = f"{names.prefix}alembic_version"
-    return table(name, column("version_num", Text), schema=names.schema)
+    return named_table(name, column("version_num", Text), schema=names.schema)
+
+
+# Whether the policies on PostgreSQL are those that the revisions made, and who needs a GRANT.
+#
+# The server keeps a policy as a tree and prints it in its own way, with casts and names that
+# nobody
+# wrote: both are compared without these. Parentheses stay, since they say what belongs together.
+
+
+_WANTED = bindparam("wanted", type_=ARRAY(Text))
+_TABLES = text("""
+SELECT wanted.name, c.relrowsecurity AS enabled, c.relforcerowsecurity AS forced
+FROM unnest(:wanted) WITH ORDINALITY AS wanted (name, number)
+JOIN pg_class AS c ON c.oid = to_regclass(wanted.name) ORDER BY wanted.number""").bindparams(
+    _WANTED
+)
+_POLICIES = text("""
+SELECT wanted.name AS of_table, p.polname AS name, quote_ident(p.polname) AS quoted,
+    p.polpermissive AS permissive, p.polcmd::text AS command, p.polroles = '{0}' AS for_all,
+    pg_get_expr(p.polqual, p.polrelid) AS seen, pg_get_expr(p.polwithcheck, p.polrelid) AS written
+FROM unnest(:wanted) WITH ORDINALITY AS wanted (name, number)
+JOIN pg_policy AS p ON p.polrelid = to_regclass(wanted.name)
+ORDER BY wanted.number, 2""").bindparams(_WANTED)
+_FUNCTIONS = text("""
+SELECT wanted.name, p.prosrc AS body, p.prosecdef AS as_owner,
+    has_function_privilege('public', p.oid, 'EXECUTE') AS granted_to_all
+FROM unnest(:wanted) AS wanted (name)
+JOIN pg_proc AS p ON p.oid = to_regprocedure(wanted.name)""").bindparams(_WANTED)
+_HOME = text("""
+SELECT quote_ident(n.nspname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass(:sessions)""")
+_LACKING = text("""
+SELECT r.rolname AS role,
+    array_agg(c.oid::regclass::text ORDER BY wanted.number) AS tables
+FROM pg_class AS m CROSS JOIN pg_roles AS r
+CROSS JOIN unnest(:wanted) WITH ORDINALITY AS wanted (name, number)
+JOIN pg_class AS c ON c.oid = to_regclass(wanted.name)
+WHERE m.oid = to_regclass(:messages)
+    AND 4 = (
+        SELECT count(*) FROM aclexplode(m.relacl) AS granted WHERE granted.grantee = r.oid
+            AND granted.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
+    )
+    AND NOT (
+        has_table_privilege(r.oid, c.oid, 'SELECT')
+        AND (wanted.name = :state OR has_table_privilege(r.oid, c.oid, 'INSERT'))
+        AND (wanted.name = :state OR has_table_privilege(r.oid, c.oid, 'DELETE'))
+        AND has_any_column_privilege(r.oid, c.oid, 'UPDATE')
+    )
+GROUP BY 1 ORDER BY 1""").bindparams(_WANTED)
+
+_ENABLE = "ALTER TABLE {} ENABLE ROW LEVEL SECURITY"
+_FORCE = "ALTER TABLE {} FORCE ROW LEVEL SECURITY"
+_RELEASE = "ALTER TABLE {} NO FORCE ROW LEVEL SECURITY"
+_DROP = "DROP POLICY {} ON {}"
+"""What people are told to run."""
+
+_CHECK = "row_security"
+
+
+def policies(context: CheckContext) -> Iterator[Finding]:
+    """Compare tables, policies and functions with what the revisions made."""
+    names = context.tables.names
+    tables = {table.name: table for table in guarded(names)}
+    home = context.connection.execute(_HOME, {"sessions": _quoted(context, "sessions")}).scalar()
+    if home is None:
+        return  # another examination says so
+    yield from _functions(context, functions(names), str(home))
+    there = context.connection.execute(_TABLES, {"wanted": [*tables]}).all()
+    off = [row.name for row in there if not row.enabled]
+    if off:
+        what = f"Row-level security is off for {len(off)} tables: scopes see rows of all users."
+        mending = [_ENABLE.format(name) for name in off]
+        yield _finding(Severity.ERROR, what, off, mending)
+    free = [row.name for row in there if tables[row.name].forced and not row.forced]
+    if free:
+        what = f"Row-level security does not hold the owner of {len(free)} tables."
+        mending = [_FORCE.format(name) for name in free]
+        yield _finding(Severity.WARNING, what, free, mending)
+    bound = [row.name for row in there if row.forced and not tables[row.name].forced]
+    if bound:
+        what = "Row-level security holds the owner too, whose searches read the whole index then."
+        mending = [_RELEASE.format(name) for name in bound]
+        yield _finding(Severity.WARNING, what, bound, mending)
+    yield from _policies(context, [tables[row.name] for row in there], str(home))
+
+
+def grants(context: CheckContext) -> Iterator[Finding]:
+    """Look for roles that may write messages, but lack rights on the search index.
+
+    A table that is created again has lost what was granted on it.
+    """
+    names = context.tables.names
+    search = qualified(names, [f"{names.prefix}{name}" for name in (INDEX, QUEUE, STATE)])
+    asked = {
+        "wanted": search,
+        "messages": _quoted(context, "messages"),
+        "state": search[-1],
+    }
+    for role, tables in context.connection.execute(_LACKING, asked):
+        yield Finding(
+            Severity.WARNING,
+            "grants",
+            f"The role {role} writes messages, but lacks rights on the search index: what it "
+            "searches or saves may be refused.",
+            listed(tables),
+            f"Run agentstore.database.grant_statements(url, {role!r}) again, as the owner",
+        )
+
+
+def _quoted(context: CheckContext, table: str) -> str:
+    return qualified(context.tables.names, [context.tables[table].name])[0]
+
+
+def _functions(context: CheckContext, made: list[Function], home: str) -> Iterator[Finding]:
+    asked = {"wanted": [function.signature for function in made]}
+    there = {row.name: row for row in context.connection.execute(_FUNCTIONS, asked)}
+    for function in made:
+        found = there.get(function.signature)
+        if found is None:
+            what = f"The function {function.signature} is missing."
+            if function.as_owner:
+                what += " Who may call it has to be granted that again."
+        elif found.as_owner != function.as_owner or _words(found.body) != _words(
+            function.body.replace("@home", home)
+        ):
+            what = f"The function {function.signature} is not the one that the revision made."
+        elif function.as_owner and found.granted_to_all:
+            what = f"Everybody may call the function {function.signature}."
+            yield _finding(Severity.WARNING, what, [function.signature], function.statements[-1:])
+            continue
+        else:
+            continue
+        yield _finding(Severity.ERROR, what, [function.signature], function.statements)
+
+
+def _policies(context: CheckContext, tables: list[Guarded], home: str) -> Iterator[Finding]:
+    asked = {"wanted": [table.name for table in tables]}
+    there = {
+        (row.of_table, row.name): row for row in context.connection.execute(_POLICIES, asked).all()
+    }
+    missing, altered = [], []
+    for table in tables:
+        for name, statement in table.policies.items():
+            found = there.pop((table.name, name), None)
+            if found is None:
+                missing.append((table.name, statement))
+            elif _is_other(found, statement, home):
+                altered.append((table.name, _DROP.format(name, table.name), statement))
+    if missing:
+        what = "Policies are missing: rows are hidden from those who should see them."
+        where, mending = zip(*missing, strict=True)
+        yield _finding(Severity.ERROR, what, where, mending)
+    if altered:
+        what = "Policies are not those that the revision made."
+        mending = tuple(statement for _, *both in altered for statement in both)
+        yield _finding(Severity.ERROR, what, [each[0] for each in altered], mending)
+    for (table_name, _), extra in there.items():
+        what = f"The policy {extra.quoted} is none of agentstore's: "
+        what += "it lets more rows through." if extra.permissive else "it hides rows."
+        severity = Severity.ERROR if extra.permissive and extra.for_all else Severity.WARNING
+        yield _finding(severity, what, [table_name], [_DROP.format(extra.quoted, table_name)])
+
+
+def _is_other(found: Any, statement: str, home: str) -> bool:
+    """Say whether a policy is another than the statement makes."""
+    insert = " FOR INSERT WITH CHECK " in statement
+    own = statement.split(" WITH CHECK " if insert else " USING ", 1)[1]
+    said, unsaid = (found.written, found.seen) if insert else (found.seen, found.written)
+    return (
+        not (found.permissive and found.for_all)
+        or found.command != ("a" if insert else "*")
+        or unsaid is not None
+        or _plain(said or "", home) != _plain(own, home)
+    )
+
+
+def _plain(expression: str, home: str) -> str:
+    """Leave out what the server writes of its own accord, and the schema of the tables."""
+    schema = rf'(?<![\w"])({re.escape(home)}|"{re.escape(home)}")\.'
+    for noise in (schema, r"::\w+", r"\bAS \w+", r"\s"):
+        expression = re.sub(noise, "", expression)
+    return _flat(expression.lower())
+
+
+def _flat(expression: str) -> str:
+    """Write ``a OR (b OR c)`` as ``a OR b OR c``, which is how pg_dump writes it."""
+    groups: list[list[str]] = [[]]
+    for piece in re.findall(r"[()]|[^()]+", expression):
+        if piece == "(":
+            groups.append([])
+        elif piece == ")" and len(groups) > 1:
+            inner = groups.pop()
+            nested = "or" in inner and groups[-1][-1:] == ["or"]
+            groups[-1] += inner if nested else [f"({''.join(inner)})"]
+        else:
+            groups[-1].append(piece)
+    return "(".join("".join(group) for group in groups)
+
+
+def _words(body: str) -> list[str]:
+    return body.split()
+
+
+def _finding(
+    severity: Severity, what: str, where: Iterable[str], statements: Iterable[str]
+) -> Finding:
+    mending = (f"-c {shlex.quote(' '.join(statement.split()))}" for statement in statements)
+    return Finding(severity, _CHECK, what, listed(where), f"psql {' '.join(mending)}")
+
+
+# What there is to look at on PostgreSQL: the server, its settings, indexes and dead rows.
+#
+# Sources: https://www.postgresql.org/support/versioning/ for how long a version is supported,
+# https://www.postgresql.org/docs/release/ and the announcements named below for what minor
+# releases
+# mend.
+
+
+_SUPPORTED_UNTIL = {
+    13: date(2025, 11, 13),
+    14: date(2026, 11, 12),
+    15: date(2027, 11, 11),
+    16: date(2028, 11, 9),
+    17: date(2029, 11, 8),
+    18: date(2030, 11, 14),
+}
+_MENDED: tuple[tuple[dict[int, int], Severity, str], ...] = (
+    (
+        {14: 4},
+        Severity.ERROR,
+        "Indexes made or rebuilt CONCURRENTLY may silently lack rows (release notes of 14.4)",
+    ),
+    (
+        {14: 23, 15: 18, 16: 14, 17: 10, 18: 4},
+        Severity.WARNING,
+        "Eleven security holes, CVE-2026-6473 (memory overwritten, CVSS 8.8) among them, are open "
+        "(announcement of 18.4, 17.10, 16.14, 15.18 and 14.23)",
+    ),
+)
+"""For each major version the first minor that has the mending."""
+
+_SETTINGS = {
+    "fsync": ("off", Severity.ERROR, "a crash of the machine can damage all data"),
+    "full_page_writes": ("off", Severity.ERROR, "a crash of the machine can damage pages"),
+    "synchronous_commit": ("off", Severity.WARNING, "a crash may lose the last commits"),
+    "autovacuum": ("off", Severity.WARNING, "dead rows pile up, and plans grow bad"),
+    "data_checksums": ("off", Severity.INFO, "pages damaged by a disk are not noticed"),
+}
+_SAID = {"DateStyle": "ISO", "client_encoding": "UTF8"}
+_AT_THE_START = text("""
+    SELECT name, reset_val FROM pg_settings
+    WHERE name = 'DateStyle' AND reset_val NOT LIKE 'ISO%'
+    OR name = 'client_encoding' AND reset_val <> 'UTF8'
+    ORDER BY name
+""")
+_RESTORE = "Restore a backup, or promote a standby; look at the server's disk"
+
+_DEAD_ROWS = 10_000
+_OLDEST_TRANSACTION = 1_500_000_000
+_IDLE_SECONDS = 3600
+_INVALID = text("""
+SELECT i.indexrelid::regclass::text, i.indrelid::regclass::text FROM pg_index AS i
+JOIN unnest(:wanted) AS wanted (name) ON i.indrelid = to_regclass(wanted.name)
+WHERE NOT (i.indisvalid AND i.indisready) ORDER BY 1""").bindparams(_WANTED)
+_UNCHECKED = text("""
+SELECT c.conname, c.conrelid::regclass::text FROM pg_constraint AS c
+JOIN unnest(:wanted) AS wanted (name) ON c.conrelid = to_regclass(wanted.name)
+WHERE NOT c.convalidated ORDER BY 1""").bindparams(_WANTED)
+_DEAD = text("""
+SELECT s.relid::regclass::text, s.n_dead_tup, s.n_live_tup FROM pg_stat_all_tables AS s
+JOIN unnest(:wanted) AS wanted (name) ON s.relid = to_regclass(wanted.name)
+WHERE s.n_dead_tup > :dead AND s.n_dead_tup * 5 > s.n_live_tup ORDER BY 2 DESC
+""").bindparams(_WANTED)
+_DATABASE = text("""
+SELECT pg_encoding_to_char(encoding) AS encoding, datname, age(datfrozenxid) AS age,
+    datcollversion AS recorded, pg_database_collation_actual_version(oid) AS actual
+FROM pg_database WHERE datname = current_database()""")
+_CHECKSUMS = text("""
+SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()""")
+_IDLE = text("""
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+    AND state LIKE 'idle in transaction%' AND now() - state_change > make_interval(secs => :secs)
+""")
+# Of what others run, a role may be shown no kind, but always the database; helpers have no role.
+_CONNECTIONS = text("""
+SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity
+WHERE coalesce(backend_type, 'client backend') = 'client backend'
+    AND datid IS NOT NULL AND usesysid IS NOT NULL""")
+_AMCHECK = text("""
+SELECT n.nspname AS home, quote_ident(n.nspname) AS quoted, p.oid::regprocedure::text AS called,
+    quote_ident(current_user) AS role, has_schema_privilege(n.oid, 'USAGE') AS reachable,
+    has_function_privilege(p.oid, 'EXECUTE') AS allowed
+FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace
+JOIN pg_proc AS p ON p.pronamespace = n.oid AND p.proname = 'bt_index_check' AND p.pronargs = 1
+WHERE e.extname = 'amcheck'""")
+_INDEXES = text("""
+SELECT i.indexrelid AS oid, i.indexrelid::regclass::text AS name FROM pg_index AS i
+JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS a ON a.oid = c.relam
+JOIN unnest(:wanted) AS wanted (name) ON i.indrelid = to_regclass(wanted.name)
+WHERE a.amname = 'btree' AND i.indisvalid ORDER BY 2""").bindparams(_WANTED)
+
+
+def engine(context: CheckContext) -> Iterator[Finding]:
+    """Look at the server's version."""
+    number = int(_scalar(context, "server_version_num"))
+    yield from findings_about(number // 10_000, number % 10_000, context.day)
+
+
+def findings_about(major: int, minor: int, day: date) -> list[Finding]:
+    """Say what is known about a version on a day."""
+    version = f"PostgreSQL {major}.{minor}"
+    found: list[Finding] = []
+    until = _SUPPORTED_UNTIL.get(major)
+    if major < min(_SUPPORTED_UNTIL) or (until is not None and day > until):
+        since = f" since {until}" if until else ""
+        found.append(
+            Finding(
+                Severity.WARNING,
+                "engine",
+                f"{version} gets no more corrections{since}.",
+                "server",
+                f"Upgrade with pg_upgrade to PostgreSQL {max(_SUPPORTED_UNTIL)}",
+            )
+        )
+    for mended, severity, what in _MENDED:
+        if major in mended and minor < mended[major]:
+            advice = f"Install the newest minor release, at least {major}.{mended[major]}"
+            if severity is Severity.ERROR:
+                advice += "; then REINDEX DATABASE"
+            found.append(Finding(severity, "engine", f"{version}: {what}.", "server", advice))
+    return found or [Finding(Severity.INFO, "engine", f"{version}.", "server")]
+
+
+def settings(context: CheckContext) -> Iterator[Finding]:
+    """Look at what durability depends on, and at the database's encoding and collation."""
+    for name, (bad, severity, risk) in _SETTINGS.items():
+        if _scalar(context, name) == bad:
+            mend = f"psql -c 'ALTER SYSTEM SET {name} = on' -c 'SELECT pg_reload_conf()'"
+            if name == "data_checksums":
+                mend = "pg_checksums --enable, with the server stopped"
+            yield Finding(severity, "settings", f"{name} is {bad}: {risk}.", name, mend)
+    found = context.connection.execute(_DATABASE).one()
+    for name, value in context.connection.execute(_AT_THE_START):
+        yield Finding(
+            Severity.INFO,
+            "settings",
+            f"Connections begin with {name} {value}. agentstore says {_SAID[name]} on each of its "
+            "own; other programs have to, or read and write something else.",
+            name,
+            f"psql -c 'ALTER DATABASE \"{found.datname}\" SET {name} = {_SAID[name]}'",
+        )
+    if found.encoding != "UTF8":
+        yield Finding(
+            Severity.ERROR,
+            "settings",
+            f"The database is in {found.encoding}: not every text can be stored.",
+            found.datname,
+            "Copy it with agentstore to one made with ENCODING 'UTF8'",
+        )
+    if found.recorded is not None and found.recorded != found.actual:
+        yield Finding(
+            Severity.ERROR,
+            "settings",
+            f"The system's collation has changed ({found.recorded} to {found.actual}): indexes on "
+            "text may be in the wrong order.",
+            found.datname,
+            f'REINDEX DATABASE "{found.datname}"; '
+            f'ALTER DATABASE "{found.datname}" REFRESH COLLATION VERSION;',
+        )
+    if found.age > _OLDEST_TRANSACTION:
+        yield Finding(
+            Severity.ERROR,
+            "settings",
+            f"The oldest row is {found.age:,} transactions old; at 2,100,000,000 all writes stop.",
+            found.datname,
+            "VACUUM (FREEZE); and look for transactions that stay open",
+        )
+
+
+def connections(context: CheckContext) -> Iterator[Finding]:
+    """Look at how many there are, and which hold things up."""
+    used, most = context.connection.execute(_CONNECTIONS).one()
+    if used * 10 > most * 9:
+        yield Finding(
+            Severity.WARNING,
+            "connections",
+            f"{used} of {most} connections are in use.",
+            "max_connections",
+            "Lower pool_size and max_overflow, or put pgbouncer in front",
+        )
+    idle = context.connection.execute(_IDLE, {"secs": _IDLE_SECONDS}).scalar_one()
+    if idle:
+        yield Finding(
+            Severity.WARNING,
+            "connections",
+            f"{idle} transactions have been open and idle for over an hour; they keep dead rows.",
+            "pg_stat_activity",
+            "Set idle_in_transaction_session_timeout, and end them: pg_terminate_backend(pid)",
+        )
+
+
+def integrity(context: CheckContext) -> Iterator[Finding]:
+    """Look at invalid indexes and unchecked constraints, and have indexes checked if asked to."""
+    wanted = {"wanted": every_table(context.tables)}
+    for index, table in context.connection.execute(_INVALID, wanted):
+        yield Finding(
+            Severity.ERROR,
+            "indexes",
+            f"The index {index} is invalid: making it was interrupted, and nobody uses it.",
+            table,
+            f"psql -c 'REINDEX INDEX CONCURRENTLY {index}'",
+        )
+    for constraint, table in context.connection.execute(_UNCHECKED, wanted):
+        yield Finding(
+            Severity.WARNING,
+            "constraints",
+            f"The constraint {constraint} was never checked for the rows that were there.",
+            table,
+            f"psql -c 'ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}'",
+        )
+    failures = context.connection.execute(_CHECKSUMS).scalar()
+    if failures:
+        what = f"{failures} pages had a wrong checksum."
+        yield Finding(Severity.ERROR, "integrity", what, "database", _RESTORE)
+    if context.deep:
+        yield from _damaged(context)
+
+
+def _damaged(context: CheckContext) -> Iterator[Finding]:
+    """Have amcheck read every index, where it is installed and may be called."""
+    amcheck = context.connection.execute(_AMCHECK).one_or_none()
+    if amcheck is None:
+        yield _unchecked("the extension amcheck is not installed", "CREATE EXTENSION amcheck")
+        return
+    grants = []
+    if not amcheck.reachable:
+        grants.append(f"GRANT USAGE ON SCHEMA {amcheck.quoted} TO {amcheck.role}")
+    if not amcheck.allowed:
+        grants.append(f"GRANT EXECUTE ON FUNCTION {amcheck.called} TO {amcheck.role}")
+    if grants:
+        yield _unchecked("this role may not call amcheck; a superuser may let it", *grants)
+        return
+    index_of = cast(cast(bindparam("index"), OID), REGCLASS)
+    check = select(getattr(func, amcheck.home).bt_index_check(index_of))
+    damaged = []
+    for index in context.connection.execute(
+        _INDEXES, {"wanted": every_table(context.tables)}
+    ).all():
+        try:
+            with context.connection.begin_nested():
+                context.connection.execute(check, {"index": index.oid}).all()
+        except Exception as error:
+            if getattr(getattr(error, "orig", None), "sqlstate", "") != "XX002":
+                raise
+            damaged.append(index.name)
+    for name in damaged:
+        what = f"The index {name} is damaged."
+        yield Finding(Severity.ERROR, "integrity", what, name, f"psql -c 'REINDEX INDEX {name}'")
+
+
+def _unchecked(reason: str, *mending: str) -> Finding:
+    what = f"The indexes were not checked: {reason}."
+    mend = "psql " + " ".join(f"-c {shlex.quote(statement)}" for statement in mending)
+    return Finding(Severity.INFO, "integrity", what, "database", mend)
+
+
+def bloat(context: CheckContext) -> Iterator[Finding]:
+    """Look at dead rows, as the server last counted them."""
+    parameters = {"wanted": every_table(context.tables), "dead": _DEAD_ROWS}
+    found = context.connection.execute(_DEAD, parameters).all()
+    if found:
+        tables = [row[0] for row in found]
+        yield Finding(
+            Severity.WARNING,
+            "bloat",
+            f"{sum(int(row[1]) for row in found):,} dead rows wait to be vacuumed.",
+            listed(tables),
+            "psql " + " ".join(f"-c 'VACUUM (ANALYZE) {table}'" for table in tables),
+        )
+
+
+EXAMINATIONS = (
+    Examination("engine", engine),
+    Examination("settings", settings),
+    Examination("connections", connections),
+    Examination("integrity", integrity),
+    Examination("bloat", bloat),
+    Examination("row_security", policies, at_head=True),
+    Examination("grants", grants, at_head=True),
+)
+
+
+def _scalar(context: CheckContext, setting: str) -> Any:
+    query = text("SELECT current_setting(:name, true)")
+    return context.connection.execute(query, {"name": setting}).scalar()
+
+
+# Free space in PostgreSQL's tables.
+#
+# VACUUM makes the room of deleted rows free for new ones of the same table, and gives pages back
+# to
+# the system only where they are at the table's end. Nobody waits for it.
+
+
+class Vacuum(ExecutableDDLElement):
+    """VACUUM of one table."""
+
+    inherit_cache = False
+
+    def __init__(self, table: Table) -> None:
+        """Keep the table."""
+        self.table = table
+
+
+@compiles(Vacuum)
+def _vacuum(element: Vacuum, compiler: Any, **_: Any) -> str:
+    return f"VACUUM {compiler.preparer.format_table(element.table)}"
+
+
+class ServerSpace(Space):
+    """See ``Space``."""
+
+    def size(self, connection: Connection) -> int:
+        """Ask the server, for the whole database."""
+        query = select(func.pg_database_size(func.current_database()))
+        return int(connection.execute(query).scalar_one())
+
+    def tidy(self, connection: Connection, tables: Sequence[Table]) -> None:
+        """VACUUM the tables, one by one. Autovacuum would come to it too, some time later."""
+        for table in tables:
+            connection.execute(Vacuum(table))

@@ -11,10 +11,18 @@ on the session's row, so two sessions never wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+import os
+import selectors
+import time
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+from psycopg import OperationalError, pq
+from psycopg.types.string import TextLoader
 from sqlalchemy import (
     URL,
     ColumnElement,
@@ -26,49 +34,447 @@ from sqlalchemy import (
     Select,
     Table,
     collate,
+    event,
     func,
     select,
     true,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
+from sqlalchemy.pool import PoolResetState
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
-from agentstore.engines.base.dialect import READ_ONLY, Diagnosis, EngineDialect, Failure, Mode
-from agentstore.engines.base.listening import listen_once
-from agentstore.engines.base.search import SearchIndex
-from agentstore.engines.base.space import Space
-from agentstore.engines.postgresql.append import append_messages, arrays, next_activity
-from agentstore.engines.postgresql.checkpoints import putting, storing_writes
-from agentstore.engines.postgresql.forks import sever
-from agentstore.engines.postgresql.greeting import greet, threshold
-from agentstore.engines.postgresql.parts import ServerParts
-from agentstore.engines.postgresql.scopes import SecuredRows
-from agentstore.engines.postgresql.search import PostgreSQLSearch
-from agentstore.engines.postgresql.silence import test_those_idle, timeouts
-from agentstore.engines.postgresql.space import ServerSpace
-from agentstore.engines.postgresql.tasks import NotifyingTasks
-from agentstore.engines.postgresql.transactions import (
-    begin,
-    beginning,
-    end_what_is_open,
-    give_back_to,
-    require_joinable,
-    tags,
-    take_over,
+from agentstore.engines.base.dialect import (
+    MODE,
+    READ_ONLY,
+    Diagnosis,
+    EngineDialect,
+    Failure,
+    Mode,
+    Space,
+    is_heard_by,
+    listen_once,
 )
-from agentstore.models.tables import Names, Tables
-from agentstore.settings import Settings
+from agentstore.engines.base.search import SearchIndex
+from agentstore.engines.base.statements import NO_TRANSACTION, run_sql
+from agentstore.engines.postgresql.append import (
+    NotifyingTasks,
+    append_messages,
+    arrays,
+    next_activity,
+    note,
+    putting,
+    sever,
+    storing_writes,
+)
+from agentstore.engines.postgresql.checks import ServerSpace
+from agentstore.engines.postgresql.row_security import SecuredRows
+from agentstore.engines.postgresql.search import PostgreSQLSearch
+from agentstore.errors import TransactionMisuse
+from agentstore.schema import Names, Tables
+from agentstore.settings import AUTO, Settings
+from agentstore.values.types import number_statements_from
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from agentstore.engines.base.dialect import Change
+    from agentstore.engines.base.moving import Checks, Examination, Moving
+    from agentstore.errors import UnsoundRow
+
+
+# How transactions begin and end on PostgreSQL, and connections of an application's own engine.
+#
+# Connections are in autocommit: what is one statement needs nothing around it, and other units say
+# their BEGIN themselves. One of the application's own engine is so while a unit has it, and as the
+# application left it afterwards. Its isolation level, which the driver keeps, is not touched: the
+# driver would name it in the BEGIN that it sends by itself, and so does ours.
+
+
+_TAKEN_OVER = "agentstore_taken_over"
+_IN_AUTOCOMMIT = (Mode.READ, Mode.STATEMENT)
+_SNAPSHOTS = ("REPEATABLE READ", "SERIALIZABLE")
+"""The levels at which several statements read one state of the database; the first will do."""
+_PQTRANS_IDLE = 0
+"""libpq's word for a connection that is in no transaction."""
+_PQTRANS_INERROR = 3
+"""libpq's word for a transaction that has failed."""
+
+
+def beginning(tagged: Engine, engine: Engine) -> Engine:
+    """Say BEGIN on an engine with options, unless the one that it was made of does."""
+    if not is_heard_by(engine, "begin", begin):
+        listen_once(tagged, "begin", begin)
+    return tagged
+
+
+def tags(engine: Engine, mode: Mode) -> dict[str, Any]:
+    """Give the execution options of a mode."""
+    options: dict[str, Any] = {MODE: mode}
+    if mode in _IN_AUTOCOMMIT and not engine.get_execution_options().get(READ_ONLY):
+        options[NO_TRANSACTION] = True
+    return options
+
+
+def end_what_is_open(driver_s: Any, _record: Any, state: PoolResetState) -> None:
+    """Roll back before a connection goes back to the pool, if there is something; a listener.
+
+    Most come in autocommit, and psycopg takes its time to find out that it has nothing to do.
+    """
+    if state.terminate_only or not state.asyncio_safe:
+        return
+    own = getattr(driver_s, "driver_connection", driver_s)
+    if own.pgconn.transaction_status != _PQTRANS_IDLE:
+        driver_s.rollback()
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction as the mode needs it; a listener."""
+    options = connection.get_execution_options()
+    if MODE not in options and "isolation_level" in options:
+        return  # not a unit, and its user has chosen
+    statement = _opening(connection, options.get(MODE, Mode.WRITE))
+    if options.get(READ_ONLY):
+        statement = f"{statement or 'BEGIN'} READ ONLY"
+    if statement is not None:
+        run_sql(connection, statement, begin=False)
+
+
+def _opening(connection: Connection, mode: Mode) -> str | None:
+    """Give what begins a transaction; None where there is to be none."""
+    if mode in _IN_AUTOCOMMIT:
+        return None
+    driver_s: Any = connection.connection.driver_connection
+    level = driver_s.isolation_level
+    chosen = "" if level is None else str(level.name).replace("_", " ")
+    if mode is Mode.SNAPSHOT and chosen not in _SNAPSHOTS:
+        chosen = _SNAPSHOTS[0]
+    return f"BEGIN ISOLATION LEVEL {chosen}" if chosen else "BEGIN"
+
+
+def take_over(connection: Connection) -> None:
+    """Set autocommit until the connection is back in its pool, if it is not set.
+
+    Not by SQLAlchemy's option, which has the driver forget the level.
+    """
+    driver_s: Any = connection.connection.dbapi_connection
+    if not driver_s.autocommit:
+        connection.info[_TAKEN_OVER] = True
+        driver_s.autocommit = True
+
+
+def give_back_to(engine: Engine) -> None:
+    """Have the engine's pool take such connections back as they were."""
+    listen_once(engine, "checkin", _give_back)
+
+
+def _give_back(driver_s: Any, record: Any) -> None:
+    if driver_s is None or not record.info.pop(_TAKEN_OVER, False) or driver_s.closed:
+        return
+    driver_s.rollback()  # an engine may be told not to do so in autocommit
+    driver_s.autocommit = False
+
+
+def require_joinable(connection: Connection) -> None:
+    """Refuse what cannot be joined; see ``EngineDialect``."""
+    if SEEN not in connection.info:
+        raise TransactionMisuse(
+            "This connection was opened before the store, which has not looked at its settings. "
+            "Open the store first, then connect."
+        )
+    own: Any = connection.connection.driver_connection
+    if own.pgconn.transaction_status == _PQTRANS_INERROR:
+        raise TransactionMisuse(
+            "The transaction has failed, and PostgreSQL refuses everything in it. Roll it back; "
+            "put begin_nested() around what may fail."
+        )
+    if own.pgconn.pipeline_status:
+        raise TransactionMisuse(
+            "The connection is in pipeline mode, in which errors come too late. Call the store "
+            "outside of the pipeline."
+        )
+
+
+# What a connection to PostgreSQL is asked and told when it is new.
+#
+# Prepared statements belong to a server's connection. A pooler that lends one to many clients
+# makes
+# each of them meet the others' statements, and what is asked with one of those is answered with
+# somebody else's rows. Such a pooler has no process for a client, so the number of the process
+# that
+# it names at the start is another one than the server says itself. Where they differ nothing is
+# prepared. That is found out for each connection, because what is at the end of a URL may change.
+#
+# Statements have names that no other client has. So even who insists on preparing, or sits behind
+# a
+# pooler that names the server's process, gets an error and never another's answer.
+#
+# Dates come as text, which the driver reads in the style ISO alone; and it writes what the
+# client's
+# encoding has. Both may be set for a role or a database, whichever program uses it.
+
+
+_log = logging.getLogger("agentstore.connections")
+SEEN = "agentstore_seen"
+"""What says, in the ``info`` of a connection, that it was greeted."""
+
+PREPARE_AFTER = 5
+"""Executions before a statement is prepared, where nobody said otherwise: the driver's default."""
+
+
+def threshold(settings: Settings) -> int | None:
+    """Give what the driver is told when it connects."""
+    return PREPARE_AFTER if settings.prepare_threshold == AUTO else settings.prepare_threshold
+
+
+def greet(engine: Engine, settings: Settings, *, adopted: bool) -> None:
+    """Look at each new connection of an engine; on an adopted one at those that are open too."""
+    if not adopted:
+        event.listen(engine, "connect", _Greeter(settings, adopted=False).greet)
+        return
+    greeter = _adopted.get(engine)
+    if greeter is None:
+        greeter = _adopted[engine] = _Greeter(settings, adopted=True)
+        event.listen(engine, "connect", greeter.greet)
+        event.listen(engine, "checkout", greeter.greet_open_one)
+    greeter.asks = greeter.asks or settings.prepare_threshold == AUTO
+
+
+class _Greeter:
+    """Greets the connections of one engine.
+
+    Attributes:
+        asks: Whether to ask for the server's process, and to prepare nothing behind a pooler.
+    """
+
+    def __init__(self, settings: Settings, *, adopted: bool) -> None:
+        self.asks = settings.prepare_threshold == AUTO
+        self._adopted = adopted
+        self._warned = False
+
+    def greet(self, driver_s: Any, record: Any) -> None:
+        """Ask and tell what there is, in one round trip, or none."""
+        record.info[SEEN] = self.asks
+        own = getattr(driver_s, "driver_connection", driver_s)
+        if not self._adopted:
+            note(own)
+            own.adapters.register_loader("uuid", TextLoader)  # an object of each would cost 2 us
+        wrong = _wrong_settings(own, adopted=self._adopted)
+        prepares = own.prepare_threshold is not None
+        if any(wrong.values()) or (self.asks and prepares):
+            (process, *_) = _ask(driver_s, wrong)
+            if self.asks and prepares and process != own.info.backend_pid:
+                own.prepare_threshold = None
+                self._warn(own)
+        if prepares:
+            # Processes that were forked have the same random numbers, but not the same of these.
+            number_statements_from(own, int.from_bytes(os.urandom(6), "big"))
+
+    def greet_open_one(self, driver_s: Any, record: Any, _proxy: Any) -> None:
+        """Greet a connection that the application opened before its engine was adopted."""
+        if record.info.get(SEEN) != self.asks:
+            self.greet(driver_s, record)
+
+    def _warn(self, own: Any) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        _log.warning(
+            "There is a pooler in front of the server at %s: nothing is prepared on it. Say "
+            "prepare_threshold=None to have this unsaid; say a number if the pooler keeps "
+            "prepared statements apart (pgbouncer from 1.21 on with max_prepared_statements, or "
+            "in session mode).",
+            own.info.host,
+        )
+
+
+_adopted: WeakKeyDictionary[Engine, _Greeter] = WeakKeyDictionary()
+
+
+def _wrong_settings(own: Any, *, adopted: bool) -> dict[str, bool]:
+    """Say which settings are not as they have to be.
+
+    The server says these when it is connected to, so looking costs nothing. A pooler knows them
+    too, and keeps them for each client. An application may want its own time zone; the times are
+    the same in any.
+    """
+    zone = own.pgconn.parameter_status(b"TimeZone")
+    style = own.pgconn.parameter_status(b"DateStyle") or b"ISO"
+    return {
+        "style": not style.startswith(b"ISO"),
+        "encoding": own.pgconn.parameter_status(b"client_encoding") not in (None, b"UTF8"),
+        "zone": not adopted and zone not in (None, b"UTC", b"Etc/UTC", b"GMT", b"Etc/GMT"),
+    }
+
+
+_QUESTION = """
+    SELECT
+        pg_backend_pid(),
+        CASE WHEN %(style)s::boolean THEN set_config('DateStyle', 'ISO', false) END,
+        CASE WHEN %(encoding)s::boolean THEN set_config('client_encoding', 'UTF8', false) END,
+        CASE WHEN %(zone)s::boolean THEN set_config('TimeZone', 'UTC', false) END
+"""
+"""ISO alone keeps the order of day and month."""
+
+
+def _ask(driver_s: Any, wrong: dict[str, bool]) -> Any:
+    """Ask for the process, and set what is wrong, outside of a transaction."""
+    before = driver_s.autocommit
+    if not before:
+        driver_s.autocommit = True
+    cursor = driver_s.cursor()
+    try:
+        cursor.execute(_QUESTION, wrong)
+        return cursor.fetchone()
+    finally:
+        cursor.close()
+        if not before and not driver_s.closed:
+            driver_s.autocommit = before
+
+
+# Servers that say nothing any more: frozen, or behind a firewall that drops what is sent.
+#
+# The system tells who waits for an answer that the other machine is gone, if it is asked to look:
+# that is what keepalives and ``tcp_user_timeout`` are for. A machine whose server is frozen still
+# acknowledges. So a connection that lay idle is asked, before it is used, whether anybody is
+# there,
+# and who does not answer within the time in which one could have connected is not waited for.
+
+
+_LAST_USED = "agentstore_last_used"
+_PROBES = 3
+"""Keepalives without an answer after which a connection is given up."""
+
+
+def timeouts(url: URL, settings: Settings) -> dict[str, int]:
+    """Give the driver's arguments that limit how long nothing may be heard; the URL's own win."""
+    wanted = {"connect_timeout": max(1, round(settings.connect_timeout))}
+    if settings.network_timeout:
+        seconds = settings.network_timeout
+        wanted |= {
+            "keepalives": 1,
+            "keepalives_idle": max(1, round(seconds / 2)),
+            "keepalives_interval": max(1, round(seconds / 2 / _PROBES)),
+            "keepalives_count": _PROBES,
+            "tcp_user_timeout": max(1, round(seconds * 1000)),
+        }
+    return {name: value for name, value in wanted.items() if name not in url.query}
+
+
+def test_those_idle(engine: Engine, settings: Settings) -> None:
+    """Have an engine's pool test a connection that lay idle before it is used again."""
+    patience = _patience(engine.url, settings)
+
+    @event.listens_for(engine, "checkin")
+    def remember(_driver_s: Any, record: Any) -> None:
+        record.info[_LAST_USED] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def test_if_idle(driver_s: Any, record: Any, _proxy: Any) -> None:
+        last_used = record.info.get(_LAST_USED)
+        if last_used is None or time.monotonic() - last_used <= settings.ping_after:
+            return
+        try:
+            if hasattr(driver_s, "run_async"):
+                alive = driver_s.run_async(lambda own: _answers_soon(own.pgconn, patience))
+            else:
+                alive = _answers(driver_s.pgconn, patience)
+        except OperationalError as error:
+            raise DisconnectionError("the connection died while it lay idle") from error
+        if not alive:
+            raise DisconnectionError("the server did not answer on a connection that lay idle")
+
+
+def _patience(url: URL, settings: Settings) -> float:
+    given = url.query.get("connect_timeout")
+    if isinstance(given, str) and given.isdecimal() and int(given) > 0:
+        return float(given)
+    return max(1.0, settings.connect_timeout)
+
+
+def _answers(pgconn: pq.abc.PGconn, seconds: float) -> bool:
+    """Say whether the server answers within so many seconds."""
+    end = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        selector.register(pgconn.socket, selectors.EVENT_READ)
+        for _ in _asking(pgconn):
+            if not selector.select(max(0.0, end - time.monotonic())):
+                return False
+    return True
+
+
+async def _answers_soon(pgconn: pq.abc.PGconn, seconds: float) -> bool:
+    """Say the same, while other tasks go on."""
+    loop, socket = asyncio.get_running_loop(), pgconn.socket
+    heard = asyncio.Event()
+    loop.add_reader(socket, heard.set)
+    try:
+        async with asyncio.timeout(seconds):
+            for _ in _asking(pgconn):
+                await heard.wait()
+                heard.clear()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(socket)
+    return True
+
+
+def _asking(pgconn: pq.abc.PGconn) -> Generator[None]:
+    """Send an empty query and read the answer; yields whenever there is something to wait for."""
+    pgconn.send_query(b"")
+    pgconn.flush()
+    while True:
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                return
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                raise OperationalError("the server ended the connection")
+        yield
+        pgconn.consume_input()
+
+
+# What a server is asked now and then, each part loaded when it is: a store at work needs none.
+
+
+class ServerParts:
+    """The parts; see ``EngineDialect``."""
+
+    file_based = False
+
+    @property
+    def moving(self) -> Moving:
+        """How a schema is read whole, and loaded whole."""
+        from agentstore.engines.postgresql.moving import PostgreSQLMoving
+
+        return PostgreSQLMoving()
+
+    @property
+    def checks(self) -> Checks:
+        """What a server says of itself."""
+        from agentstore.engines.postgresql.checks import PostgreSQLChecks
+
+        return PostgreSQLChecks()
+
+    @property
+    def examinations(self) -> tuple[Examination, ...]:
+        """What ``agentstore doctor`` looks at on a server."""
+        from agentstore.engines.postgresql.checks import EXAMINATIONS
+
+        return EXAMINATIONS
+
+    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+        """Look for it, in a transaction or a savepoint of its own."""
+        from agentstore.engines.postgresql.moving import name_row
+
+        return name_row(connection, tables, error)
 
 
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import LiteralString
+from contextlib import contextmanager, suppress
+from typing import Any, LiteralString
 
+import psycopg
 from psycopg import sql
 from sqlalchemy import Connection, Table
+from sqlalchemy.exc import DBAPIError
 
 from agentstore.engines.base.moving import (
     MOST_FLAWS,
@@ -20,14 +23,13 @@ from agentstore.engines.base.moving import (
     Stripped,
     TableDigest,
     TableShape,
+    shapes,
 )
-from agentstore.engines.postgresql import stripping
-from agentstore.engines.postgresql.row_security import policy_name
-from agentstore.engines.postgresql.rows import either, unsound
-from agentstore.engines.postgresql.stripping import driver_of, named, qualified
-from agentstore.engines.postgresql.visibility import hidden_rows
-from agentstore.errors import DatabaseCorrupt, DatabaseError
-from agentstore.models.tables import LONGEST_ENTRY, Names, Tables
+from agentstore.engines.postgresql import search
+from agentstore.engines.postgresql.row_security import hidden_rows, policy_name
+from agentstore.errors import DatabaseCorrupt, DatabaseError, UnsoundRow, named
+from agentstore.schema import LONGEST_ENTRY, Names, Tables
+from agentstore.values.types import Json, Word
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
 _SELECTED: dict[Kind, LiteralString] = {
@@ -93,7 +95,7 @@ class PostgreSQLMoving(Moving):
             condition = sql.SQL(
                 "EXISTS (SELECT FROM {parent} AS parent WHERE {same} AND {number} = ANY({missing}))"
             ).format(
-                parent=named(parent),
+                parent=named_object(parent),
                 same=same,
                 number=sql.SQL(_NUMBER).format(sql.SQL("parent")),
                 missing=sql.Literal(list(left_out[plain])),
@@ -130,7 +132,7 @@ SELECT count(hash), count(*) - count(hash),
 FROM (
     SELECT CASE WHEN {wrong} IS NOT TRUE THEN sha256(convert_to(concat({written}), 'UTF8')) END
         AS hash FROM {table} AS child WHERE {wanted} OFFSET 0
-) AS hashed""").format(wrong=wrong, written=written, table=named(shape.table), wanted=wanted)
+) AS hashed""").format(wrong=wrong, written=written, table=named_object(shape.table), wanted=wanted)
         found = driver_of(connection).execute(query).fetchone()
         assert found is not None
         rows, others, first, second = found
@@ -165,7 +167,7 @@ FROM (
             "COPY (SELECT {columns} FROM {table} AS child WHERE {wanted} ORDER BY {key}) TO STDOUT"
         ).format(
             columns=_columns(shape),
-            table=named(shape.table),
+            table=named_object(shape.table),
             wanted=sql.SQL(" AND ").join(conditions),
             key=key,
         )
@@ -176,7 +178,7 @@ FROM (
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Copy in."""
         query = sql.SQL("COPY {} ({}) FROM STDIN").format(
-            named(shape.table),
+            named_object(shape.table),
             sql.SQL(", ").join(sql.Identifier(name) for name, _ in shape.columns),
         )
         with driver_of(connection).cursor() as cursor, cursor.copy(query) as copy:
@@ -186,11 +188,11 @@ FROM (
 
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop the keys too."""
-        return stripping.strip(connection, tables)
+        return strip(connection, tables)
 
     def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
         """Drop references, and bind no owner by policies: no COPY goes where they are forced."""
-        return stripping.loosen(connection, tables)
+        return loosen(connection, tables)
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read the sequences: of the row numbers, and of the activity."""
@@ -214,7 +216,7 @@ FROM (
             numbers = [counters.get(name, 0)]
             for table, column in columns:
                 query = sql.SQL("SELECT coalesce(max({}), 0) FROM {}").format(
-                    sql.Identifier(column), named(table)
+                    sql.Identifier(column), named_object(table)
                 )
                 row = driver_of(connection).execute(query).fetchone()
                 assert row is not None
@@ -239,15 +241,15 @@ FROM (
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Say ANALYZE."""
         for table in tables:
-            driver_of(connection).execute(sql.SQL("ANALYZE {}").format(named(table)))
+            driver_of(connection).execute(sql.SQL("ANALYZE {}").format(named_object(table)))
 
     def unproven(self, statement: str) -> str:
         """Add references as NOT VALID: they hold for every row that is written from then on."""
-        return stripping.unproven(statement)
+        return unproven(statement)
 
     def prove(self, connection: Connection, tables: Tables) -> None:
         """Validate them, one by one."""
-        stripping.prove(connection, tables)
+        prove(connection, tables)
 
     def _sequences(self, connection: Connection, tables: Tables) -> Iterator[tuple[str, str]]:
         """Give the sequences' names, quoted, by what they number."""
@@ -256,7 +258,7 @@ FROM (
         prefix = len(names.prefix)
         for table in tables.metadata.sorted_tables:
             if "pk" in table.c:
-                quoted = named(table).as_string(driver)
+                quoted = named_object(table).as_string(driver)
                 row = driver.execute("SELECT pg_get_serial_sequence(%s, 'pk')", [quoted]).fetchone()
                 assert row is not None
                 yield table.name[prefix:], row[0]
@@ -299,7 +301,7 @@ def _flaws(
     ).format(
         number=sql.SQL(_NUMBER).format(sql.SQL("child")),
         reason=reason,
-        table=named(shape.table),
+        table=named_object(shape.table),
         wanted=wanted,
         condition=condition,
         limit=sql.Literal(MOST_FLAWS + 1),
@@ -329,7 +331,7 @@ def _require_all_rows(connection: Connection, shape: TableShape) -> None:
         DatabaseError: It is one.
     """
     table = shape.table
-    name = named(table).as_string(driver_of(connection))
+    name = named_object(table).as_string(driver_of(connection))
     names = Names(table.schema, table.name.removesuffix(shape.name))
     hidden = hidden_rows(connection, [name], policy_name(names))
     if hidden is not None:
@@ -343,3 +345,195 @@ def _columns(shape: TableShape) -> sql.Composed:
         sql.SQL(_SELECTED.get(kind, "{}")).format(sql.Identifier(name))
         for name, kind in shape.columns
     )
+
+
+# What is dropped of a server's tables before they are loaded, and how it comes back.
+
+
+_KEYS = """
+SELECT conrelid::regclass::text, quote_ident(conname), pg_get_constraintdef(oid)
+FROM pg_constraint WHERE contype = ANY(%s::"char"[]) AND conrelid = ANY(%s::regclass[])
+ORDER BY contype, conrelid::regclass::text, conname"""
+_INDEXES = """
+SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index
+WHERE indrelid = ANY(%s::regclass[])
+    AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
+ORDER BY 1"""
+_FORCED = """
+SELECT oid::regclass::text FROM pg_class
+WHERE relforcerowsecurity AND oid = ANY(%s::regclass[]) ORDER BY 1"""
+
+_UNPROVEN = """
+SELECT conrelid::regclass::text, quote_ident(conname) FROM pg_constraint
+WHERE NOT convalidated AND conrelid = ANY(%s::regclass[]) ORDER BY 1, 2"""
+_ADD, _NOT_VALID = "ALTER TABLE {} ADD CONSTRAINT {} {}", " NOT VALID"
+
+
+def strip(connection: Connection, tables: Tables) -> Stripped:
+    """Drop the keys too."""
+    last = loosen(connection, tables)
+    driver = driver_of(connection)
+    ours = _list(connection, tables)
+    indexes = driver.execute(_INDEXES, [ours]).fetchall()
+    again = _drop_keys(connection, ours, "p", "u")
+    for name, _ in indexes:
+        connection.exec_driver_sql(f"DROP INDEX {name}")
+    return Stripped(again | dict(indexes), last)
+
+
+def loosen(connection: Connection, tables: Tables) -> dict[str, str]:
+    """Drop references, and bind no owner by policies: no COPY goes where they are forced."""
+    names = tables.names
+    for statement in search.drops(names.schema, names.prefix):
+        connection.exec_driver_sql(statement)
+    ours = _list(connection, tables)
+    last = _drop_keys(connection, ours, "f")
+    for (table,) in driver_of(connection).execute(_FORCED, [ours]).fetchall():
+        connection.exec_driver_sql(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
+        last[f"{table} row security"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
+    return last
+
+
+def unproven(statement: str) -> str:
+    """Add references as NOT VALID: they hold for every row that is written from then on."""
+    return statement + _NOT_VALID if " FOREIGN KEY " in statement else statement
+
+
+def prove(connection: Connection, tables: Tables) -> None:
+    """Validate them, one by one."""
+    driver = driver_of(connection)
+    for table, name in driver.execute(_UNPROVEN, [_list(connection, tables)]).fetchall():
+        driver.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}".encode())
+
+
+def _list(connection: Connection, tables: Tables) -> list[str]:
+    driver = driver_of(connection)
+    return [named_object(table).as_string(driver) for table in tables.metadata.sorted_tables]
+
+
+def _drop_keys(connection: Connection, ours: list[str], *kinds: str) -> dict[str, str]:
+    """Drop the constraints of these kinds; give what creates them again, by names."""
+    found = driver_of(connection).execute(_KEYS, [list(kinds), ours]).fetchall()
+    for table, name, _ in found:
+        connection.exec_driver_sql(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+    return {
+        f"{table}.{name}": _ADD.format(table, name, definition.removesuffix(_NOT_VALID))
+        for table, name, definition in found
+    }
+
+
+def driver_of(connection: Connection) -> psycopg.Connection[Any]:
+    """Give the driver's own connection."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver
+
+
+def named_object(table: Table) -> sql.Identifier:
+    """Write a table's name."""
+    return qualified(table.schema, table.name)
+
+
+def qualified(schema: str | None, name: str) -> sql.Identifier:
+    """Write a name, with the schema where there is one."""
+    return sql.Identifier(schema, name) if schema else sql.Identifier(name)
+
+
+# Rows of a server that are not sound: the conditions that find them, and the name of one.
+#
+# A server's columns hold what their types allow, which is more than agentstore writes: JSON of
+# another shape, instants that Python cannot express; and more where somebody dropped a constraint.
+# A
+# row that could not be read is looked for, but not for long; ``agentstore doctor --deep`` reads
+# all.
+
+
+_PQTRANS_IDLE = 0
+"""libpq's word for a connection that is in no transaction."""
+
+_PATIENCE = "SET LOCAL statement_timeout = '500ms'"
+
+_UNSOUND: dict[Kind, LiteralString] = {
+    Kind.INSTANT: "({0} < '0001-01-01 00:00+00' OR {0} >= '10000-01-01 00:00+00')",
+    Kind.REAL: "{0} IN ('NaN', 'Infinity', '-Infinity')",
+}
+_MORE = {
+    Kind.INSTANT: "an instant outside of the years 1 to 9999",
+    Kind.REAL: "a number that is not finite",
+}
+_JSON_TYPES = {dict: "object", list: "array"}
+
+
+def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+    """Say of the first row found, in the table or in any, that its column is not sound."""
+    places = [
+        (shape, column, condition, what)
+        for shape in shapes(tables)
+        if error.table in ("", shape.name)
+        for column, condition, what in unsound(shape)
+        if error.column in ("", column)
+    ]
+    with suppress(DBAPIError), _for_a_moment(connection):
+        for shape, column, condition, what in places:
+            row = connection.exec_driver_sql(_query(shape, condition)).first()
+            if row is not None:
+                pairs = zip(_key(shape), row, strict=True)
+                key = ", ".join(f"{name}={named(value)}" for name, value in pairs)
+                return UnsoundRow(shape.name, column, what, key)
+    return error
+
+
+@contextmanager
+def _for_a_moment(connection: Connection) -> Iterator[None]:
+    """Begin a transaction, or a savepoint in one, in which no statement takes long."""
+    driver_s: Any = connection.connection.driver_connection
+    inside = driver_s.pgconn.transaction_status != _PQTRANS_IDLE
+    connection.exec_driver_sql("SAVEPOINT agentstore_row" if inside else "BEGIN")
+    try:
+        connection.exec_driver_sql(_PATIENCE)
+        yield
+    finally:
+        # Not released: whatever ends the transaction ends it too.
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT agentstore_row" if inside else "ROLLBACK")
+
+
+def unsound(shape: TableShape) -> list[tuple[str, sql.Composable, str]]:
+    """Give columns, each with what holds of a value that is not sound, and with what it then is.
+
+    A condition may be NULL where the column is.
+    """
+    found: list[tuple[str, sql.Composable, str]] = []
+    for name, kind in shape.columns:
+        column, place = shape.column(name), sql.Identifier(name)
+        if kind in _UNSOUND:
+            found.append((name, sql.SQL(_UNSOUND[kind]).format(place), _MORE[kind]))
+        if isinstance(column.type, Json) and column.type.document in _JSON_TYPES:
+            wanted = sql.Literal(_JSON_TYPES[column.type.document])
+            other = sql.SQL("json_typeof({}) <> {}").format(place, wanted)
+            found.append((name, other, f"JSON that is not {column.type.holds}"))
+        if isinstance(column.type, Word):
+            words = sql.SQL(", ").join(map(sql.Literal, sorted(column.type.words)))
+            other = sql.SQL("{} NOT IN ({})").format(place, words)
+            found.append((name, other, f"text that is not {column.type.holds}"))
+        if not column.nullable and name not in shape.key:
+            found.append((name, sql.SQL("{} IS NULL").format(place), "NULL"))
+    return found
+
+
+def either(conditions: Iterable[sql.Composable]) -> sql.Composed:
+    """Write the condition that one of several holds."""
+    return sql.SQL("({})").format(sql.SQL(" OR ").join([sql.SQL("false"), *conditions]))
+
+
+def _key(shape: TableShape) -> tuple[str, ...]:
+    beside = tuple(name for name in ("id",) if name in shape.table.c and name not in shape.key)
+    return shape.key + beside
+
+
+def _query(shape: TableShape, condition: sql.Composable) -> str:
+    table = shape.table
+    place = (table.schema, table.name) if table.schema else (table.name,)
+    query = sql.SQL("SELECT {} FROM {} WHERE {} LIMIT 1").format(
+        sql.SQL(", ").join(map(sql.Identifier, _key(shape))), sql.Identifier(*place), condition
+    )
+    return query.as_string(None).replace("%", "%%")

@@ -16,10 +16,16 @@ What a revision has created it must be able to create tomorrow: so this SQL neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from agentstore.models.tables import Names
+from sqlalchemy import ARRAY, Connection, Select, Text, bindparam, func, select, text, true
+
+from agentstore.engines.base.moving import Hidden
+from agentstore.engines.postgresql import row_security
+from agentstore.schema import Names, Tables
+from agentstore.values.types import SafeText
 
 SETTING = "agentstore.user_id"
 
@@ -344,3 +350,89 @@ def _named(sql: str, names: Names, table: str = "", **places: str) -> str:
     for place, name in (where | places).items():
         sql = sql.replace(f"{{{place}}}", name)
     return sql.strip()
+
+
+# Scopes on PostgreSQL: what its row-level security is told, and who does what a scope cannot.
+
+
+_ENTER = select(
+    func.set_config(row_security.SETTING, bindparam("user_id", type_=SafeText()), true())
+)
+_CURRENT = select(func.current_setting(row_security.SETTING, true()))
+
+
+class SecuredRows:
+    """What ``EngineDialect`` says of scopes."""
+
+    hides_rows = True
+
+    def enter_scope(self, connection: Connection, user_id: str) -> None:
+        """Set what the policies look at, as SET LOCAL does, but with a parameter."""
+        connection.execute(_ENTER, {"user_id": user_id})
+
+    def scope_of(self, connection: Connection) -> str:
+        """Read the setting."""
+        return connection.execute(_CURRENT).scalar_one() or ""
+
+    def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
+        """Have the owner of the tables look, by a function that is theirs."""
+        dropped = connection.execute(_dropped(tables.names), {"digests": [*digests]})
+        return int(dropped.scalar_one())
+
+    def grants(self, names: Names, role: str) -> list[str]:
+        """Say GRANT."""
+        return row_security.grants(names, role)
+
+
+@lru_cache(maxsize=256)
+def _dropped(names: Names) -> Select[Any]:
+    home = getattr(func, names.schema) if names.schema else func
+    drop = getattr(home, f"{names.prefix}drop_blobs")
+    return select(drop(bindparam("digests", type_=ARRAY(Text()))))
+
+
+# Whether row-level security hides rows from the role that is connected to PostgreSQL.
+#
+# Then what is read is no error: it is less than there is, or nothing. Who counts, saves or copies
+# has to ask first.
+
+
+_HIDDEN = text("""
+SELECT c.oid::regclass::text AS name, setting.scope <> '' AS scoped,
+    NOT has_table_privilege(c.oid, 'TRUNCATE') AS restricted
+FROM unnest(:wanted) WITH ORDINALITY AS wanted (name, number)
+JOIN pg_class AS c ON c.oid = to_regclass(wanted.name)
+CROSS JOIN (SELECT coalesce(current_setting(:setting, true), '') AS scope) AS setting
+WHERE row_security_active(c.oid) AND (
+    setting.scope <> ''
+    OR NOT has_table_privilege(c.oid, 'TRUNCATE')
+    OR NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = c.oid AND polname = :policy)
+    OR EXISTS (SELECT FROM pg_policy WHERE polrelid = c.oid AND NOT polpermissive)
+)
+ORDER BY wanted.number""").bindparams(bindparam("wanted", type_=ARRAY(Text)))
+
+
+def hidden_rows(connection: Connection, tables: Sequence[str], policy: str) -> Hidden | None:
+    """Say what is hidden; None where all rows are seen.
+
+    A policy that was lost hides everything, from the tables' owner too. One that somebody added to
+    restrict others is taken to hide something.
+
+    Args:
+        connection: A connection of the role.
+        tables: Their names, as ``to_regclass`` reads them; those that are not there are left out.
+        policy: The policy's name, which is the same for all of them.
+    """
+    asked = {"wanted": [*tables], "setting": SETTING, "policy": policy}
+    found = connection.execute(_HIDDEN, asked).all()
+    if not found:
+        return None
+    names = tuple(str(row.name) for row in found)
+    if any(row.scoped for row in found):
+        reason = f"{SETTING} is set, for this role or in the URL"
+        return Hidden(names, reason, f"Connect without {SETTING}")
+    if any(row.restricted for row in found):
+        reason = "the role neither owns the tables nor was granted ALL"
+        return Hidden(names, reason, "Connect as the owner of the tables")
+    reason = "the policies differ from those that the migration created"
+    return Hidden(names, reason, "Run agentstore doctor, and follow its advice on row_security")

@@ -6,18 +6,23 @@ What rows and questions look like is in ``search_words``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     JSON,
     BigInteger,
+    Column,
     ColumnElement,
     Connection,
+    Delete,
     Insert,
     Integer,
+    MetaData,
     Select,
+    Table,
     Text,
     and_,
     any_,
@@ -27,6 +32,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     or_,
     select,
     table,
@@ -35,20 +41,409 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-from agentstore.engines.base.search import Candidates, Entry, IndexState, Question, count_of
-from agentstore.engines.base.search_objects import state_of
-from agentstore.engines.postgresql.row_security import policy
-from agentstore.engines.postgresql.search_objects import objects_by_number
-from agentstore.engines.postgresql.search_queue import (
-    PostgreSQLQueue,
-    index_of,
-    own_entries,
-    queries_for_waiting,
-    queue_of,
+from agentstore.engines.base.search import (
+    INDEX,
+    QUEUE,
+    Batch,
+    Candidates,
+    Change,
+    Entry,
+    IndexState,
+    Phrase,
+    Question,
+    Room,
+    SearchIndex,
+    Source,
+    all_named,
+    count_of,
+    named,
+    state_of,
+    whose,
 )
-from agentstore.engines.postgresql.search_words import ERAS, LONG, era, lexemes, parts, runs_of
-from agentstore.models.tables import Names, Tables
+from agentstore.engines.postgresql.row_security import policy
+from agentstore.schema import Names, Tables
+from agentstore.schema.conversations import number_of
+from agentstore.values.tokens import is_unspaced
 from agentstore.values.types import SafeText
+
+# What waits for PostgreSQL's search index: reading it, and taking what is still as it was read.
+#
+# Texts are cut into tokens between the two, while nothing is locked. Who takes has the turn, which
+# is
+# the lock on the index's state. A search does not wait for it, nor for a message that somebody is
+# deleting: it leaves both, and reads what is not indexed itself.
+
+
+class PostgreSQLQueue(SearchIndex):
+    """The half of PostgreSQL's index that has to do with changes; see ``SearchIndex``."""
+
+    def among(self, column: ColumnElement[int], numbers: Sequence[int]) -> ColumnElement[bool]:
+        """Send an array."""
+        return _among(column, numbers)
+
+    def is_empty(self, connection: Connection, tables: Tables) -> bool:
+        """Look for a row."""
+        return not connection.execute(select(select(index_of(tables.names)).exists())).scalar()
+
+    def waiting_queries(
+        self, connection: Connection, tables: Tables, user_id: str | None
+    ) -> list[Select[Any]]:
+        """Ask the queue, and for what the walk has not come to."""
+        state = state_of(tables.names).c
+        through, walk_through = connection.execute(
+            select(state.indexed_through, state.walk_through)
+        ).one()
+        return queries_for_waiting(tables, through, walk_through, user_id)
+
+    def sizes(
+        self, connection: Connection, tables: Tables, pks: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        """Ask for what the server knows without reading them: documents count compressed."""
+        pk = tables.messages.c.pk
+        query = select(pk, _size(tables)).where(_among(pk, pks)).order_by(pk.desc())
+        yield from (tuple(row) for row in connection.execute(query))
+
+    def read(
+        self,
+        connection: Connection,
+        tables: Tables,
+        rows: int,
+        size: int,
+        user_id: str | None = None,
+        *,
+        new: bool = True,
+    ) -> Batch:
+        """Read the queue first, then continue the walk."""
+        queue, state = queue_of(tables.names).c, state_of(tables.names).c
+        messages = tables.messages.c
+        through, walk_through = connection.execute(
+            select(state.indexed_through, state.walk_through)
+        ).one()
+        room = Room(rows, size)
+        some = select(queue.pk, queue.message_pk, queue.session)
+        some = some.order_by(queue.session, queue.pk)
+        if user_id is not None:
+            some = own_entries(tables, user_id)
+        entries = connection.execute(some.limit(rows)).all()
+        sized = select(messages.pk, _size(tables)).where(
+            _among(messages.pk, {entry.message_pk for entry in entries})
+        )
+        sizes = {row[0]: row[1] for row in connection.execute(sized)} if entries else {}
+        queued: dict[int, list[tuple[int, int]]] = {}
+        whole = len(entries) < rows
+        for pk, message_pk, session in entries:
+            if message_pk not in queued and not room.takes(sizes.get(message_pk, 0)):
+                whole = False
+                break
+            queued.setdefault(message_pk, []).append((session, pk))
+        walked: list[int] = []
+        walk = None
+        if new and whole and not room.full and through < walk_through:
+            ahead = select(messages.pk, _size(tables)).where(
+                messages.pk > through, messages.pk <= walk_through
+            )
+            last = walk_through
+            for pk, bytes_ in connection.execute(ahead.order_by(messages.pk).limit(rows)).all():
+                if pk not in queued and not room.takes(bytes_):
+                    whole, last = False, walked[-1] if walked else through
+                    break
+                walked.append(pk)
+            else:
+                if len(walked) == rows:
+                    whole, last = False, walked[-1]
+            walk = (through, last)
+        sources = _sources(connection, tables, {*queued, *walked})
+        changes = [
+            Change(pk, None, sources.get(pk), tuple(seen)) for pk, seen in sorted(queued.items())
+        ]
+        changes += [
+            Change(pk, None, sources[pk], ()) for pk in walked if pk not in queued and pk in sources
+        ]
+        return Batch(changes, whole and not room.full, walk)
+
+    def take(
+        self,
+        connection: Connection,
+        tables: Tables,
+        segmentation: str,
+        batch: Batch,
+        *,
+        wait: bool,
+    ) -> dict[int, bool] | None:
+        """Take entries that are not taken yet, of messages that no transaction is deleting.
+
+        A message that was changed meanwhile has another entry, which stays.
+        """
+        queue, state = queue_of(tables.names), state_of(tables.names)
+        messages, index = tables.messages.c, index_of(tables.names)
+        columns = (state.c.segmentation, state.c.indexed_through)
+        turn = connection.execute(select(*columns).with_for_update(skip_locked=not wait)).first()
+        if turn is None:
+            return {} if wait else None
+        if turn.segmentation != segmentation:
+            return {}
+        walks = batch.walk is not None and batch.walk[0] == turn.indexed_through
+        changes = [change for change in batch.changes if change.seen or walks]
+        pks = [change.message_pk for change in changes]
+        these = select(messages.pk).where(_among(messages.pk, pks))
+        there = set(connection.execute(these).scalars())
+        # A deletion of one of them has to wait now, as long as the insertion takes; the other way
+        # round nobody waits, and so nobody for each other.
+        kept = these.order_by(messages.pk).with_for_update(
+            read=True, key_share=True, skip_locked=True
+        )
+        held = set(connection.execute(kept).scalars())
+        left = there - held
+        seen = [entry for c in changes if c.message_pk not in left for entry in c.seen]
+        free = set[int]()
+        if seen:
+            # Both columns of the key, each by itself: row numbers of the queue are unique.
+            theirs = queue.c.session.in_({session for session, _ in seen})
+            taken = _unlocked(queue, theirs, _among(queue.c.pk, [pk for _, pk in seen]))
+            free.update(connection.execute(taken.returning(queue.c.message_pk)).scalars())
+        if walks:
+            # What is in the index although the walk has not come to it was changed, and taken in
+            # by its entry: that is newer than what the walk has read.
+            ahead = {c.message_pk for c in changes if not c.seen and c.message_pk not in left}
+            newer = select(index.c.message_pk).where(_among(index.c.message_pk, ahead))
+            free |= ahead.difference(connection.execute(newer).scalars())
+            later = [c.message_pk for c in changes if not c.seen and c.message_pk in left]
+            if later:
+                names = ["message_pk", "session"]
+                rest = select(messages.pk, messages.session_id).where(messages.pk.in_(later))
+                connection.execute(insert(queue).from_select(names, rest))
+            assert batch.walk is not None
+            connection.execute(update(state).values(indexed_through=batch.walk[1]))
+        if free:
+            connection.execute(delete(index).where(_among(index.c.message_pk, free)))
+        return {pk: pk in held for pk in free}
+
+    def forget_sessions(
+        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
+    ) -> None:
+        """Delete their entries, but for those that somebody is taking at this moment."""
+        queue = queue_of(tables.names)
+        sessions = tables.sessions.c
+        theirs = select(sessions.pk).where(sessions.id.in_(session_ids))
+        connection.execute(_unlocked(queue, queue.c.session.in_(theirs)))
+
+
+def _unlocked(queue: Table, theirs: ColumnElement[bool], *conditions: Any) -> Delete:
+    """Delete entries of sessions, and wait for nobody who does the same.
+
+    Who takes may then meet who deletes the session in any order.
+    """
+    free = select(queue.c.pk).where(theirs, *conditions).with_for_update(skip_locked=True)
+    return delete(queue).where(theirs, queue.c.pk.in_(free))
+
+
+def queries_for_waiting(
+    tables: Tables, through: int, walk_through: int, user_id: str | None
+) -> list[Select[Any]]:
+    """Give the queries for the messages that wait, in the queue and ahead of the walk."""
+    queue, messages = queue_of(tables.names).c, tables.messages.c
+    queued = select(queue.message_pk)
+    if user_id is not None:
+        own = own_entries(tables, user_id)
+        queued = own.with_only_columns(own.selected_columns.message_pk)
+    queries = [queued]
+    if through < walk_through:
+        ahead = select(messages.pk).where(messages.pk > through, messages.pk <= walk_through)
+        queries.append(ahead.where(*whose(tables, messages.pk, user_id)))
+    return queries
+
+
+def own_entries(tables: Tables, user_id: Any) -> Select[Any]:
+    """Give the query for the entries of one user's sessions.
+
+    The queue is asked for each session by itself, so that its key is used, and the policy is not
+    asked about all others' entries: that took 50 us each. The OFFSET is what keeps them apart. Of
+    one message the oldest comes first: a reader that took a later one alone could be overwritten by
+    another that had read the oldest before.
+    """
+    queue, sessions = queue_of(tables.names).c, tables.sessions
+    of_one = select(queue.pk, queue.message_pk, queue.session).where(queue.session == sessions.c.pk)
+    own = of_one.order_by(queue.pk).offset(0).lateral("own")
+    return (
+        select(own.c.pk, own.c.message_pk, own.c.session)
+        .join_from(sessions, own, true())
+        .where(sessions.c.user_id == user_id)
+    )
+
+
+def _among(column: ColumnElement[int], numbers: Iterable[int]) -> ColumnElement[bool]:
+    """Compare with an array, one parameter: the statement's text stays the same."""
+    return column == any_(literal(list(numbers), ARRAY(BigInteger)))
+
+
+def _size(tables: Tables) -> ColumnElement[int]:
+    messages = tables.messages.c
+    text = func.coalesce(func.octet_length(messages.content), 0)
+    documents = (
+        func.coalesce(func.pg_column_size(messages[name]), 0) for name in ("blocks", "payload")
+    )
+    return sum(documents, text)
+
+
+def _sources(connection: Connection, tables: Tables, pks: set[int]) -> dict[int, Source]:
+    if not pks:
+        return {}
+    messages = tables.messages.c
+    query = select(
+        messages.pk,
+        number_of(messages.session_id),
+        messages.content,
+        messages.blocks,
+        messages.payload,
+    ).where(_among(messages.pk, pks))
+    return {pk: Source(*source) for pk, *source in connection.execute(query).all()}
+
+
+@lru_cache(maxsize=256)
+def queue_of(names: Names) -> Table:
+    """Describe the queue."""
+    return Table(
+        f"{names.prefix}{QUEUE}",
+        MetaData(schema=names.schema),
+        Column("pk", BigInteger, primary_key=True),
+        Column("message_pk", BigInteger),
+        Column("session", BigInteger),
+    )
+
+
+@lru_cache(maxsize=256)
+def index_of(names: Names) -> Table:
+    """Describe the index's rows."""
+    return Table(
+        f"{names.prefix}{INDEX}",
+        MetaData(schema=names.schema),
+        Column("message_pk", BigInteger, primary_key=True),
+        Column("part", Integer, primary_key=True),
+        Column("scope", BigInteger),
+        Column("words", Text),
+    )
+
+
+# How PostgreSQL's search index writes tokens and questions: rows of words, and lexemes.
+#
+# ``to_tsvector`` is never called: its parser knows no Chinese, differs by locale, and fails over
+# 1 MB. A row has the tokens in short, as text: each word once, with spaces between, and after a
+# ``+``
+# each the runs of characters that pairs were cut from, ``hello world+北京天气``. A function of ours
+# makes a vector of that, for GIN alone; so no vector is stored, which took more than all the rest.
+# It
+# has no positions: whether pairs make a run is seen in the text of the row, whether words stand in
+# a
+# row in the message alone.
+#
+# A vector has room for 1 MB of lexemes, so a very long message is cut into parts, which overlap,
+# so
+# that no phrase falls between two. Words that are looked for together may be in different parts;
+# every part of a cut message says so (``LONG``), and is found by any of the words.
+#
+# Beside its words a vector holds lexemes of ours, which begin with a capital letter, as no token
+# does: the characters with which tokens begin, the session, and eras, which are spans of row
+# numbers,
+# short ones, longer ones and long ones. By these GIN itself narrows down to a session, or to what
+# is
+# recent, where a common word would otherwise fetch every row that has it.
+
+
+PART_BYTES = 1_000_000
+"""When a part is full: in bytes of lexemes, of which a vector takes 1,048,575."""
+
+OVERLAP = 32
+"""Tokens that a part has in common with the one before: the longest phrase that is asked for."""
+
+ERAS = (10, 14, 18)
+"""Messages of an era, as powers of two. A look is at two of them: of the shortest, or of longer
+ones where there is little to be found."""
+
+LONG = "LONG"
+
+
+def lexemes(question: Question) -> str:
+    """Write a question as PostgreSQL has it; tokens hold nothing that would have to be escaped."""
+    wanted = [f"'B{character}'" for character in question.beginnings]
+    wanted += ["(" + " & ".join(_asked(phrase)) + ")" for phrase in question.phrases]
+    written = " & ".join(wanted)
+    if len(wanted) > 1:
+        written = f"({written} | '{LONG}' & ({' | '.join(wanted)}))"
+    if question.sessions is None:
+        return written
+    scopes = " | ".join(f"'S{_scope(session) % 2**32:x}'" for session in question.sessions)
+    return f"{written} & ({scopes})"
+
+
+def _asked(phrase: Phrase) -> Iterator[str]:
+    """Give the lexemes of a phrase: a single character is no word there."""
+    last = len(phrase.tokens) - 1
+    for number, token in enumerate(phrase.tokens):
+        if len(token) == 1 and is_unspaced(token):
+            yield f"'B{token}'"
+        else:
+            yield f"'{token}':*" if phrase.prefix and number == last else f"'{token}'"
+
+
+def _scope(session: int) -> int:
+    """Give a session's number in 32 bits; where two have the same, more is looked at."""
+    return (session + 2**31) % 2**32 - 2**31
+
+
+def era(level: int, number: int) -> str:
+    """Give the lexeme of an era."""
+    return f"'E{ERAS[level]}x{max(0, number):x}'"
+
+
+def runs_of(question: Question) -> list[str]:
+    """Give the runs of three characters and more that a row must hold."""
+    runs = [run for phrase in question.phrases for run in _split(phrase.tokens)[1]]
+    return [run for run in runs if len(run) > 2]
+
+
+def _split(tokens: Sequence[str]) -> tuple[dict[str, None], dict[str, None]]:
+    """Give the words among tokens, and the runs that the others were cut from, each once."""
+    words, runs, run = dict[str, None](), dict[str, None](), ""
+    for token in tokens:
+        if not is_unspaced(token[0]):
+            words[token] = None
+        elif len(token) > 1:
+            run += token[1] if run else token
+        else:  # the last character of a run, or all of it
+            runs[run or token] = None
+            run = ""
+    if run:  # it was cut
+        runs[run] = None
+    return words, runs
+
+
+def parts(entry: Entry) -> Iterator[dict[str, Any]]:
+    """Write a message's tokens as rows."""
+    cuts = list(_cut(entry.tokens))
+    scope = _scope(entry.session)
+    for number, (start, end) in enumerate(cuts):
+        words, runs = _split(entry.tokens[start:end])
+        if len(cuts) > 1:
+            words = {LONG: None, **words}
+        text = "+".join([" ".join(words), *runs])
+        yield {"message_pk": entry.message_pk, "part": number, "scope": scope, "words": text}
+
+
+def _cut(tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Say where each part begins and ends."""
+    start = 0
+    while True:
+        size, end = 0, start
+        for token in tokens[start:]:
+            size += len(token.encode()) + 5  # and its beginning
+            if size > PART_BYTES:
+                break
+            end += 1
+        yield start, end
+        if end >= len(tokens):
+            return
+        start = max(end - OVERLAP, start + 1)
+
 
 MOST_ROWS = 2 << ERAS[0]
 """Rows of one look. Where two longer eras have more, shorter ones are looked at."""
@@ -289,3 +684,250 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
             checks[name] = func.to_regclass(f"{schema}{name}").is_not(None)
     there = connection.execute(select(*(check.label(name) for name, check in checks.items())))
     return tuple(name for name, found in zip(checks, there.one(), strict=True) if not found)
+
+
+# The tables, trigger and function of PostgreSQL's search index, as SQL; see the base's.
+
+
+_OBJECTS = {
+    "{p}search_state": """
+CREATE TABLE {s}{p}search_state (
+    number integer NOT NULL,
+    segmentation text NOT NULL,
+    indexed_through bigint NOT NULL,
+    walk_through bigint,
+    CONSTRAINT pk_{p}search_state PRIMARY KEY (number),
+    CONSTRAINT ck_{p}search_state_number CHECK (number = 1)
+)""",
+    "{p}search_queue": """
+CREATE TABLE {s}{p}search_queue (
+    pk bigint NOT NULL GENERATED BY DEFAULT AS IDENTITY,
+    message_pk bigint NOT NULL,
+    CONSTRAINT pk_{p}search_queue PRIMARY KEY (pk)
+)""",
+    "{p}search_index": """
+CREATE TABLE {s}{p}search_index (
+    message_pk bigint NOT NULL,
+    part integer NOT NULL,
+    words tsvector NOT NULL,
+    CONSTRAINT pk_{p}search_index PRIMARY KEY (message_pk, part),
+    CONSTRAINT fk_{p}search_index_message_pk FOREIGN KEY (message_pk)
+        REFERENCES {s}{p}messages (pk) ON UPDATE CASCADE ON DELETE CASCADE
+)""",
+    # Without fastupdate: it would leave a list that every search has to read through.
+    "ix_{p}search_index_words": """
+CREATE INDEX ix_{p}search_index_words ON {s}{p}search_index USING gin (words)
+WITH (fastupdate = off)""",
+    "{p}search_changed()": """
+CREATE OR REPLACE FUNCTION {s}{p}search_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {s}{p}search_queue (message_pk) VALUES (NEW.pk);
+    RETURN NULL;
+END $$""",
+    "{p}search_inserted": """
+CREATE TRIGGER {p}search_inserted AFTER INSERT ON {s}{p}messages
+FOR EACH ROW EXECUTE FUNCTION {s}{p}search_changed()""",
+    "{p}search_updated": """
+CREATE TRIGGER {p}search_updated
+AFTER UPDATE OF pk, session_id, content, blocks, payload ON {s}{p}messages
+FOR EACH ROW WHEN (
+    (OLD.pk, OLD.session_id, OLD.content, OLD.blocks::text, OLD.payload::text)
+    IS DISTINCT FROM
+    (NEW.pk, NEW.session_id, NEW.content, NEW.blocks::text, NEW.payload::text)
+) EXECUTE FUNCTION {s}{p}search_changed()""",
+}
+_QUEUE_BY_SESSION = {
+    "{p}search_queue": """
+CREATE TABLE {s}{p}search_queue (
+    pk bigint NOT NULL GENERATED BY DEFAULT AS IDENTITY,
+    message_pk bigint NOT NULL,
+    session_id text NOT NULL,
+    CONSTRAINT pk_{p}search_queue PRIMARY KEY (session_id, pk)
+)""",
+    "{p}search_changed()": """
+CREATE OR REPLACE FUNCTION {s}{p}search_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {s}{p}search_queue (message_pk, session_id) VALUES (NEW.pk, NEW.session_id);
+    RETURN NULL;
+END $$""",
+}
+"""Since 0007 the queue says whose session it is: a scope looks for its own entries by that, past
+however many of others, each of which the policy would have to be asked about."""
+
+_WORDS = {
+    "{p}search_lexemes(bigint, integer, text)": """
+CREATE OR REPLACE FUNCTION {s}{p}search_lexemes(message_pk bigint, scope integer, words text)
+RETURNS tsvector LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 1000 AS $$
+DECLARE
+    found text[] := ARRAY[
+        'S' || pg_catalog.to_hex(scope),
+        'E10x' || pg_catalog.to_hex(message_pk >> 10),
+        'E14x' || pg_catalog.to_hex(message_pk >> 14),
+        'E18x' || pg_catalog.to_hex(message_pk >> 18)
+    ];
+    runs text[] := pg_catalog.string_to_array(words, '+');
+    word text;
+    letter text;
+    before text;
+BEGIN
+    FOREACH word IN ARRAY
+        pg_catalog.string_to_array(pg_catalog.split_part(words, '+', 1), ' ')
+    LOOP
+        found := pg_catalog.array_append(found, 'B' || pg_catalog.left(word, 1));
+        found := pg_catalog.array_append(found, word);
+    END LOOP;
+    FOREACH word IN ARRAY runs[2:] LOOP
+        before := NULL;
+        FOREACH letter IN ARRAY pg_catalog.string_to_array(word, NULL) LOOP
+            found := pg_catalog.array_append(found, 'B' || letter);
+            IF before IS NOT NULL THEN
+                found := pg_catalog.array_append(found, before || letter);
+            END IF;
+            before := letter;
+        END LOOP;
+    END LOOP;
+    RETURN pg_catalog.array_to_tsvector(found);
+END $$""",
+    "{p}search_index": """
+CREATE TABLE {s}{p}search_index (
+    message_pk bigint NOT NULL,
+    part smallint NOT NULL,
+    words text NOT NULL,
+    scope integer NOT NULL,
+    CONSTRAINT pk_{p}search_index PRIMARY KEY (message_pk, part),
+    CONSTRAINT fk_{p}search_index_message_pk FOREIGN KEY (message_pk)
+        REFERENCES {s}{p}messages (pk) ON UPDATE CASCADE ON DELETE CASCADE
+)""",
+    "ix_{p}search_index_words": """
+CREATE INDEX ix_{p}search_index_words ON {s}{p}search_index
+USING gin ({s}{p}search_lexemes(message_pk, scope, words)) WITH (fastupdate = on)""",
+}
+"""Since 0013 rows hold words as text, and their lexemes are in the index alone: in the row they
+took two to five times as much as the text. Who writes rows says how long a list ``fastupdate`` may
+leave, see ``search.write``. The stated cost keeps the planner from calling it for every row."""
+
+_BY_NUMBER = {
+    "{p}search_queue": """
+CREATE TABLE {s}{p}search_queue (
+    pk bigint NOT NULL GENERATED BY DEFAULT AS IDENTITY,
+    message_pk bigint NOT NULL,
+    session bigint NOT NULL,
+    CONSTRAINT pk_{p}search_queue PRIMARY KEY (session, pk)
+)""",
+    "{p}search_changed()": """
+CREATE OR REPLACE FUNCTION {s}{p}search_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {s}{p}search_queue (message_pk, session) VALUES (NEW.pk, NEW.session);
+    RETURN NULL;
+END $$""",
+    "{p}search_updated": """
+CREATE TRIGGER {p}search_updated
+AFTER UPDATE OF pk, session, content, blocks, payload ON {s}{p}messages
+FOR EACH ROW WHEN (
+    (OLD.pk, OLD.session, OLD.content, OLD.blocks::text, OLD.payload::text)
+    IS DISTINCT FROM
+    (NEW.pk, NEW.session, NEW.content, NEW.blocks::text, NEW.payload::text)
+) EXECUTE FUNCTION {s}{p}search_changed()""",
+}
+"""Since 0014 a message says its session by number, and so do the queue and the index."""
+
+_TO_WORDS = (
+    "TRUNCATE {s}{p}search_index",
+    "DROP INDEX IF EXISTS {s}ix_{p}search_index_words",
+    "ALTER TABLE {s}{p}search_index ALTER COLUMN part TYPE smallint,"
+    " ALTER COLUMN words TYPE text, ADD COLUMN scope integer NOT NULL",
+    _WORDS["{p}search_lexemes(bigint, integer, text)"],
+    _WORDS["ix_{p}search_index_words"],
+)
+_FROM_WORDS = (
+    "TRUNCATE {s}{p}search_index",
+    "DROP INDEX IF EXISTS {s}ix_{p}search_index_words",
+    "DROP FUNCTION {s}{p}search_lexemes(bigint, integer, text)",
+    "ALTER TABLE {s}{p}search_index ALTER COLUMN part TYPE integer, DROP COLUMN scope,"
+    " ALTER COLUMN words TYPE tsvector USING words::tsvector",
+    _OBJECTS["ix_{p}search_index_words"],
+)
+_TO_SESSIONS = (
+    "ALTER TABLE {s}{p}search_queue ADD COLUMN session_id text",
+    "UPDATE {s}{p}search_queue AS queue SET session_id = message.session_id"
+    " FROM {s}{p}messages AS message WHERE message.pk = queue.message_pk",
+    "DELETE FROM {s}{p}search_queue WHERE session_id IS NULL",
+    "ALTER TABLE {s}{p}search_queue ALTER COLUMN session_id SET NOT NULL",
+    "ALTER TABLE {s}{p}search_queue DROP CONSTRAINT pk_{p}search_queue",
+    "ALTER TABLE {s}{p}search_queue ADD CONSTRAINT pk_{p}search_queue PRIMARY KEY (session_id, pk)",
+    _QUEUE_BY_SESSION["{p}search_changed()"],
+)
+_FROM_SESSIONS = (
+    _OBJECTS["{p}search_changed()"],
+    "ALTER TABLE {s}{p}search_queue DROP CONSTRAINT pk_{p}search_queue",
+    "ALTER TABLE {s}{p}search_queue DROP COLUMN session_id",
+    "ALTER TABLE {s}{p}search_queue ADD CONSTRAINT pk_{p}search_queue PRIMARY KEY (pk)",
+)
+_TO_NUMBERS = (
+    "TRUNCATE {s}{p}search_queue, {s}{p}search_index",
+    "ALTER TABLE {s}{p}search_queue ALTER COLUMN session_id TYPE bigint USING 0",
+    "ALTER TABLE {s}{p}search_queue RENAME COLUMN session_id TO session",
+    _BY_NUMBER["{p}search_changed()"],
+    _BY_NUMBER["{p}search_updated"],
+)
+_FROM_NUMBERS = (
+    "TRUNCATE {s}{p}search_queue, {s}{p}search_index",
+    "ALTER TABLE {s}{p}search_queue ALTER COLUMN session TYPE text USING ''",
+    "ALTER TABLE {s}{p}search_queue RENAME COLUMN session TO session_id",
+    _QUEUE_BY_SESSION["{p}search_changed()"],
+    _OBJECTS["{p}search_updated"],
+)
+TRIGGER_DROPS = (
+    "DROP TRIGGER IF EXISTS {p}search_inserted ON {s}{p}messages",
+    "DROP TRIGGER IF EXISTS {p}search_updated ON {s}{p}messages",
+)
+_DROPS = (
+    *TRIGGER_DROPS,
+    "DROP FUNCTION IF EXISTS {s}{p}search_changed()",
+    "DROP TABLE IF EXISTS {s}{p}search_index",
+    "DROP FUNCTION IF EXISTS {s}{p}search_lexemes(bigint, integer, text)",
+    "DROP TABLE IF EXISTS {s}{p}search_queue",
+    "DROP TABLE IF EXISTS {s}{p}search_state",
+)
+
+
+def objects(schema: str | None = None, prefix: str = "") -> dict[str, str]:
+    """Give the statements that create the objects of 0002, in order, by the objects' names."""
+    return all_named(_OBJECTS, schema, prefix)
+
+
+def objects_by_number(schema: str | None = None, prefix: str = "") -> dict[str, str]:
+    """Give the statements that create the objects as they are since 0014."""
+    function = "{p}search_lexemes(bigint, integer, text)"
+    ours = {function: _WORDS[function], **_OBJECTS, **_QUEUE_BY_SESSION, **_WORDS, **_BY_NUMBER}
+    return all_named(ours, schema, prefix)
+
+
+def queue_by_session(
+    schema: str | None = None, prefix: str = "", *, back: bool = False
+) -> list[str]:
+    """Give the statements that lead from the objects of 0002 to those of 0007, or back."""
+    return [named(sql, schema, prefix) for sql in (_FROM_SESSIONS if back else _TO_SESSIONS)]
+
+
+def words_as_text(schema: str | None = None, prefix: str = "", *, back: bool = False) -> list[str]:
+    """Give the statements that lead from the objects of 0007 to those of 0013, or back.
+
+    Both leave an empty index.
+    """
+    return [named(sql, schema, prefix) for sql in (_FROM_WORDS if back else _TO_WORDS)]
+
+
+def numbered_sessions(
+    schema: str | None = None, prefix: str = "", *, back: bool = False
+) -> list[str]:
+    """Give the statements that lead from the objects of 0013 to those of 0014, or back.
+
+    Both leave an empty index. The trigger on updates is gone already, as the column was altered.
+    """
+    return [named(sql, schema, prefix) for sql in (_FROM_NUMBERS if back else _TO_NUMBERS)]
+
+
+def drops(schema: str | None = None, prefix: str = "") -> list[str]:
+    """Give the statements that take everything away again."""
+    return [named(sql, schema, prefix) for sql in _DROPS]

@@ -5,15 +5,23 @@ There is one writer, so nobody comes between.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sqlite3
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import (
+    URL,
     BigInteger,
+    ColumnElement,
     Connection,
     Dialect,
     Table,
+    UnaryExpression,
     and_,
     bindparam,
     func,
@@ -21,15 +29,17 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.operators import custom_op
 
-from agentstore.engines.base.dialect import number_rows, room_in
-from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.engines.sqlite.activity import last_taken
-from agentstore.models.branch_names import name_of_branch
-from agentstore.models.deleting import session_is_open
-from agentstore.models.tables import Tables
+from agentstore import errors
+from agentstore.engines.base.dialect import TaskSignal, number_rows, room_in
+from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.engines.sqlite.moving import last_taken
+from agentstore.models.tables import name_of_branch, session_is_open
+from agentstore.schema import Tables
 from agentstore.values.encoding import decode_text
-from agentstore.values.paging import LISTED_WITHIN
+from agentstore.values.types import innermost
+from agentstore.values.validation import LISTED_WITHIN
 
 
 def append_messages(
@@ -146,3 +156,188 @@ def _insertion(table: Table, driver: Dialect) -> Prepared:
     number = bindparam("session_id", type_=BigInteger())
     rest = [column.key for column in table.columns if column.key != "session_id"]
     return Prepared(insert(table).inline().values(session_id=number), driver, rest)
+
+
+# SQLite's connections in a process that was forked.
+#
+# SQLite notes the locks of all connections to a file in one place in the process, and the system
+# has
+# them by process: a child inherits the notes and not the locks. Its own connections to that file
+# would not take what the notes say is taken already, and a third process could delete the WAL into
+# which they write. So before a child opens such a file, what it inherited is closed, which writes
+# nothing as long as it is idle, and the notes are gone with it.
+#
+# A connection that another thread was using at the fork cannot be closed: it may be in the middle
+# of
+# a write, part of which is memory that the parent shares. It is kept for good, also from Python's
+# collection. And as that thread may have held one of SQLite's own locks, which nobody in the child
+# will ever let go, the child opens no file at all, and calls nothing of SQLite's.
+
+
+_FILE = "agentstore_file"
+
+File = tuple[int, int]
+
+_records: WeakSet[Any] = WeakSet()
+"""Where the pools of our engines keep connections to files."""
+
+_left: list[tuple[File, sqlite3.Connection]] = []
+"""What the parent had open at the fork, and did not use."""
+
+_in_use = False
+"""Whether it used some."""
+
+
+def note(record: Any, url: URL) -> None:
+    """Take note of a new connection to a file."""
+    record.info[_FILE] = str(url.database)
+    _records.add(record)
+
+
+def close_what_is_left(url: URL) -> None:
+    """Close what was inherited of a file.
+
+    Raises:
+        TransactionMisuse: The parent was using some file at the fork.
+    """
+    if _in_use:
+        raise errors.TransactionMisuse(
+            "This process was forked while its parent was using a SQLite file, in a transaction or "
+            "in another thread, so it cannot open any. Fork before a store is used, close the "
+            "store before the fork, or start processes by spawn."
+        )
+    file = _identity(str(url.database)) if _left else None
+    for entry in [entry for entry in _left if entry[0] == file]:
+        _left.remove(entry)
+        entry[1].close()
+
+
+def leave_behind(connection: Connection, *, busy: bool) -> None:
+    """Leave one connection, which is in no pool, to the parent; in the child."""
+    _leave(connection.connection, str(connection.engine.url.database), busy=busy)
+
+
+def abandon(connection: Connection) -> None:
+    """Put nothing in the place of a connection that the forking thread itself is using."""
+    _leave(connection.connection, str(connection.engine.url.database), busy=True)
+
+
+class _Nothing:
+    """What the holder of a connection rolls back and closes instead."""
+
+    def rollback(self) -> None:
+        """Do nothing."""
+
+    commit = close = rollback
+
+
+def _in_child() -> None:
+    for record in list(_records):
+        if record.dbapi_connection is not None:
+            _leave(record, record.info[_FILE], busy=record.in_use)
+    _records.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def _leave(holder: Any, path: str, *, busy: bool) -> None:
+    """Take the driver's connection out of what holds it."""
+    global _in_use
+    inherited = innermost(holder.dbapi_connection)
+    if not isinstance(inherited, sqlite3.Connection):
+        return
+    holder.dbapi_connection = _Nothing()
+    # Python closes what it collects. Nobody but we may close this.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+    file = _identity(path)
+    if busy:
+        _in_use = True
+    elif file is not None:
+        _left.append((file, inherited))
+
+
+def _identity(path: str) -> File | None:
+    plain = path.removeprefix("file:").partition("?")[0] if path.startswith("file:") else path
+    try:
+        found = Path(plain).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# How SQLite's workers learn of tasks: they look whether the file has changed.
+#
+# ``PRAGMA data_version`` changes on a connection when any other one, of this process or another,
+# has committed. It reads a counter in shared memory and takes a few microseconds.
+
+
+_INTERVAL = 0.02
+"""Seconds. A look takes 5 µs, so fifty in a second are a four-thousandth of a core."""
+
+
+class FileTasks:
+    """What ``EngineDialect`` says of tasks."""
+
+    def only_checked(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Put SQLite's unary plus in front, which keeps a term from choosing an index."""
+        return UnaryExpression(column, operator=custom_op("+"), type_=column.type)
+
+    def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
+        """Watch the file that this connection is to."""
+        databases = connection.exec_driver_sql("PRAGMA database_list").all()
+        return FileSignal(next(file for _, name, file in databases if name == "main"))
+
+
+class FileSignal(TaskSignal):
+    """A connection of its own that looks whether others have committed.
+
+    A database in memory has no other connections. There the answer is always that something may
+    have happened, and the worker asks the tasks themselves.
+    """
+
+    interval: float | None = _INTERVAL
+
+    def __init__(self, file: str) -> None:
+        """Watch this file; the empty name is memory."""
+        self._file = file
+        self._connection: sqlite3.Connection | None = None
+        self._version: int | None = None
+
+    def open(self) -> None:
+        """Connect, and remember how things are now."""
+        if self._file:
+            self._guarded(self._connect)
+
+    def happened(self, queues: Collection[str]) -> bool:
+        """Look."""
+        if self._connection is None:
+            return True
+        before = self._version
+        self._guarded(self._look)
+        return self._version != before
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> None:
+        self._connection = sqlite3.connect(
+            self._file, isolation_level=None, check_same_thread=False
+        )
+        self._look()
+
+    def _look(self) -> None:
+        assert self._connection is not None
+        (self._version,) = self._connection.execute("PRAGMA data_version").fetchone()
+
+    def _guarded(self, call: Any) -> None:
+        try:
+            call()
+        except sqlite3.Error as error:
+            raise errors.DatabaseError(
+                f"The file cannot be watched ({error}). Check the path in the URL and the disk."
+            ) from error

@@ -8,14 +8,20 @@ with the driver's own ways, loses the other's update silently.
 
 from __future__ import annotations
 
+import asyncio
 import random
+import re
 import sqlite3
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from sqlalchemy import (
     URL,
@@ -31,8 +37,10 @@ from sqlalchemy import (
     Select,
     Table,
     event,
+    false,
     func,
     select,
+    table,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
@@ -40,37 +48,337 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
-from agentstore.engines.base.dialect import MODE, Diagnosis, EngineDialect, Mode
-from agentstore.engines.base.listening import listen_once
-from agentstore.engines.base.search import SearchIndex
-from agentstore.engines.base.space import Space
-from agentstore.engines.sqlite.activity import take_activity
-from agentstore.engines.sqlite.append import append_messages
-from agentstore.engines.sqlite.diagnosis import WAITED, diagnose
-from agentstore.engines.sqlite.files import WATCHED, Watch, WatchedFile, in_memory, only_read
-from agentstore.engines.sqlite.files import configure as configure_new
-from agentstore.engines.sqlite.forks import abandon, close_what_is_left, leave_behind, note
-from agentstore.engines.sqlite.new_files import statements_of_head
-from agentstore.engines.sqlite.parts import FileParts
-from agentstore.engines.sqlite.search import SQLiteSearch
-from agentstore.engines.sqlite.space import FileSpace
-from agentstore.engines.sqlite.tasks import FileTasks
-from agentstore.engines.sqlite.transactions import (
-    CONFIGURED,
-    begin,
-    begin_on_adopted,
-    join_to_write,
-    refuse_to_wait_for_caller,
-    require_joinable,
+from agentstore.engines.base.dialect import (
+    MODE,
+    Diagnosis,
+    EngineDialect,
+    Failure,
+    Mode,
+    OnSteps,
+    Space,
+    count_rows,
+    listen_once,
+    of_the_module,
 )
-from agentstore.models.tables import Names, Tables
+from agentstore.engines.base.search import SearchIndex
+from agentstore.engines.base.statements import run_sql
+from agentstore.engines.sqlite.append import (
+    FileTasks,
+    abandon,
+    append_messages,
+    close_what_is_left,
+    leave_behind,
+    note,
+)
+from agentstore.engines.sqlite.files import (
+    WATCHED,
+    FileSpace,
+    Watch,
+    WatchedFile,
+    in_memory,
+    only_read,
+    statements_of_head,
+)
+from agentstore.engines.sqlite.files import configure as configure_new
+from agentstore.engines.sqlite.moving import driver_of, take_activity
+from agentstore.engines.sqlite.search import SQLiteSearch
+from agentstore.errors import DatabaseCorrupt, InvalidInput, TransactionMisuse
+from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
-from agentstore.values.types import MAX_INTEGER
+from agentstore.values.types import MAX_INTEGER, innermost, is_in_autocommit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from agentstore.engines.base.moving import Checks, Examination, Moving
+    from agentstore.engines.sqlite.moving import ChangeLog
+    from agentstore.errors import UnsoundRow
+
+
+# How transactions begin on SQLite, and the application's own on an engine that it handed in.
+#
+# A unit that writes begins with BEGIN IMMEDIATE. An application's transaction begins with BEGIN,
+# as
+# readers do, unless its connection or engine has the execution option ``agentstore_writes``. It
+# takes
+# the write lock when it first writes, and cannot do so once another connection has written since
+# it
+# first read.
+#
+# A thread or task that waits for the lock that its own transaction holds would wait in vain. So
+# each
+# transaction of an application is noted where it began, with what tells whether it has written.
+
+
+CONFIGURED = "agentstore_configured"
+"""What says, in the ``info`` of a connection, that its pragmas are set."""
+
+WRITES = "agentstore_writes"
+"""The execution option with which an application's transaction begins as a writer."""
+
+_IMMEDIATE = "BEGIN IMMEDIATE"
+_BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
+"""What begins a unit. A single SELECT is its own; all that write are immediate."""
+
+_BEGUN = "agentstore_begun"
+
+
+class _Begun:
+    """A transaction that an application began."""
+
+    __slots__ = ("_changes", "_connection", "_immediate", "_whose")
+
+    def __init__(self, connection: Connection, *, immediate: bool) -> None:
+        self._connection = ref(connection)
+        self._whose = _who()
+        self._immediate = immediate
+        self._changes = _driver(connection).total_changes
+
+    @property
+    def connection(self) -> Connection | None:
+        """Its connection, while it is open."""
+        connection = self._connection()
+        if connection is None or connection.closed or connection.invalidated:
+            return None
+        latest = connection.info.get(_BEGUN) is self and connection.in_transaction()
+        return connection if latest else None
+
+    def makes_wait(self, engine: Engine) -> bool:
+        """Say whether it holds the lock of an engine's file, and its owner is who asks."""
+        connection = self.connection
+        if connection is None or connection.engine.pool is not engine.pool:
+            return False
+        driver = _driver(connection)
+        writes = self._immediate or driver.total_changes != self._changes
+        return self._whose == _who() and driver.in_transaction and writes
+
+
+_begun_here: ContextVar[tuple[_Begun, ...]] = ContextVar("agentstore_begun", default=())
+
+
+def _who() -> tuple[int, int | None]:
+    """Name the thread, and the task if there is one: a context is copied to others."""
+    task = None
+    with suppress(RuntimeError):  # no event loop
+        task = asyncio.current_task()
+    return threading.get_ident(), None if task is None else id(task)
+
+
+def _driver(connection: Connection) -> Any:
+    return innermost(connection.connection.dbapi_connection)
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction of an engine of the store's own; a listener."""
+    statement = _first_statement(connection)
+    if statement is not None:
+        run_sql(connection, statement, begin=False)
+
+
+def _first_statement(connection: Connection) -> str | None:
+    options = connection.get_execution_options()
+    if MODE not in options:
+        return _IMMEDIATE if options.get(WRITES) else "BEGIN"
+    return _BEGIN.get(options[MODE], _IMMEDIATE)
+
+
+def begin_on_adopted(connection: Connection) -> None:
+    """Begin on an engine whose application may have told it, before us, to begin by itself."""
+    begun = bool(_driver(connection).in_transaction)
+    statement = _first_statement(connection)
+    own = MODE in connection.get_execution_options()
+    if own and begun:
+        _refuse_to_share(connection)
+    if begun and statement == _IMMEDIATE:
+        connection.exec_driver_sql("ROLLBACK")  # it may have begun as a reader
+        begun = False
+    if not begun and statement is not None and (own or not is_in_autocommit(connection)):
+        run_sql(connection, statement, begin=False)
+    if not own:
+        _note(connection, immediate=statement == _IMMEDIATE)
+
+
+def _note(connection: Connection, *, immediate: bool) -> None:
+    begun = connection.info[_BEGUN] = _Begun(connection, immediate=immediate)
+    still = (each for each in _begun_here.get() if each.connection is not None)
+    _begun_here.set((*still, begun))
+
+
+def _refuse_to_share(connection: Connection) -> None:
+    """Refuse a unit on a connection of the driver that an application has a transaction on.
+
+    Pools of databases in memory give all of a thread the same one.
+    """
+    begun = connection.info.get(_BEGUN)
+    if begun is not None and begun.connection not in (None, connection):
+        raise TransactionMisuse(
+            "The store was called while the application has a transaction open on the only "
+            "connection to a database in memory. Call store.joined(connection) to work inside "
+            "that transaction, or end it first."
+        )
+
+
+def refuse_to_wait_for_caller(engine: Engine, mode: Mode) -> None:
+    """Refuse to write where the caller itself holds the lock; see ``EngineDialect``."""
+    if mode not in _BEGIN and any(begun.makes_wait(engine) for begun in _begun_here.get()):
+        raise TransactionMisuse(
+            "The store would wait for its own caller, whose transaction on the same engine holds "
+            "SQLite's write lock. Call store.joined(connection) to work inside that transaction, "
+            "or end it first."
+        )
+
+
+def require_joinable(connection: Connection) -> None:
+    """Refuse what cannot be joined; see ``EngineDialect``."""
+    if CONFIGURED not in connection.info:
+        raise TransactionMisuse(
+            "This connection was opened before the store, so foreign keys are not enforced on it. "
+            "Open the store first, then connect."
+        )
+    if not _driver(connection).in_transaction:
+        raise TransactionMisuse(
+            "SQLite has no transaction open on this connection: an error rolled it back, or it "
+            "was ended past SQLAlchemy. Roll back, and begin again."
+        )
+
+
+def join_to_write(connection: Connection, tables: Tables) -> None:
+    """Take the write lock before anything is read; see ``EngineDialect``."""
+    users = tables.users
+    connection.execute(update(users).values(pk=users.c.pk).where(false()))
+
+
+# What SQLite's errors mean, and what to do about them.
+
+
+WAITED = "agentstore_waited"
+"""The seconds, of a driver's error, that were waited before it."""
+
+_ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
+    sqlite3.SQLITE_BUSY: (
+        errors.DatabaseBusy,
+        "Timed out waiting for the file's lock, which another process, or another store or "
+        "connection in this one, held for longer than busy_timeout{}. Nothing was written: repeat "
+        "the call, raise busy_timeout, or look for a transaction that stays open. To work inside "
+        "a transaction of your own, call store.joined(connection).",
+    ),
+    sqlite3.SQLITE_LOCKED: (
+        errors.DatabaseBusy,
+        "Another connection in this process holds the table. End its transaction first.",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        errors.DatabaseReadOnly,
+        "The database may only be read. Check the permissions of the file and of its folder, "
+        "and that the URL does not say mode=ro.",
+    ),
+    sqlite3.SQLITE_FULL: (
+        errors.DatabaseFull,
+        "The disk is full; nothing was written. Free some space and repeat the call.",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        errors.DatabaseError,
+        "The disk failed or is full; nothing was written. Check the disk and its free space.",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        errors.DatabaseCorrupt,
+        "The file is damaged. Restore a backup, or save what can be read with sqlite3 .recover.",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        errors.NotADatabase,
+        "The file is not a SQLite database. Check the path in the URL.",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        errors.DatabaseUnreachable,
+        "The file cannot be opened. Check that its folder exists and may be written to.",
+    ),
+}
+
+_COMPARE = (
+    "The schema is incomplete; nothing was written. Run agentstore doctor, which checks all of it."
+)
+_LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
+
+_STALE = (
+    "Another connection wrote after this transaction had read, so SQLite does not let it write any "
+    "more. Roll it back and repeat it. So that it cannot happen, begin it as a writer, with the "
+    "execution option agentstore_writes=True of the connection or the engine."
+)
+
+_DAMAGED_INDEX = (
+    "The search index is damaged; messages are not affected. Run agentstore reindex, or call "
+    "store.search.reindex()."
+)
+
+
+def diagnose(error: DBAPIError) -> Diagnosis:
+    """Read SQLite's primary result code."""
+    extended = getattr(error.orig, "sqlite_errorcode", None)
+    if extended is None:  # not SQLite's words, but those of Python's module, which quote values
+        return Diagnosis(Failure.FINAL, of_the_module(error))
+    if extended == sqlite3.SQLITE_CORRUPT_VTAB:
+        return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
+    if extended == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return Diagnosis(Failure.ROLLED_BACK, errors.TransactionConflict(_STALE))
+    no_room = extended == sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the WAL
+    code = sqlite3.SQLITE_FULL if no_room else extended & 0xFF
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        return Diagnosis(
+            Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
+        )
+    if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
+        return Diagnosis(Failure.FINAL, errors.SchemaDamaged(f"{lost[0]}. {_COMPARE}"))
+    kind, advice = _ADVICE.get(
+        code, (errors.DatabaseError, "Nothing was written. See the chained error.")
+    )
+    waited = getattr(error.orig, WAITED, None)
+    long = "" if waited is None else f" ({waited:.1f} s)"
+    return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice.replace('{}', long)}"))
+
+
+# What a file is asked now and then, each part loaded when it is: a store at work needs none.
+
+
+class FileParts:
+    """The parts; see ``EngineDialect``."""
+
+    file_based = True
+
+    @property
+    def change_log(self) -> ChangeLog:
+        """How a file is followed while others write to it."""
+        from agentstore.engines.sqlite.moving import ChangeLog
+
+        return ChangeLog()
+
+    @property
+    def moving(self) -> Moving:
+        """How a file is read whole, and loaded whole."""
+        from agentstore.engines.sqlite.moving import SQLiteMoving
+
+        return SQLiteMoving()
+
+    @property
+    def checks(self) -> Checks:
+        """What a file says of itself."""
+        from agentstore.engines.sqlite.checks import SQLiteChecks
+
+        return SQLiteChecks()
+
+    @property
+    def examinations(self) -> tuple[Examination, ...]:
+        """What ``agentstore doctor`` looks at in a file."""
+        from agentstore.engines.sqlite.checks import EXAMINATIONS
+
+        return EXAMINATIONS
+
+    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+        """Look for it, for a short time."""
+        from agentstore.engines.sqlite.moving import name_row
+
+        return name_row(connection, tables, error)
 
 
 _SYNCHRONOUS = "agentstore_synchronous"
@@ -346,3 +654,98 @@ def _pragma(connection: Connection, pragma: str) -> Any:
     row = cursor.fetchone()
     cursor.close()
     return row and row[0]
+
+
+# Saving SQLite databases: page by page, while others write, and what is checked afterwards.
+#
+# The backup is read through a connection that is in a read transaction, from its first page to its
+# last. SQLite starts a backup over whenever another connection has written between two steps:
+# beside
+# a process that committed a hundred times a second, a file of 164 MB in steps of 500 pages started
+# over 549 times in 20 seconds and was not done then. In the transaction there is but one state,
+# and
+# it took half a second. With a WAL, writers do not notice; what they write stays in the WAL until
+# the transaction ends.
+
+
+_PAGES = 2_000
+"""Pages in a step, after which the progress is shown: 8 MB."""
+
+
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 ORDER BY name"
+"""Without virtual ones, which are made of others."""
+
+
+class SQLiteFiles:
+    """See ``Files`` for what each method promises."""
+
+    def url(self, file: Path) -> URL:
+        """Name it by its whole path."""
+        return URL.create("sqlite", database=str(file.absolute()))
+
+    def path(self, url: URL) -> Path:
+        """Take the name of the file, or the path of a URI."""
+        if in_memory(url):
+            raise InvalidInput(
+                "A database in memory can be neither saved nor restored. Use a database file."
+            )
+        database = str(url.database)
+        plain = database.removeprefix("file:")
+        return Path(plain if plain == database else plain.partition("?")[0])
+
+    def beside(self, file: Path) -> tuple[Path, ...]:
+        """Name the WAL, its index and the rollback journal.
+
+        A WAL is brought into whatever database it lies beside, even where that is another one.
+        """
+        return tuple(file.with_name(file.name + suffix) for suffix in ("-wal", "-journal", "-shm"))
+
+    def copy(self, connection: Connection, file: Path, progress: OnSteps) -> None:
+        """Use the backup API; see the module."""
+        with _translating(), closing(_open(file)) as target:
+            # Nobody ever goes on with what is in the file after a failure.
+            target.execute("PRAGMA journal_mode=OFF")
+            target.execute("PRAGMA synchronous=OFF")
+            driver_of(connection).backup(
+                target,
+                pages=_PAGES,
+                progress=lambda _status, left, total: progress(total - left, total),
+            )
+
+    def finish(self, file: Path) -> None:
+        """Bring the WAL into the file, and leave that mode."""
+        with _translating(), closing(_open(file)) as database:
+            database.execute("PRAGMA journal_mode=DELETE").fetchall()
+
+    def check(self, file: Path) -> int:
+        """Run ``integrity_check`` and ``foreign_key_check``, without writing."""
+        with _translating(), closing(_open(file, "mode=ro")) as database:
+            found = database.execute("PRAGMA integrity_check(3)").fetchall()
+            if found != [("ok",)]:
+                words = "; ".join(" ".join(str(row[0]).split()) for row in found)
+                raise DatabaseCorrupt(
+                    f"The file, or what it was copied from, is damaged ({words}). Nothing was "
+                    "kept. Check the source with PRAGMA integrity_check; restore an older backup, "
+                    "or save what can be read with sqlite3 .recover."
+                )
+            return sum(1 for _ in database.execute("PRAGMA foreign_key_check"))
+
+    def counts(self, connection: Connection) -> dict[str, int]:
+        """Count what is a table of its own, the insides of the search index included."""
+        names = connection.exec_driver_sql(_TABLES).scalars().all()
+        return count_rows(connection, map(table, names), set(names))
+
+
+def _open(file: Path, options: str = "mode=rwc") -> Any:
+    return sqlite3.connect(f"{file.absolute().as_uri()}?{options}", isolation_level=None, uri=True)
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    """Make the driver's errors ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        wrapped = DBAPIError.instance(None, None, error, sqlite3.Error, hide_parameters=True)
+        assert isinstance(wrapped, DBAPIError)
+        raise SQLite().diagnose(wrapped).error from error

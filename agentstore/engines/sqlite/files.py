@@ -19,14 +19,18 @@ import os
 import sqlite3
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Engine, event
+from sqlalchemy import URL, Connection, Engine, Table, event
 
 from agentstore import errors
-from agentstore.engines.sqlite.stored import know_ids
+from agentstore.engines.base.dialect import Space
+from agentstore.engines.sqlite.moving import know_ids
 from agentstore.settings import Settings
 
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
@@ -318,3 +322,91 @@ def _explain(path: str, error: sqlite3.Error) -> None:
             "Copy the file, and its -wal if there is one, to a writable folder; or read a "
             "backup, which needs no other file."
         ) from error
+
+
+# New files: the whole schema as a script, run in place of the revisions that led to it.
+
+
+SCRIPT = Path(__file__).with_name("new_file.sql")
+
+PREFIX = "a_prefix_"
+"""What stands in the script for a user's prefix."""
+
+
+@lru_cache(maxsize=16)
+def statements_of_head(prefix: str) -> tuple[str, ...]:
+    """Give the statements that make an empty file one at head.
+
+    Args:
+        prefix: What the names of tables begin with.
+    """
+    statements, statement = [], ""
+    for line in SCRIPT.read_text(encoding="utf-8").splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):  # which knows where a trigger ends
+            statements.append(statement.replace(PREFIX, prefix))
+            statement = ""
+    return tuple(statements)
+
+
+# Free space in a SQLite file.
+#
+# Deleted rows leave free pages, which later rows fill. A file that was made with
+# ``auto_vacuum=INCREMENTAL`` can also give them back, some at a time: pages from its end move into
+# the gaps, and it is cut off. Any other file only ever grows, until ``VACUUM`` rewrites it.
+
+
+_INCREMENTAL = 2
+
+
+class FileSpace(Space):
+    """See ``Space``."""
+
+    def size(self, connection: Connection) -> int:
+        """Multiply pages by their size. The WAL beside the file is not counted."""
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        return int(pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one())
+
+    def free_pages(self, connection: Connection) -> int:
+        """Read the length of the free list; 0 where the file cannot give anything back."""
+        if connection.exec_driver_sql("PRAGMA auto_vacuum").scalar_one() != _INCREMENTAL:
+            return 0
+        return int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+
+    def give_back(self, connection: Connection, pages: int) -> int:
+        """Move pages one by one: the driver stops at the first row of a pragma that has none to
+        show, so that ``incremental_vacuum(100)`` would move one page too.
+        """
+        free = min(pages, self.free_pages(connection))
+        cursor = connection.connection.cursor()
+        try:
+            for _ in range(free):
+                cursor.execute("PRAGMA incremental_vacuum(1)")
+                cursor.fetchall()
+        finally:
+            cursor.close()
+        return free
+
+    def tidy(self, connection: Connection, tables: Sequence[Table]) -> None:
+        """Copy the WAL into the file, and cut it off if nobody is in its way.
+
+        First as far as that goes beside others; then the rest, for which writers do wait, but it
+        is little, and if a reader is in the way it is left to the next time.
+        """
+        driver: Any = connection.connection.dbapi_connection
+        cursor = driver.cursor()
+        try:
+            cursor.execute("PRAGMA busy_timeout")
+            (patience,) = cursor.fetchone()
+            cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            cursor.fetchall()
+            cursor.execute("PRAGMA busy_timeout=0")
+            try:
+                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                cursor.fetchall()
+            except sqlite3.OperationalError:
+                pass  # somebody else is at it
+            finally:
+                cursor.execute(f"PRAGMA busy_timeout={int(patience)}")
+        finally:
+            cursor.close()

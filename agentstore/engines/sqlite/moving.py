@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Generator, Iterable, Mapping
+import secrets
+import sqlite3
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import (
+    CheckConstraint,
+    ColumnElement,
+    Connection,
+    TableClause,
+    column,
+    func,
+    select,
+    table,
+    update,
+)
 
-from agentstore.engines.base.digests import Summing, batches
 from agentstore.engines.base.moving import (
     MOST_FLAWS,
     Among,
@@ -24,26 +37,18 @@ from agentstore.engines.base.moving import (
     Moving,
     Row,
     Stripped,
+    Summing,
     TableDigest,
     TableShape,
+    batches,
+    shapes,
+    words_of,
 )
-from agentstore.engines.sqlite import search_objects
-from agentstore.engines.sqlite.activity import counter_of, last_taken
-from agentstore.engines.sqlite.sound import (
-    bytes_for_text,
-    driver_of,
-    entry,
-    fits,
-    listed,
-    quoted,
-    rules,
-    sound_value,
-    with_keys,
-)
-from agentstore.engines.sqlite.stored import as_stored, travels
-from agentstore.errors import DatabaseCorrupt
-from agentstore.models.tables import Tables
-from agentstore.values.own_ids import ID_BYTES, id_text
+from agentstore.engines.base.search import all_named
+from agentstore.engines.sqlite import search
+from agentstore.errors import DatabaseCorrupt, UnsoundRow, named
+from agentstore.schema import Names, Tables
+from agentstore.values.types import ID_BYTES, Whole, id_text
 
 _LONGEST_SHOWN = 255
 
@@ -153,7 +158,7 @@ class SQLiteMoving(Moving):
 
     def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
         """Drop triggers; references are not checked on such a connection."""
-        for statement in search_objects.drops(tables.names.prefix):
+        for statement in search.drops(tables.names.prefix):
             connection.exec_driver_sql(statement)
         return _dropped(connection, tables, "trigger")
 
@@ -353,3 +358,461 @@ def _refuse_too_many(found: Collection[Any]) -> None:
             f"More than {MOST_FLAWS:,} rows of a table hold values that agentstore never writes. "
             "Check the file: it may belong to another program, or be damaged."
         )
+
+
+# A log of the rows that change in a SQLite file, by any program: triggers keep it.
+#
+# A row whose parent goes or gets another key without it has changed too, for it refers to nothing
+# now: a connection that does not enforce references does that. So such children are logged with
+# their parent. Where references are enforced there are none left at that moment.
+
+
+_CHUNK = 500
+
+
+class ChangeLog:
+    """The log of the rows that change, kept by the database that they change in."""
+
+    def is_kept(self, connection: Connection, names: Names) -> bool:
+        """Say whether there is one."""
+        query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+        return driver_of(connection).execute(query, (_log(names),)).fetchone() is not None
+
+    def identity(
+        self, connection: Connection, names: Names, shapes: Sequence[TableShape]
+    ) -> str | None:
+        """Tell the log from every other one, also of the same source.
+
+        None if there is none, or one that misses changes: a table that was made again, by a
+        migration or another program, has lost its triggers.
+        """
+        if not self.is_kept(connection, names):
+            return None
+        query = "SELECT sql FROM sqlite_master WHERE type = 'trigger'"
+        there = {sql for (sql,) in driver_of(connection).execute(query)}
+        if not there.issuperset(_triggers(names, shapes)):
+            return None
+        query = f"SELECT key FROM {quoted(_log(names))} WHERE number = 0"
+        found = driver_of(connection).execute(query).fetchone()
+        return None if found is None else str(found[0])
+
+    def begin(self, connection: Connection, names: Names, shapes: Sequence[TableShape]) -> str:
+        """Start a log, or start it over; its numbers may start over too.
+
+        Returns:
+            The log's identity.
+        """
+        identity = secrets.token_hex(8)
+        self.end(connection, names, shapes)
+        log = quoted(_log(names))
+        driver_of(connection).execute(
+            f"CREATE TABLE {log} (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, key TEXT)"
+        )
+        driver_of(connection).execute(f"INSERT INTO {log} VALUES (0, NULL, ?)", (identity,))
+        for trigger in _triggers(names, shapes):
+            driver_of(connection).execute(trigger)
+        return identity
+
+    def end(self, connection: Connection, names: Names, shapes: Sequence[TableShape]) -> None:
+        """Drop the log, if there is one, and the triggers that keep it."""
+        for shape in shapes:
+            for event in ("INSERT", "DELETE", "UPDATE"):
+                trigger = _trigger(names, shape, event)
+                driver_of(connection).execute(f"DROP TRIGGER IF EXISTS {trigger}")
+        driver_of(connection).execute(f"DROP TABLE IF EXISTS {quoted(_log(names))}")
+
+    def newest(self, connection: Connection, names: Names) -> int:
+        """Give the number of the last change; 0 if there is none."""
+        query = f"SELECT coalesce(max(number), 0) FROM {quoted(_log(names))}"
+        number: int = driver_of(connection).execute(query).fetchone()[0]
+        return number
+
+    def keys(
+        self, connection: Connection, names: Names, shape: TableShape, after: int, upto: int
+    ) -> Iterator[list[Key]]:
+        """Give the keys of a table's rows that changed after one number, up to another."""
+        query = (
+            f"SELECT DISTINCT key FROM {quoted(_log(names))}"
+            " WHERE number > ? AND number <= ? AND name = ?"
+        )
+        cursor = driver_of(connection).execute(query, (after, upto, shape.name))
+        while found := cursor.fetchmany(_CHUNK):
+            yield [tuple(json.loads(key)) for (key,) in found]
+
+    def rows(self, connection: Connection, shape: TableShape, keys: Sequence[Key]) -> list[Row]:
+        """Give those rows with these keys that are there, and sound."""
+        table = quoted(shape.table.name)
+        columns = ", ".join(travels(kind, f"row.{quoted(name)}") for name, kind in shape.columns)
+        query = (
+            f"SELECT {columns} {with_keys(shape, 'row')}"
+            f" WHERE EXISTS (SELECT 1 FROM {table} WHERE rowid = row.rowid AND {sound(shape)})"
+        )
+        return sound_rows(connection, shape, query, (listed(keys),))
+
+
+def _log(names: Names) -> str:
+    return f"{names.prefix}agentstore_changes"
+
+
+def _triggers(names: Names, shapes: Sequence[TableShape]) -> list[str]:
+    """Write all that the log needs, as the file will hold it."""
+    made = []
+    for shape in shapes:
+        new, old = _key(shape, "new"), _key(shape, "old")
+        note = f"INSERT INTO {quoted(_log(names))} (name, key)"
+        left = "".join(f"{note} {each};" for each in _children(shape, shapes, "TRUE"))
+        moved = "".join(
+            f"{note} {each};" for each in _children(shape, shapes, "old.{0} <> new.{0}")
+        )
+        bodies = {
+            "INSERT": f"{note} VALUES ('{shape.name}', {new});",
+            "DELETE": f"{note} VALUES ('{shape.name}', {old});{left}",
+            "UPDATE": (
+                f"{note} VALUES ('{shape.name}', {new});"
+                f"{note} SELECT '{shape.name}', {old} WHERE {old} <> {new};{moved}"
+            ),
+        }
+        made += [
+            f"CREATE TRIGGER {_trigger(names, shape, event)} AFTER {event}"
+            f" ON {quoted(shape.table.name)} BEGIN {body} END"
+            for event, body in bodies.items()
+        ]
+    return made
+
+
+def _children(shape: TableShape, shapes: Sequence[TableShape], changed: str) -> Iterator[str]:
+    """Select the keys of rows that refer to what a row of the table was."""
+    for child in shapes:
+        for reference in child.table.foreign_key_constraints:
+            if reference.referred_table is not shape.table:
+                continue
+            pairs = [(each.parent.name, each.column.name) for each in reference.elements]
+            same = " AND ".join(f"child.{quoted(own)} = old.{quoted(its)}" for own, its in pairs)
+            differs = " OR ".join(changed.format(quoted(its)) for _, its in pairs)
+            yield (
+                f"SELECT '{child.name}', {_key(child, 'child')}"
+                f" FROM {quoted(child.table.name)} AS child WHERE ({differs}) AND {same}"
+            )
+
+
+def _trigger(names: Names, shape: TableShape, event: str) -> str:
+    return quoted(f"{_log(names)}_{shape.name}_{event.lower()}")
+
+
+def _key(shape: TableShape, row: str) -> str:
+    kinds = dict(shape.columns)
+    parts = (travels(kinds[name], f"{row}.{quoted(name)}") for name in shape.key)
+    return f"json_array({', '.join(parts)})"
+
+
+# What SQLite stores in another form than it travels in, as SQL: ids, and instants.
+#
+# Ids that agentstore made are 16 bytes, instants are microseconds since 1970. Both travel as text;
+# see ``agentstore.engines.base.moving``. Back to bytes leads only a function of Python's, which
+# ``know_ids`` gives to a connection.
+
+
+MICROS = 10**6
+YEAR_1 = 62_135_596_800 * MICROS
+"""Microseconds from the year 1 to 1970. With these added no instant is negative, so SQLite's
+division, which cuts off towards zero, cuts off towards the past."""
+
+YEAR_10000 = 253_402_300_800 * MICROS
+
+_HEX = "hex({0})"
+_TRAVELS = {
+    Kind.ID: (
+        "CASE WHEN {0} IS NOT NULL THEN lower("
+        f"substr({_HEX}, 1, 8) || '-' || substr({_HEX}, 9, 4) || '-' || substr({_HEX}, 13, 4)"
+        f" || '-' || substr({_HEX}, 17, 4) || '-' || substr({_HEX}, 21)) END"
+    ),
+    Kind.INSTANT: (
+        f"strftime('%Y-%m-%dT%H:%M:%S', ({{0}} + {YEAR_1}) / {MICROS} - {YEAR_1 // MICROS},"
+        f" 'unixepoch') || printf('.%06d+00:00', ({{0}} + {YEAR_1}) % {MICROS})"
+    ),
+}
+_STORED = {
+    Kind.ID: "agentstore_id({0})",
+    Kind.INSTANT: (
+        f"CAST(strftime('%s', substr({{0}}, 1, 19)) AS INTEGER) * {MICROS}"
+        " + CAST(substr({0}, 21, 6) AS INTEGER)"
+    ),
+}
+
+
+def travels(kind: Kind, column: str) -> str:
+    """Write a stored column, as SQL names it, in the form in which it travels."""
+    return _TRAVELS.get(kind, "{0}").format(column)
+
+
+def as_stored(kind: Kind, value: str) -> str:
+    """Write a value that travels, as SQL names it, as it is stored."""
+    return _STORED.get(kind, "{0}").format(value)
+
+
+def know_ids(driver: Any) -> None:
+    """Give a new connection the function that makes bytes of an id, and so of one that is damaged.
+
+    Once: SQLite refuses to make a function again while a statement runs that may call it.
+    """
+    driver.create_function("agentstore_id", 1, _bytes, deterministic=True)
+
+
+def _bytes(text: Any) -> bytes | None:
+    return None if text is None else bytes.fromhex(text.replace("-", ""))
+
+
+# Which rows of a SQLite file are sound: what a condition, and Python, say of their columns.
+
+
+_SOUND = {
+    Kind.TEXT: "typeof({0}) = 'text' AND instr({0}, char(0)) = 0",
+    Kind.JSON: "typeof({0}) = 'text' AND json_valid({0}) AND instr({0}, char(0)) = 0",
+    Kind.ID: f"typeof({{0}}) = 'blob' AND length({{0}}) = {ID_BYTES}",
+    Kind.INSTANT: (f"typeof({{0}}) = 'integer' AND {{0}} >= -{YEAR_1} AND {{0}} < {YEAR_10000}"),
+    Kind.WHOLE: "typeof({0}) = 'integer'",
+    Kind.REAL: "typeof({0}) IN ('real', 'integer') AND abs({0}) < 9e999",
+    Kind.FLAG: "typeof({0}) = 'integer' AND {0} IN (0, 1)",
+    Kind.BYTES: "typeof({0}) = 'blob'",
+}
+"""What holds of a column that is not NULL."""
+_JSON_TYPES = {dict: "object", list: "array"}
+
+
+def driver_of(connection: Connection) -> Any:
+    """Give the driver's own connection."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
+
+
+@contextmanager
+def bytes_for_text(connection: Connection) -> Iterator[Any]:
+    """Read text as bytes, for it may be no text."""
+    driver = driver_of(connection)
+    before = driver.text_factory
+    driver.text_factory = bytes
+    try:
+        yield driver
+    finally:
+        driver.text_factory = before
+
+
+def quoted(name: str) -> str:
+    """Quote a name."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def with_keys(shape: TableShape, row: str) -> str:
+    """Write what selects, under a name, the rows of a table whose keys a parameter lists."""
+    kinds = dict(shape.columns)
+    parts = (
+        (name, as_stored(kinds[name], f"json_extract(listed.value, '$[{place}]')"))
+        for place, name in enumerate(shape.key)
+    )
+    same = " AND ".join(f"{row}.{quoted(name)} = {part}" for name, part in parts)
+    return f"FROM json_each(?) AS listed JOIN {quoted(shape.table.name)} AS {row} ON {same}"
+
+
+def listed(keys: Sequence[Key]) -> str:
+    """List keys as they are stored: one may hold what ``encoding`` writes in place of a NUL."""
+    return json.dumps(keys, ensure_ascii=False)
+
+
+def holds(shape: TableShape, name: str, kind: Kind) -> str:
+    """Write the condition that holds of a column that is not NULL."""
+    condition = _SOUND[kind].format(quoted(name))
+    document = getattr(shape.column(name).type, "document", None)
+    if document in _JSON_TYPES:
+        # CASE, since nothing keeps AND from asking for the type of what is no JSON.
+        kind_of = f"json_type({quoted(name)}) = '{_JSON_TYPES[document]}'"
+        condition = f"CASE WHEN {condition} THEN {kind_of} ELSE 0 END"
+    return condition
+
+
+def sound_value(shape: TableShape, name: str, kind: Kind) -> str:
+    """Write the condition that holds of a column, NULL or not."""
+    if shape.column(name).nullable:
+        return f"({quoted(name)} IS NULL OR {holds(shape, name, kind)})"
+    return f"({quoted(name)} IS NOT NULL AND {holds(shape, name, kind)})"
+
+
+def sound(shape: TableShape) -> str:
+    """Write the condition that holds of a row that is sound."""
+    checks = [sound_value(shape, name, kind) for name, kind in shape.columns]
+    return " AND ".join([*checks, *(f"({rule}) IS NOT 0" for rule in rules(shape).values())])
+
+
+def fits(shape: TableShape, longest: int | None) -> str:
+    """Write what else holds of one that fits into indexes of this limit."""
+    if longest is None:
+        return sound(shape)
+    return " AND ".join([sound(shape), *(f"{entry(e)} <= {longest}" for e in shape.indexed)])
+
+
+def entry(columns: Sequence[str]) -> str:
+    """Write how many bytes of text an entry of an index has."""
+    lengths = [f"coalesce(length(CAST({quoted(name)} AS BLOB)), 0)" for name in columns]
+    return f"({' + '.join(lengths)})"
+
+
+def rules(shape: TableShape) -> dict[str, str]:
+    """Give the table's CHECKs, which a connection can turn off, by their names."""
+    return {
+        str(constraint.name): str(constraint.sqltext)
+        for constraint in shape.table.constraints
+        if isinstance(constraint, CheckConstraint)
+    }
+
+
+def sound_rows(connection: Connection, shape: TableShape, query: str, parameters: Any) -> list[Row]:
+    """Select whole rows that SQLite finds sound; leave those out whose text is no UTF-8."""
+    kinds = [kind for _, kind in shape.columns]
+    found = []
+    with bytes_for_text(connection) as driver:
+        for row in driver.execute(query, parameters):
+            with suppress(UnicodeDecodeError):
+                pairs = zip(kinds, row, strict=True)
+                found.append(tuple(_decoded(kind, value) for kind, value in pairs))
+    return found
+
+
+def _decoded(kind: Kind, value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
+
+
+# The counter of SQLite: activity, and the row numbers of messages, count together.
+#
+# A saved message takes the next number, which becomes its row number and its session's activity; a
+# new session takes one for its activity alone. The last number is the larger of two: the newest
+# message's, which is at the end of its table, and ``taken`` in the one row of the table
+# ``activity``.
+# A save writes nothing but its message. Numbers never come again: what follows new messages, and
+# the
+# search index, know them by their numbers. So a trigger raises ``taken`` when the newest is
+# deleted.
+#
+# The revision that brings the table and the trigger has this SQL, which never changes.
+
+
+_OBJECTS = {
+    "{p}activity": """
+CREATE TABLE {p}activity (
+    number INTEGER NOT NULL CONSTRAINT pk_{p}activity PRIMARY KEY
+        CONSTRAINT ck_{p}activity_number CHECK (number = 1),
+    taken BIGINT NOT NULL
+)""",
+    "{p}activity_kept": """
+CREATE TRIGGER {p}activity_kept AFTER DELETE ON {p}messages
+WHEN old.pk > (SELECT coalesce(max(pk), 0) FROM {p}messages)
+BEGIN
+    UPDATE {p}activity SET taken = max(taken, old.pk);
+END""",
+}
+
+
+def objects(prefix: str = "") -> dict[str, str]:
+    """Give the statements that create the objects, in order, by the objects' names."""
+    return all_named(_OBJECTS, None, prefix)
+
+
+def counter_of(names: Names) -> TableClause:
+    """Describe the table of one row."""
+    return table(f"{names.prefix}activity", column("taken", Whole()))
+
+
+def last_taken(tables: Tables) -> ColumnElement[int]:
+    """Give the last number as an expression."""
+    counter, messages = counter_of(tables.names), tables.messages
+    newest = select(func.max(messages.c.pk)).scalar_subquery()
+    taken = select(counter.c.taken).scalar_subquery()
+    return func.max(taken, func.coalesce(newest, 0))
+
+
+def take_activity(connection: Connection, tables: Tables) -> int:
+    """Take a number that is no message's."""
+    counter = counter_of(tables.names)
+    took = update(counter).values(taken=last_taken(tables) + 1).returning(counter.c.taken)
+    return int(connection.execute(took).scalar_one())
+
+
+# Which row of a file it is that cannot be read: looked for only when one could not.
+#
+# For a short time, so that an error comes soon: ``agentstore doctor --deep`` takes its time.
+
+
+_SECONDS = 0.5
+_STEPS = 10_000
+"""Of SQLite's machine, between two looks at the clock: less than a millisecond."""
+
+
+def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+    """Say of the first row found, in the table or in any, that its column is not sound.
+
+    What a query calls by another name than its column's, which may be that of another column, is
+    looked for in all columns of text.
+    """
+    # Not driver_connection, which one that is detached from its pool does not have.
+    driver: Any = connection.connection.dbapi_connection
+    if not isinstance(driver, sqlite3.Connection):
+        return error
+    columns = [(shape, *column) for shape in shapes(tables) for column in shape.columns]
+    so_called = [each for each in columns if each[1] == error.column]
+    own = [each for each in so_called if error.table in ("", each[0].name)]
+    if not error.table:
+        own += [each for each in columns if each[2] in (Kind.TEXT, Kind.JSON)]
+    with _for_a_moment(driver), suppress(sqlite3.Error):
+        for shape, column, kind in own:
+            if (row := driver.execute(_query(shape, column, kind)).fetchone()) is not None:
+                return UnsoundRow(shape.name, column, error.problem, _row_key(shape, row, column))
+    return error if error.table else UnsoundRow("", "", error.problem)
+
+
+def _query(shape: TableShape, column: str, kind: Kind) -> str:
+    place = quoted(column)
+    wrong = f"NOT {sound_value(shape, column, kind)}"
+    if kind in (Kind.TEXT, Kind.JSON):
+        wrong += f" OR {place} IS NOT NULL AND no_utf8(CAST({place} AS BLOB))"
+    if (words := words_of(shape, column)) is not None:
+        wrong += f" OR {place} NOT IN {words}"
+    kinds = dict(shape.columns)
+    key = ", ".join(travels(kinds[name], quoted(name)) for name in _key_columns(shape))
+    table = quoted(shape.table.name)
+    return f"SELECT {key} FROM {table} WHERE {wrong}"
+
+
+def _key_columns(shape: TableShape) -> tuple[str, ...]:
+    beside = tuple(name for name in ("id",) if name in shape.table.c and name not in shape.key)
+    return shape.key + beside
+
+
+def _row_key(shape: TableShape, row: tuple[Any, ...], unsound: str) -> str:
+    pairs = zip(_key_columns(shape), row, strict=True)
+    return ", ".join(
+        f"{name}={named(value.decode(errors='replace') if isinstance(value, bytes) else value)}"
+        for name, value in pairs
+        if name != unsound
+    )
+
+
+@contextmanager
+def _for_a_moment(driver: sqlite3.Connection) -> Iterator[None]:
+    """Read text as bytes, look at how these decode, and give up when the time is over."""
+    before, driver.text_factory = driver.text_factory, bytes
+    deadline = time.monotonic() + _SECONDS
+    driver.create_function("no_utf8", 1, _no_utf8, deterministic=True)
+    driver.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+    try:
+        yield
+    finally:
+        driver.set_progress_handler(None, 0)
+        driver.create_function("no_utf8", 1, None)
+        driver.text_factory = before
+
+
+def _no_utf8(stored: bytes) -> bool:
+    try:
+        stored.decode("utf-8")
+    except UnicodeDecodeError:
+        return True
+    return False

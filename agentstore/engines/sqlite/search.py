@@ -10,20 +10,28 @@ beginning of pairs, and to put the rows of all of them in order took 0.9 s in 3 
 What waits for the index is in ``search_queue``.
 
 ``columnsize=0`` and no ``bm25()``: scores are not FTS5's, see
-``agentstore.values.text.search_terms``.
+``agentstore.values.snippets``.
 """
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
     ColumnClause,
+    ColumnElement,
     Connection,
+    Dialect,
     Integer,
     MetaData,
+    Row,
     Select,
     Table,
     TableClause,
@@ -33,21 +41,335 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     select,
     table,
+    type_coerce,
+    update,
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import DropTable
 
-from agentstore.engines.base.search import Candidates, Entry, IndexState, Question, count_of
-from agentstore.engines.base.search_objects import INDEX, state_of
-from agentstore.engines.sqlite import search_objects
-from agentstore.engines.sqlite.search_queue import (
-    SQLiteQueue,
-    queries_for_waiting,
-    queue_of,
+from agentstore.engines.base.search import (
+    INDEX,
+    QUEUE,
+    Batch,
+    Candidates,
+    Change,
+    Entry,
+    IndexState,
+    Question,
+    Room,
+    SearchIndex,
+    Source,
+    all_named,
+    count_of,
+    named,
+    state_of,
+    whose,
 )
-from agentstore.models.tables import Names, Tables
+from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.schema import Names, Tables
+from agentstore.schema.conversations import number_of
+from agentstore.values.encoding import decode_text, load_json
+from agentstore.values.types import Json, SafeText
+
+# What waits for SQLite's search index: reading it, and taking what is still as it was read.
+#
+# Texts are cut into tokens between the two, before the one writer's turn is asked for. What was
+# read
+# is known again by its value: row numbers of the queue come again, and new messages are in no
+# queue.
+
+
+PASSED = 2_000
+"""Messages of others that a user's search passes in one transaction, by queueing them: some ms."""
+
+FEW = 3_000
+"""So many messages that wait are looked at to find a user's among them: some 10 ms."""
+
+PATIENCE = 0.1
+"""Seconds for which a search tries whether somebody keeps the lock."""
+
+_PAUSE = 0.003
+_ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
+"""A text may be as large as memory; the driver in this process fetches row by row anyway."""
+
+
+class SQLiteQueue(SearchIndex):
+    """The half of SQLite's index that has to do with changes; see ``SearchIndex``."""
+
+    def is_empty(self, connection: Connection, tables: Tables) -> bool:
+        """Look whether it has begun: contentless FTS5 cannot be asked what it holds."""
+        through = select(state_of(tables.names).c.indexed_through)
+        return connection.execute(through).scalar() == 0
+
+    def waiting_queries(
+        self, connection: Connection, tables: Tables, user_id: str | None
+    ) -> list[Select[Any]]:
+        """Ask the queue, and for what is newer than all that was indexed."""
+        through = connection.execute(select(state_of(tables.names).c.indexed_through)).scalar()
+        return queries_for_waiting(connection, tables, through or 0, user_id)
+
+    def sizes(
+        self, connection: Connection, tables: Tables, pks: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        """Count characters, one message after the other: to count is to read."""
+        messages = tables.messages.c
+        sizes = (func.coalesce(func.length(_raw(messages[name])), 0) for name in _TEXTS)
+        query = select(messages.pk, sum(sizes, literal(0))).where(messages.pk.in_(pks))
+        newest = query.order_by(messages.pk.desc())
+        with connection.execute(newest, execution_options=_ONE_BY_ONE) as rows:
+            yield from (tuple(row) for row in rows)
+
+    def read(
+        self,
+        connection: Connection,
+        tables: Tables,
+        rows: int,
+        size: int,
+        user_id: str | None = None,
+        *,
+        new: bool = True,
+    ) -> Batch:
+        """Read the queue first; of several changes of one message the oldest says what is in."""
+        queue, messages = queue_of(tables.names).c, tables.messages
+        through = connection.execute(select(state_of(tables.names).c.indexed_through)).scalar_one()
+        room, changes, end = Room(rows, size), list[Change](), None
+        oldest = select(func.min(queue.pk)).group_by(queue.message_pk).limit(rows)
+        walk = select(messages.c.pk, *_raw_columns(messages)).where(messages.c.pk > through)
+        whole = True
+        if user_id is not None:
+            theirs = list[int]()
+            for query in queries_for_waiting(connection, tables, through, user_id):
+                theirs += connection.execute(query.limit(rows)).scalars()
+            oldest = oldest.where(queue.message_pk.in_(theirs))
+            # What others wrote in between is queued, so that the walk can pass it.
+            ahead = select(messages.c.pk).where(messages.c.pk > through).order_by(messages.c.pk)
+            passed = select(func.max(ahead.limit(PASSED).subquery().c.pk))
+            end = connection.execute(passed).scalar() or through
+            walk = walk.where(messages.c.pk <= end, messages.c.pk.in_(theirs))
+            whole = len(theirs) < rows and max(theirs, default=0) <= max(end, through)
+        query = (
+            _entries(tables, oldest)
+            .add_columns(messages.c.pk.label("there"), *_raw_columns(messages, "now_"))
+            .outerjoin(messages, messages.c.pk == queue.message_pk)
+        )
+        with connection.execute(query, execution_options=_ONE_BY_ONE) as found:
+            for row in found:
+                was, now = _held(row), None if row.there is None else Raw(*row[-len(_RAW) :])
+                if not room.takes(_bytes(was) + _bytes(now)):
+                    return Batch(changes, whole=False)
+                changes.append(_change(row.message_pk, was, now))
+        if not new or room.full:
+            return Batch(changes, whole=whole and not room.full)
+        last = through
+        with connection.execute(
+            walk.order_by(messages.c.pk), execution_options=_ONE_BY_ONE
+        ) as found:
+            for pk, *source in found:
+                now = Raw(*source)
+                if not room.takes(_bytes(now)):
+                    return Batch(changes, whole=False, walk=(through, last))
+                changes.append(_change(pk, None, now))
+                last = pk
+        if end is not None and (last > through or not changes):
+            last = end
+        return Batch(changes, whole, walk=(through, last))
+
+    def take(
+        self,
+        connection: Connection,
+        tables: Tables,
+        segmentation: str,
+        batch: Batch,
+        *,
+        wait: bool,
+    ) -> dict[int, bool] | None:
+        """Compare what was read with what is: the same text before is the same work to do."""
+        queue, state, messages = (
+            queue_of(tables.names),
+            state_of(tables.names),
+            tables.messages.c,
+        )
+        turn = connection.execute(select(state.c.segmentation, state.c.indexed_through)).first()
+        if turn is None or turn.segmentation != segmentation:
+            return {}
+        pks = [change.message_pk for change in batch.changes]
+        oldest = select(func.min(queue.c.pk)).where(queue.c.message_pk.in_(pks))
+        entries = connection.execute(_entries(tables, oldest.group_by(queue.c.message_pk))).all()
+        before = {entry.message_pk: _held(entry) for entry in entries}
+        there = select(messages.pk, *_raw_columns(tables.messages)).where(messages.pk.in_(pks))
+        now = {pk: Raw(*source) for pk, *source in connection.execute(there).all()}
+        queued, walked = [], []
+        for change in batch.changes:
+            pk = change.message_pk
+            if change.seen[1] != now.get(pk):
+                continue
+            if pk in before:
+                if change.seen[0] == before[pk]:
+                    queued.append(pk)
+            elif pk > turn.indexed_through and change.seen[0] is None:
+                walked.append(pk)
+        if queued:
+            connection.execute(delete(queue).where(queue.c.message_pk.in_(queued)))
+        end = turn.indexed_through if batch.walk is None else batch.walk[1]
+        if end > turn.indexed_through:
+            left = select(messages.pk, literal(0)).where(
+                messages.pk > turn.indexed_through, messages.pk <= end, messages.pk.not_in(walked)
+            )
+            connection.execute(insert(queue).from_select(["message_pk", "was_indexed"], left))
+            connection.execute(update(state).values(indexed_through=end))
+        else:
+            walked = []
+        return {pk: pk in now for pk in (*queued, *walked)}
+
+    def may_write(self, connection: Connection) -> bool:
+        """Try, for a tenth of a second: who queued behind a long transaction would wait for it."""
+        connection.exec_driver_sql("ROLLBACK")
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while True:
+                try:
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                except OperationalError as error:
+                    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+                    if code != sqlite3.SQLITE_BUSY:
+                        raise
+                else:
+                    connection.exec_driver_sql("ROLLBACK")
+                    return True
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_PAUSE)
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(patience)}")
+            connection.exec_driver_sql("BEGIN")  # the caller ends it
+
+    def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
+        """Look from the newest entry back: what this transaction left is there."""
+        entries = _held_entries(tables, dialect_of(connection))
+        return [
+            _change(pk, Raw(*held) if was_indexed else None, None)
+            for pk, was_indexed, *held in entries.rows(connection, {"limit": limit})
+        ]
+
+    def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
+        """Queue what is still there again, as if it had never been indexed."""
+        queue, messages = queue_of(tables.names), tables.messages.c
+        pks = [change.message_pk for change in changes]
+        connection.execute(delete(queue).where(queue.c.message_pk.in_(pks)))
+        there = select(messages.pk, literal(0)).where(messages.pk.in_(pks))
+        connection.execute(insert(queue).from_select(["message_pk", "was_indexed"], there))
+
+
+class Raw(NamedTuple):
+    """What searching reads of a message, as it is stored: so it is quick to compare."""
+
+    session: int
+    content: str | None
+    blocks: str | None
+    payload: str | None
+
+
+_RAW = Raw._fields
+_TEXTS = _RAW[1:]
+
+
+def _raw(column: ColumnElement[Any]) -> ColumnElement[str]:
+    return type_coerce(column, Text)
+
+
+def _raw_columns(messages: Table, label: str = "") -> list[ColumnElement[Any]]:
+    columns: list[ColumnElement[Any]] = [number_of(messages.c.session_id)]
+    columns += [_raw(messages.c[name]) for name in _TEXTS]
+    return [column.label(f"{label}{name}") for name, column in zip(_RAW, columns, strict=True)]
+
+
+def _entries(tables: Tables, pks: Select[Any]) -> Select[Any]:
+    """Give the query for entries of the queue, and the text that they hold."""
+    queue = queue_of(tables.names).c
+    held = [_raw(queue[name]) for name in _TEXTS]
+    return select(queue.message_pk, queue.was_indexed, queue.owner, *held).where(
+        queue.pk.in_(pks.scalar_subquery())
+    )
+
+
+@lru_cache(maxsize=256)
+def _held_entries(tables: Tables, driver: Dialect) -> Prepared:
+    """Prepare the entries from the newest back to that of ``:limit``: asked at each deletion."""
+    queue = queue_of(tables.names).c
+    texts = select(queue.message_pk).where(queue.was_indexed).order_by(queue.pk.desc())
+    newest = texts.limit(bindparam("limit", type_=Integer))
+    oldest = select(func.min(queue.pk)).where(queue.message_pk.in_(newest))
+    return Prepared(_entries(tables, oldest.group_by(queue.message_pk)), driver)
+
+
+def _held(entry: Row[Any]) -> Raw | None:
+    """Give what the index holds by an entry of the queue."""
+    return Raw(*entry[2 : 2 + len(_RAW)]) if entry.was_indexed else None
+
+
+def _change(pk: int, before: Raw | None, after: Raw | None) -> Change:
+    return Change(pk, _source(before), _source(after), (before, after))
+
+
+def _source(raw: Raw | None) -> Source | None:
+    if raw is None:
+        return None
+    documents = (None if text is None else load_json(text) for text in (raw.blocks, raw.payload))
+    content = None if raw.content is None else decode_text(raw.content)
+    return Source(raw.session, content, *documents)
+
+
+def _bytes(raw: Raw | None) -> int:
+    return 0 if raw is None else sum(len(text.encode()) for text in raw[1:] if text is not None)
+
+
+def queries_for_waiting(
+    connection: Connection, tables: Tables, through: int, user_id: str | None
+) -> list[Select[Any]]:
+    """Give the queries for the messages that wait, in the queue and after it.
+
+    A user's are looked for among all that wait, or where that would be too many, all of the
+    user's are looked at.
+    """
+    queue, messages, sessions = queue_of(tables.names).c, tables.messages.c, tables.sessions.c
+    queued = select(queue.message_pk).distinct()
+    fresh = select(messages.pk).where(messages.pk > through)
+    if user_id is None:
+        return [queued, fresh]
+    if sum(count_of(connection, query, FEW) for query in (queued, fresh)) < FEW:
+        return [
+            queued.where(*whose(tables, queue.message_pk, user_id)),
+            fresh.where(*whose(tables, messages.pk, user_id)),
+        ]
+    theirs = (
+        select(messages.pk)
+        .join_from(tables.sessions, tables.messages, messages.session_id == sessions.pk)
+        .where(sessions.user_id == user_id)
+    )
+    waits = select(queue.pk).where(queue.message_pk == messages.pk).exists()
+    return [theirs.where(waits), theirs.where(messages.pk + 0 > through)]
+
+
+@lru_cache(maxsize=256)
+def queue_of(names: Names) -> Table:
+    """Describe the queue."""
+    return Table(
+        f"{names.prefix}{QUEUE}",
+        MetaData(),
+        Column("pk", Integer, primary_key=True),
+        Column("message_pk", Integer),
+        Column("was_indexed", Boolean),
+        Column("owner", BigInteger),
+        Column("content", SafeText),
+        Column("blocks", Json),
+        Column("payload", Json),
+    )
+
 
 MOST_ROWS = 1_000
 """Rows of one look: 1 ms."""
@@ -77,7 +399,7 @@ class SQLiteSearch(SQLiteQueue):
                 raise
             return IndexState(None, 0, 0, 0, missing)
         newest = int(row.newest or 0)
-        if row.objects < len(search_objects.objects_by_number(names.prefix)):
+        if row.objects < len(objects_by_number(names.prefix)):
             return IndexState(None, newest, 0, 0, _missing(connection, names))
         if row.indexed_through is None:
             return IndexState(None, newest, 0, 0, ())
@@ -140,7 +462,7 @@ class SQLiteSearch(SQLiteQueue):
             if index.name not in missing:
                 connection.execute(DropTable(Table(index.name, MetaData())))
                 missing.add(index.name)
-        for name, statement in search_objects.objects_by_number(names.prefix).items():
+        for name, statement in objects_by_number(names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
         connection.execute(delete(queue_of(names)))
@@ -191,9 +513,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _missing(connection: Connection, names: Names) -> tuple[str, ...]:
     there = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
-    return tuple(
-        name for name in search_objects.objects_by_number(names.prefix) if name not in there
-    )
+    return tuple(name for name in objects_by_number(names.prefix) if name not in there)
 
 
 @lru_cache(maxsize=256)
@@ -214,9 +534,7 @@ def _under(names: Names, *, words: bool) -> Select[Any]:
 def _state_query(tables: Tables) -> Select[Any]:
     state, queue, names = state_of(tables.names), queue_of(tables.names), tables.names
     master = table("sqlite_master", column("name", Text))
-    objects = select(func.count()).where(
-        master.c.name.in_(list(search_objects.objects_by_number(names.prefix)))
-    )
+    objects = select(func.count()).where(master.c.name.in_(list(objects_by_number(names.prefix))))
     sessions = tables.sessions.c
     session = select(sessions.pk).where(sessions.id == bindparam("session_id"))
     return select(
@@ -247,3 +565,158 @@ def _indexes(names: Names) -> tuple[_Index, _Index]:
 
     words = described(f"{names.prefix}{INDEX}", "words", "scope")
     return words, described(f"{words.name}_beginnings", "characters")
+
+
+# The tables and triggers of SQLite's search index, as SQL that never changes; see the base's.
+
+
+_OBJECTS = {
+    "{p}search_state": """
+CREATE TABLE {p}search_state (
+    number INTEGER NOT NULL CONSTRAINT pk_{p}search_state PRIMARY KEY
+        CONSTRAINT ck_{p}search_state_number CHECK (number = 1),
+    segmentation TEXT NOT NULL,
+    indexed_through BIGINT NOT NULL,
+    walk_through BIGINT
+)""",
+    "{p}search_queue": """
+CREATE TABLE {p}search_queue (
+    pk INTEGER NOT NULL CONSTRAINT pk_{p}search_queue PRIMARY KEY,
+    message_pk BIGINT NOT NULL,
+    was_indexed BOOLEAN NOT NULL,
+    owner TEXT,
+    content TEXT,
+    blocks TEXT,
+    payload TEXT
+)""",
+    "ix_{p}search_queue_message_pk": """
+CREATE INDEX ix_{p}search_queue_message_pk ON {p}search_queue (message_pk)""",
+    "{p}search_index": """
+CREATE VIRTUAL TABLE {p}search_index USING fts5(
+    words, scope, content='', columnsize=0, tokenize='ascii'
+)""",
+    "{p}search_inserted": """
+CREATE TRIGGER {p}search_inserted AFTER INSERT ON {p}messages
+WHEN new.pk <= (SELECT indexed_through FROM {p}search_state)
+BEGIN
+    INSERT INTO {p}search_queue (message_pk, was_indexed) VALUES (new.pk, 0);
+END""",
+    "{p}search_updated": """
+CREATE TRIGGER {p}search_updated
+AFTER UPDATE OF pk, session_id, content, blocks, payload ON {p}messages
+WHEN (old.pk, old.session_id) IS NOT (new.pk, new.session_id)
+    OR (old.content, old.blocks, old.payload) IS NOT (new.content, new.blocks, new.payload)
+BEGIN
+    INSERT INTO {p}search_queue (message_pk, was_indexed, owner, content, blocks, payload)
+    SELECT old.pk, 1, old.session_id, old.content, old.blocks, old.payload
+    FROM {p}search_state WHERE old.pk <= indexed_through;
+    INSERT INTO {p}search_queue (message_pk, was_indexed)
+    SELECT new.pk, 0 FROM {p}search_state WHERE new.pk <> old.pk AND new.pk <= indexed_through;
+END""",
+    "{p}search_deleted": """
+CREATE TRIGGER {p}search_deleted AFTER DELETE ON {p}messages
+WHEN old.pk <= (SELECT indexed_through FROM {p}search_state)
+BEGIN
+    INSERT INTO {p}search_queue (message_pk, was_indexed, owner, content, blocks, payload)
+    VALUES (old.pk, 1, old.session_id, old.content, old.blocks, old.payload);
+END""",
+}
+_BEGINNINGS = {
+    "{p}search_index_beginnings": """
+CREATE VIRTUAL TABLE {p}search_index_beginnings USING fts5(
+    characters, content='', columnsize=0, detail=none, tokenize='ascii'
+)"""
+}
+"""Since 0013 there is an index of the characters with which tokens begin. It knows no places, so it
+takes a third of what FTS5's own ``prefix='1'`` would add."""
+
+_BY_NUMBER = {
+    "{p}search_queue": """
+CREATE TABLE {p}search_queue (
+    pk INTEGER NOT NULL CONSTRAINT pk_{p}search_queue PRIMARY KEY,
+    message_pk BIGINT NOT NULL,
+    was_indexed BOOLEAN NOT NULL,
+    owner BIGINT,
+    content TEXT,
+    blocks TEXT,
+    payload TEXT
+)""",
+    "{p}search_updated": """
+CREATE TRIGGER {p}search_updated
+AFTER UPDATE OF pk, session, content, blocks, payload ON {p}messages
+WHEN (old.pk, old.session) IS NOT (new.pk, new.session)
+    OR (old.content, old.blocks, old.payload) IS NOT (new.content, new.blocks, new.payload)
+BEGIN
+    INSERT INTO {p}search_queue (message_pk, was_indexed, owner, content, blocks, payload)
+    SELECT old.pk, 1, old.session, old.content, old.blocks, old.payload
+    FROM {p}search_state WHERE old.pk <= indexed_through;
+    INSERT INTO {p}search_queue (message_pk, was_indexed)
+    SELECT new.pk, 0 FROM {p}search_state WHERE new.pk <> old.pk AND new.pk <= indexed_through;
+END""",
+    "{p}search_deleted": """
+CREATE TRIGGER {p}search_deleted AFTER DELETE ON {p}messages
+WHEN old.pk <= (SELECT indexed_through FROM {p}search_state)
+BEGIN
+    INSERT INTO {p}search_queue (message_pk, was_indexed, owner, content, blocks, payload)
+    VALUES (old.pk, 1, old.session, old.content, old.blocks, old.payload);
+END""",
+}
+"""Since 0014 a message says its session by number, and so do the index and the queue: when a
+session's messages go with it, nobody can look its id up any more."""
+
+_ANEW = (
+    "DROP TABLE IF EXISTS {p}search_index",
+    _OBJECTS["{p}search_index"],
+    "DELETE FROM {p}search_queue",
+)
+_TO_BEGINNINGS = (*_ANEW, *_BEGINNINGS.values())
+_FROM_BEGINNINGS = (*_ANEW, "DROP TABLE IF EXISTS {p}search_index_beginnings")
+
+_EMPTY = (
+    "DROP TABLE IF EXISTS {p}search_index",
+    "DROP TABLE IF EXISTS {p}search_index_beginnings",
+    "DROP TABLE IF EXISTS {p}search_queue",
+)
+TRIGGER_DROPS = (
+    "DROP TRIGGER IF EXISTS {p}search_inserted",
+    "DROP TRIGGER IF EXISTS {p}search_updated",
+    "DROP TRIGGER IF EXISTS {p}search_deleted",
+)
+_DROPS = (
+    *TRIGGER_DROPS,
+    *_EMPTY,
+    "DROP TABLE IF EXISTS {p}search_state",
+)
+
+
+def objects(prefix: str = "") -> dict[str, str]:
+    """Give the statements that create the objects of 0002, in order, by the objects' names."""
+    return all_named(_OBJECTS, None, prefix)
+
+
+def objects_by_number(prefix: str = "") -> dict[str, str]:
+    """Give the statements that create the objects as they are since 0014."""
+    return all_named({**_OBJECTS, **_BEGINNINGS, **_BY_NUMBER}, None, prefix)
+
+
+def with_beginnings(prefix: str = "", *, back: bool = False) -> list[str]:
+    """Give the statements that lead from the objects of 0002 to those of 0013, or back.
+
+    Both leave an empty index, and forget what it held.
+    """
+    return [named(sql, None, prefix) for sql in (_FROM_BEGINNINGS if back else _TO_BEGINNINGS)]
+
+
+def numbered_sessions(prefix: str = "", *, back: bool = False) -> list[str]:
+    """Give the statements that lead from the objects of 0013 to those of 0014, or back.
+
+    Both leave an empty index. The triggers are gone already, as the table of messages was copied.
+    """
+    objects = _OBJECTS | _BEGINNINGS | ({} if back else _BY_NUMBER)
+    made = [sql for name, sql in objects.items() if name != "{p}search_state"]
+    return [named(sql, None, prefix) for sql in (*_EMPTY, *made)]
+
+
+def drops(prefix: str = "") -> list[str]:
+    """Give the statements that take everything away again."""
+    return [named(sql, None, prefix) for sql in _DROPS]

@@ -31,7 +31,7 @@ from langgraph.store.base import (
 )
 
 from agentstore.errors import InvalidInput
-from agentstore.integrations.langgraph.calls import Call, Calls, run, run_async
+from agentstore.integrations.langgraph.savers import Call, Calls, run, run_async
 from agentstore.records import MemoryRecord
 
 if TYPE_CHECKING:

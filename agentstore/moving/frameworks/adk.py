@@ -16,15 +16,15 @@ from typing import Any
 from sqlalchemy import Row, Select, exists, select
 
 from agentstore.errors import InvalidInput, NotASource
-from agentstore.integrations.adk_events import new_message, shared_id, shared_title
-from agentstore.integrations.sessions import key_of
-from agentstore.moving.frameworks.pieces import (
+from agentstore.integrations import adk_message, key_of, shared_id, shared_title
+from agentstore.moving.frameworks.sources import (
     BrokenRow,
     Chunk,
     ImportPiece,
     Line,
     Mapped,
     Note,
+    OpenSource,
     SessionPiece,
     SetClock,
     State,
@@ -32,13 +32,14 @@ from agentstore.moving.frameworks.pieces import (
     in_chunks,
     line_of,
     reason_in,
+    table_of,
     time_of,
     unless_broken,
 )
-from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.records import SessionRecord
-from agentstore.repositories.messages.drafts import draft
-from agentstore.stores.store import Store, Transaction
+from agentstore.repositories.messages.append import draft
+from agentstore.store import Store
+from agentstore.transactions import Transaction
 from agentstore.values import validation
 
 _PLACE = ("app_name", "user_id")
@@ -192,7 +193,7 @@ class _AdkSession(SessionPiece):
     def _save(self, tx: Transaction, events: list[dict[str, Any]]) -> None:
         for event in events:
             self.clock.set(time_of(event["timestamp"]))
-            tx.messages.save_many(self.session_id, [new_message(event)], on_duplicate="skip")
+            tx.messages.save_many(self.session_id, [adk_message(event)], on_duplicate="skip")
 
     # --- Comparing ---------------------------------------------------------------------------
 
@@ -252,7 +253,7 @@ def _event(row: Row[Any]) -> dict[str, Any]:
     if not isinstance(event.get("author"), str) or not isinstance(row.id, str):
         raise BrokenRow("it has no author, or no id")
     event = {**event, "id": row.id, "invocation_id": row.invocation_id, "timestamp": at}
-    draft(new_message(event), "its ")
+    draft(adk_message(event), "its ")
     return event
 
 

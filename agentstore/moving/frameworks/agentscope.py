@@ -16,27 +16,28 @@ from typing import Any
 
 from sqlalchemy import Row, exists, select, tuple_
 
-from agentstore.integrations.agentscope_messages import new_message
-from agentstore.integrations.sessions import key_of
-from agentstore.moving.frameworks.pieces import (
+from agentstore.integrations import agentscope_message, key_of
+from agentstore.moving.frameworks.sources import (
     BrokenRow,
     Chunk,
     ImportPiece,
     Line,
     Note,
+    OpenSource,
     SessionPiece,
     SetClock,
     State,
     flaw,
     in_chunks,
     line_of,
+    table_of,
     time_of,
     unless_broken,
 )
-from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.records import SessionRecord
-from agentstore.repositories.messages.drafts import draft
-from agentstore.stores.store import Store, Transaction
+from agentstore.repositories.messages.append import draft
+from agentstore.store import Store
+from agentstore.transactions import Transaction
 
 _USERS = table_of("users", "id")
 _SESSIONS = table_of("session", "id", "user_id")
@@ -148,7 +149,7 @@ class _AgentScopeSession(SessionPiece):
             raise BrokenRow("it is of another user, who has a session of the same name")
         marks = select(_MARKS.c.mark).where(_MARKS.c.msg_id == row.id).order_by(_MARKS.c.mark)
         names = [mark for (mark,) in self._source.connection.execute(marks)]
-        message = new_message(written, names or None)
+        message = agentscope_message(written, names or None)
         draft(message, "its ")
         return message
 

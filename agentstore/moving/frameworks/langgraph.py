@@ -14,32 +14,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, TableClause, and_, exists, select
+from sqlalchemy import Row, Select, TableClause, and_, exists, select, tuple_
 
-from agentstore.integrations.langgraph.checkpoints import (
-    REST,
-    json_part,
-    run_of,
-    space_of,
-    step_of,
+from agentstore.integrations.langgraph.savers import REST, json_part, run_of, space_of, step_of
+from agentstore.moving.frameworks.langgraph_bytes import (
+    packed,
+    parts,
+    require_allowed,
+    typed,
+    unpacked,
 )
-from agentstore.moving.frameworks.langgraph_bytes import packed, require_allowed, typed
-from agentstore.moving.frameworks.pieces import (
+from agentstore.moving.frameworks.sources import (
     ODD,
     BrokenRow,
     ImportPiece,
     Line,
     Note,
+    OpenSource,
     PieceRefused,
     SetClock,
     State,
     flaw,
     in_chunks,
+    table_of,
     time_of,
 )
-from agentstore.moving.frameworks.sources import OpenSource
 from agentstore.records import CheckpointRecord, Items, WriteRecord
-from agentstore.stores.store import Store, Transaction
+from agentstore.store import Store
+from agentstore.transactions import Transaction
 
 Values = dict[str, Any]
 
@@ -382,3 +384,133 @@ def _digest(value: bytes | Items) -> list[str] | str:
 def _in_order(writes: Iterable[WriteRecord]) -> list[WriteRecord]:
     """Sort writes as the store does."""
     return sorted(writes, key=lambda write: (write.task_path, write.task_id, write.position))
+
+
+# ``SqliteSaver`` and ``AsyncSqliteSaver`` of LangGraph.
+
+
+_PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id")
+_CHECKPOINTS = table_of(
+    "checkpoints", *_PLACE, "parent_checkpoint_id", "type", "checkpoint", "metadata"
+)
+_WRITE = ("task_id", "idx", "channel", "type", "value")
+_OLD_WRITES = table_of("writes", *_PLACE, *_WRITE)
+_WRITES = table_of("writes", *_PLACE, "task_path", *_WRITE)
+
+
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
+    """Give the threads of a source."""
+    for needed in (_CHECKPOINTS, _OLD_WRITES):
+        source.require(needed, "LangGraph's SqliteSaver")
+    writes = _WRITES if "task_path" in source.columns("writes") else _OLD_WRITES
+    yield from threads(source, SaverTables(_CHECKPOINTS, writes, None, _decode), clock, note)
+
+
+def _decode(source: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any]]:
+    if not isinstance(row.checkpoint, bytes):
+        raise BrokenRow("its value is not bytes")
+    require_allowed(row.type, row.checkpoint, source.allowed)
+    kind, checkpoint = unpacked(row.type, row.checkpoint)
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("channel_values"), dict):
+        raise BrokenRow("it is no checkpoint")
+    channels = checkpoint["channel_values"]
+    return {name: parts(kind, value) for name, value in channels.items()}, checkpoint
+
+
+# ``PostgresSaver`` and ``AsyncPostgresSaver`` of LangGraph.
+#
+# A checkpoint is JSON there, with the small values in it; the others are rows of their own, by
+# channel and version, which checkpoints share.
+
+
+_CHECKPOINTS_POSTGRESQL = table_of(
+    "checkpoints", *_PLACE, "parent_checkpoint_id", "checkpoint", "metadata"
+)
+_BLOBS = table_of("checkpoint_blobs", *_PLACE[:2], "channel", "version", "type", "blob")
+_WRITE_POSTGRESQL = ("task_id", "idx", "channel", "type", "blob")
+_OLD_WRITES_POSTGRESQL = table_of("checkpoint_writes", *_PLACE, *_WRITE_POSTGRESQL)
+_WRITES_POSTGRESQL = table_of("checkpoint_writes", *_PLACE, "task_path", *_WRITE_POSTGRESQL)
+_SENDS = "__pregel_tasks"
+"""The channel in which checkpoints before version 4 had what was sent after their parents."""
+
+
+def read_postgresql(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
+    """Give the threads of a source."""
+    for needed in (_CHECKPOINTS_POSTGRESQL, _BLOBS, _OLD_WRITES_POSTGRESQL):
+        source.require(needed, "LangGraph's PostgresSaver")
+    writes = _writes_of(source)
+    yield from threads(
+        source, SaverTables(_CHECKPOINTS_POSTGRESQL, writes, "C", _decode_postgresql), clock, note
+    )
+
+
+def _writes_of(source: OpenSource) -> TableClause:
+    return (
+        _WRITES_POSTGRESQL
+        if "task_path" in source.columns(_WRITES_POSTGRESQL.name)
+        else _OLD_WRITES_POSTGRESQL
+    )
+
+
+def _decode_postgresql(source: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any]]:
+    checkpoint = row.checkpoint
+    if not isinstance(checkpoint, dict):
+        raise BrokenRow("it is no checkpoint")
+    inline, versions = checkpoint.get("channel_values") or {}, checkpoint.get("channel_versions")
+    if not isinstance(inline, dict) or not isinstance(versions, dict):
+        raise BrokenRow("it is no checkpoint")
+    channels: Values = {name: parts("msgpack", value) for name, value in inline.items()}
+    for channel, kind, blob in _blobs(source, row, versions):
+        if kind != "empty":
+            channels[channel] = _value(source, kind, blob)
+    if (checkpoint.get("v") or 0) < 4 and row.parent_checkpoint_id:
+        sends = _sends(source, row)
+        if sends:
+            channels[_SENDS] = sends
+            newest = max(versions.values()) if versions else f"{1:032}.0"
+            checkpoint = {**checkpoint, "channel_versions": {**versions, _SENDS: newest}}
+    return channels, checkpoint
+
+
+def _value(source: OpenSource, kind: str, blob: object) -> bytes | list[bytes]:
+    """Give a value as the saver stores it: a list item by item, and other types as they are."""
+    data = bytes(blob) if isinstance(blob, bytes | memoryview) else b""
+    if kind not in ("msgpack", "json"):
+        return typed(kind, data)
+    require_allowed(kind, data, source.allowed)
+    return parts(*unpacked(kind, data))
+
+
+def _blobs(
+    source: OpenSource, row: Row[Any], versions: Mapping[str, Any]
+) -> Iterator[tuple[str, str, object]]:
+    blobs = _BLOBS.c
+    wanted = [(channel, str(version)) for channel, version in versions.items()]
+    query = select(blobs.channel, blobs.type, blobs.blob).where(
+        blobs.thread_id == row.thread_id,
+        blobs.checkpoint_ns == row.checkpoint_ns,
+        tuple_(blobs.channel, blobs.version).in_(wanted),
+    )
+    for found in source.connection.execute(query) if wanted else ():
+        yield found.channel, found.type, found.blob
+
+
+def _sends(source: OpenSource, row: Row[Any]) -> list[bytes]:
+    """Give what was sent after the parent, as LangGraph's saver does."""
+    writes = _writes_of(source)
+    order = [writes.c[name] for name in ("task_path", "task_id", "idx") if name in writes.c]
+    query = (
+        select(writes.c.type, writes.c.blob)
+        .where(
+            writes.c.thread_id == row.thread_id,
+            writes.c.checkpoint_id == row.parent_checkpoint_id,
+            writes.c.channel == _SENDS,
+        )
+        .order_by(*order)
+    )
+    found = source.connection.execute(query)
+    sends = []
+    for kind, blob in found:
+        require_allowed(kind, bytes(blob), source.allowed)
+        sends.append(typed(kind, bytes(blob)))
+    return sends

@@ -9,8 +9,8 @@ from typing import Any
 import ormsgpack
 
 from agentstore.errors import TypeNotAllowed, named
-from agentstore.integrations.langgraph.checkpoints import AllowedSerializer
-from agentstore.moving.frameworks.pieces import BrokenRow
+from agentstore.integrations.langgraph.savers import AllowedSerializer
+from agentstore.moving.frameworks.sources import BrokenRow
 
 
 def typed(kind: str, data: bytes) -> bytes:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -27,10 +31,21 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from agentstore.database.engine import parse_url, show_url
+from agentstore.database import parse_url, show_url
+from agentstore.engines import database_files, dialect_for
+from agentstore.engines.base.moving import Flaw
 from agentstore.engines.foreign import foreign, in_utc
-from agentstore.engines.registry import database_files, dialect_for
-from agentstore.errors import InvalidInput, NotASource
+from agentstore.errors import (
+    IllegalTransition,
+    ImportOvertaken,
+    InvalidInput,
+    NotASource,
+    StaleSession,
+)
+from agentstore.records import MessageRecord, SessionRecord
+from agentstore.settings import utc_now
+from agentstore.store import Store
+from agentstore.transactions import Transaction
 
 _AT_ONCE = 50
 """Rows of a query that are in memory."""
@@ -146,3 +161,312 @@ def _problem(error: BaseException | None) -> str:
     code = getattr(error, "sqlite_errorname", None) or getattr(error, "sqlstate", None)
     kind = type(error).__name__
     return f"it cannot be read ({kind}{f', {code}' if code else ''})"
+
+
+# What is imported as one: a conversation, a thread, a user; and how it is resumed.
+#
+# A piece is written in transactions of bounded size. Where it needs several, the session says in
+# its
+# metadata, in the same transactions, how far it has come: another run goes on there, and only the
+# last one takes that away. So what has no such note is whole, or is not of an import's making.
+
+
+T = TypeVar("T")
+
+IMPORTING = "agentstore_import"
+"""Where in a session's metadata it is noted how far its import has come."""
+
+MOST_ROWS, MOST_BYTES = 500, 4 * 2**20
+"""Rows and bytes in one transaction, but for a row that has more."""
+
+ODD = (
+    TypeError,
+    AttributeError,
+    LookupError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+    IllegalTransition,
+)
+"""The errors that a row raises whose values have types that the framework does not write."""
+
+State = Literal["new", "resumed", "there"]
+"""Whether this run made a piece, resumed it, or found it there."""
+
+Line = tuple[str, bytes]
+"""What kind of thing something is, and all of its content, to be compared."""
+
+Note = Callable[[Flaw], None]
+"""Takes a row that is set aside."""
+
+Mapped = Mapping[str, Any]
+
+
+class PieceRefused(Exception):
+    """A piece cannot be imported; says why, without quoting it."""
+
+
+class BrokenRow(Exception):
+    """A row of a source cannot be stored; says why, without quoting it."""
+
+
+class SetClock:
+    """A clock that an import sets, so that what it writes is as old as in the source."""
+
+    def __init__(self) -> None:
+        """Begin at the present."""
+        self._at: datetime = utc_now()
+
+    def __call__(self) -> datetime:
+        """Give the time that was set."""
+        return self._at
+
+    def set(self, at: datetime | None) -> None:
+        """Set the time; None leaves it as it is."""
+        self._at = at or self._at
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is written in one transaction.
+
+    Attributes:
+        place: How far the piece has come with it, as JSON.
+        rows: How many rows of the source it is made of.
+        write: Writes it; may be called again if the transaction has to be repeated.
+    """
+
+    place: Any
+    rows: int
+    write: Callable[[Transaction], object]
+
+
+class ImportPiece(ABC):
+    """What is imported as one.
+
+    Attributes:
+        table: The table of the source that has a row of it.
+        key: What tells it from others there.
+        row: The values of that row, as far as they are known.
+        called: What it is called in words.
+        unordered: The kinds of lines whose order says nothing.
+    """
+
+    called: str = "session"
+    unordered: frozenset[str] = frozenset()
+    table: str
+    key: str
+    row: Mapping[Any, Any]
+
+    @abstractmethod
+    def write(self, store: Store, tell: Callable[[int], None]) -> State:
+        """Write what is not there yet, and tell how many rows that was.
+
+        Raises:
+            PieceRefused: It cannot be written, or another one has its place.
+        """
+
+    @abstractmethod
+    def undo(self, store: Store) -> None:
+        """Delete what imports of this source made of it, and nothing else."""
+
+    @abstractmethod
+    def source_lines(self, note: Note) -> Iterator[Line]:
+        """Read the source: what is sound of it, and note what is not."""
+
+    @abstractmethod
+    def target_lines(self, store: Store, state: State) -> Iterator[Line]:
+        """Read what the source's lines were made into.
+
+        Of a piece that was there already, what has been added since is left out. Called after the
+        lines of the source were read.
+        """
+
+
+class SessionPiece(ImportPiece):
+    """A piece that is a session.
+
+    Attributes:
+        session_id: The id of the session.
+        state: What ``write`` found.
+    """
+
+    def __init__(
+        self, session_id: str, row: Mapping[Any, Any], clock: SetClock, fingerprint: str
+    ) -> None:
+        """Take the id, the source's row, the clock to be set, and what tells the source apart."""
+        self.session_id = self.key = session_id
+        self.row = row
+        self.clock = clock
+        self.state: State = "new"
+        self._fingerprint = fingerprint
+        self._ended = False
+
+    @abstractmethod
+    def begin(self, tx: Transaction) -> SessionRecord:
+        """Make the session."""
+
+    @abstractmethod
+    def chunks(self, after: Any) -> Iterator[Chunk]:
+        """Give what is to be written, behind a place; None is the beginning."""
+
+    def finish(self, tx: Transaction) -> Mapped:
+        """Write what comes last; give what the metadata are to say besides."""
+        return {}
+
+    def write(self, store: Store, tell: Callable[[int], None]) -> State:
+        """Write the session, chunk by chunk; see ``ImportPiece``."""
+        there = store.sessions.find(self.session_id)
+        place: Any = None
+        if there is not None:
+            note = there.metadata.get(IMPORTING)
+            if not isinstance(note, dict):
+                self.state = "there"
+                return self.state
+            if note.get("source") != self._fingerprint:
+                raise PieceRefused("an import from another source has begun it, and not finished")
+            place = note.get("place")
+        self.state = "new" if there is None else "resumed"
+        chunks = self.chunks(place)
+        chunk = next(chunks, None)
+        while True:
+            following = None if chunk is None else next(chunks, None)
+            there = store.run(partial(self._write, there, chunk, following is None))
+            tell(0 if chunk is None else chunk.rows)
+            if following is None:
+                self._ended = True
+                return self.state
+            chunk = following
+
+    def undo(self, store: Store) -> None:
+        """Delete the session, if it is of this source and unfinished, or this run finished it."""
+        there = store.sessions.find(self.session_id)
+        note = None if there is None else there.metadata.get(IMPORTING)
+        own = isinstance(note, dict) and note.get("source") == self._fingerprint
+        if own or (there is not None and self._ended):
+            store.sessions.delete(self.session_id)
+
+    def imported_messages(
+        self, store: Store, count: int, branch: str | None = None
+    ) -> Iterator[MessageRecord]:
+        """Read the messages of a branch, the newest first.
+
+        Of a session that was there already, only the oldest ``count``: the others were added later.
+
+        Raises:
+            NotFound: There is no such branch.
+        """
+        size = store.messages.size(self.session_id, branch=branch)
+        since = max(0, size - count) if self.state == "there" else 0
+        messages = store.messages.iter(self.session_id, branch=branch, limit=200)
+        return islice(messages, since, None)
+
+    def _write(
+        self, there: SessionRecord | None, chunk: Chunk | None, last: bool, tx: Transaction
+    ) -> SessionRecord:
+        """Write a chunk, if the session is still as this run left it."""
+        version = None if there is None else there.version
+        session = self.begin(tx) if there is None else there
+        if not last and chunk is not None:
+            note = {"source": self._fingerprint, "place": chunk.place}
+            session = self._noted(tx, version, {IMPORTING: note})
+        elif there is not None:
+            session = self._noted(tx, version, {IMPORTING: None})
+        if chunk is not None:
+            chunk.write(tx)
+        if last:
+            kept = {k: v for k, v in session.metadata.items() if k != IMPORTING}
+            metadata = {**kept, **self.finish(tx)}
+            if metadata != session.metadata:
+                session = tx.sessions.update(self.session_id, metadata=metadata)
+        return session
+
+    def _noted(self, tx: Transaction, version: int | None, note: Mapped) -> SessionRecord:
+        """Note a place; the session is locked from here on."""
+        try:
+            return tx.sessions.patch(self.session_id, metadata=note, expected_version=version)
+        except StaleSession:
+            raise ImportOvertaken(self.session_id) from None
+
+
+def line_of(kind: str, value: object, *, sort_keys: bool = True) -> Line:
+    """Give a line of JSON; without ``sort_keys`` the order of an object's keys counts, too."""
+    return kind, json.dumps(value, sort_keys=sort_keys).encode()
+
+
+def in_chunks(
+    rows: Iterable[tuple[Any, int, Any]], write: Callable[[Transaction, list[Any]], object]
+) -> Iterator[Chunk]:
+    """Put rows together to chunks.
+
+    Args:
+        rows: The place behind each, its bytes, and what is to be written of it, None if nothing.
+        write: Writes what is to be written of some rows.
+    """
+    batch: list[Any] = []
+    place: Any = None
+    count = size = 0
+    for place, bytes_, row in rows:
+        count, size = count + 1, size + bytes_
+        if row is not None:
+            batch.append(row)
+        if count >= MOST_ROWS or size >= MOST_BYTES:
+            yield _chunk(place, count, batch, write)
+            batch, count, size = [], 0, 0
+    if count:
+        yield _chunk(place, count, batch, write)
+
+
+def _chunk(
+    place: Any, count: int, batch: list[Any], write: Callable[[Transaction, list[Any]], object]
+) -> Chunk:
+    return Chunk(place, count, lambda tx: write(tx, batch))
+
+
+def time_of(value: object) -> datetime | None:
+    """Read a time as databases write it, in UTC unless they say otherwise; else None."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.strip())
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
+
+
+def reason_in(error: BrokenRow | InvalidInput) -> str:
+    """Give the first sentence of a message; the others say what a caller should do."""
+    return str(error).partition(". ")[0]
+
+
+def unless_broken(
+    make: Callable[[], T], table: str, key: object, row: Mapping[Any, Any], note: Note | None
+) -> T | None:
+    """Give what is made of a row; None if it cannot be stored, which is noted if wanted."""
+    try:
+        return make()
+    except (BrokenRow, InvalidInput) as broken:
+        if note is not None:
+            note(flaw(table, key, reason_in(broken), row))
+        return None
+
+
+def flaw(table: str, key: object, reason: str, row: Mapping[Any, Any]) -> Flaw:
+    """Give a row that is set aside, with its values as JSON can say them."""
+    shown = key if isinstance(key, str) else f"id={key}"
+    return Flaw(table, shown, reason.rstrip("."), 0, {str(k): _shown(v) for k, v in row.items()})
+
+
+def _shown(value: object) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"hex": bytes(value).hex()}
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else {"number": repr(value)}
+    if isinstance(value, list | dict):
+        return value
+    return str(value)

@@ -11,19 +11,66 @@ from sqlalchemy import select
 
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.deleting import thread_stays
+from agentstore.models.tables import thread_stays
 from agentstore.records import DeletionReceipt, Page
 from agentstore.records.base import complete
-from agentstore.records.checkpoints import (
+from agentstore.records.work import (
     CheckpointInfo,
     CheckpointRecord,
     CheckpointTree,
     ThreadRecord,
     WriteRecord,
 )
-from agentstore.repositories.base import scoping
-from agentstore.repositories.base.iterating import over_pages
-from agentstore.repositories.base.operations import (
+from agentstore.repositories import operations
+from agentstore.repositories.checkpoints.puts import (
+    NO_PARENT,
+    NO_TAGS,
+    WRITE,
+    CheckpointDraft,
+    copy_all,
+    in_order,
+    put_checkpoint,
+    replacing,
+    rows_of,
+    store_pending,
+    tags_of,
+    write_record,
+)
+from agentstore.repositories.checkpoints.removal import (
+    ORDERS,
+    Asked,
+    CheckpointFilters,
+    CheckpointOrder,
+    checkpoints_page,
+    find_encoded,
+    find_state,
+    namespaces_of,
+    remove,
+    remove_all,
+    total,
+    unless_kept,
+    would_go,
+)
+from agentstore.repositories.checkpoints.threads import (
+    ROOT,
+    address_of,
+    checkpoint_info,
+    checkpoints_of,
+    find_checkpoint,
+    get_checkpoint,
+    latest_checkpoint,
+    lock_thread,
+    name_of,
+    path_rows,
+    place_of,
+    require_ids,
+    require_new_thread,
+    thread_record,
+    threads_with_latest,
+)
+from agentstore.repositories.checkpoints.values import Encoded, encode
+from agentstore.repositories.listing import over_pages
+from agentstore.repositories.operations import (
     Repository,
     appends_unless,
     ids_of,
@@ -32,62 +79,11 @@ from agentstore.repositories.base.operations import (
     reads_snapshot,
     writes,
 )
-from agentstore.repositories.checkpoints.copies import copy_all
-from agentstore.repositories.checkpoints.listing import (
-    ORDERS,
-    Asked,
-    CheckpointFilters,
-    CheckpointOrder,
-    checkpoints_page,
-)
-from agentstore.repositories.checkpoints.pending import (
-    WRITE,
-    in_order,
-    replacing,
-    rows_of,
-    store_pending,
-    write_record,
-)
-from agentstore.repositories.checkpoints.puts import (
-    NO_PARENT,
-    NO_TAGS,
-    CheckpointDraft,
-    put_checkpoint,
-    tags_of,
-)
-from agentstore.repositories.checkpoints.removal import (
-    namespaces_of,
-    remove,
-    remove_all,
-    total,
-    unless_kept,
-    would_go,
-)
-from agentstore.repositories.checkpoints.rows import (
-    ROOT,
-    address_of,
-    checkpoint_info,
-    checkpoints_of,
-    find_checkpoint,
-    get_checkpoint,
-    latest_checkpoint,
-    name_of,
-    path_rows,
-    place_of,
-    require_ids,
-    thread_record,
-    threads_with_latest,
-)
-from agentstore.repositories.checkpoints.states import find_encoded, find_state
-from agentstore.repositories.checkpoints.threads import lock_thread, require_new_thread
-from agentstore.repositories.checkpoints.values import Encoded, encode
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, key_step
-from agentstore.values.finding import Wanted
 from agentstore.values.ids import new_id
-from agentstore.values.instants import require_utc
-from agentstore.values.paging import DEFAULT_LIMIT, Cursors
-from agentstore.values.types import Document
+from agentstore.values.types import Document, require_utc
+from agentstore.values.validation import DEFAULT_LIMIT, Cursors, Wanted
 
 _PARENT_MISSING = ("refuse", "root")
 _ON_EXISTING = ("refuse", "replace")
@@ -401,7 +397,7 @@ class Checkpoints(Repository):
         """
         threads = self.tables.checkpoint_threads
         query = threads_with_latest(self.tables, self.unit.dialect).where(
-            *scoping.threads(self.unit, threads.c.id)
+            *operations.threads(self.unit, threads.c.id)
         )
         for column, owner in (("user_id", user_id), ("session_id", session_id)):
             if owner is not None:
@@ -635,7 +631,7 @@ class Checkpoints(Repository):
         query = select(checkpoints.thread_id, checkpoints.namespace).where(
             checkpoints.run_id == run_id,
             thread_stays(self.tables, checkpoints.thread_id),
-            *scoping.threads(self.unit, checkpoints.thread_id),
+            *operations.threads(self.unit, checkpoints.thread_id),
         )
         if thread_id is not None:
             only = validation.text("thread_id", thread_id)

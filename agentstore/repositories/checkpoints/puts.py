@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -10,29 +11,42 @@ from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import Dialect, Row, insert, update
+import msgspec
+from sqlalchemy import Dialect, Row, bindparam, delete, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
 
 from agentstore.engines.base.dialect import EngineDialect
-from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.errors import InvalidInput, NotFound, UnsoundRow, WrongThread
+from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.errors import InvalidInput, NotFound, UnsoundRow, WrongThread, named, shown
 from agentstore.execution.gathering import SeveralStatements
 from agentstore.execution.unit import Unit, in_autocommit
-from agentstore.models.tables import Tables
-from agentstore.records.checkpoints import CheckpointInfo
-from agentstore.repositories.checkpoints.rows import (
+from agentstore.records.base import maker
+from agentstore.records.work import CheckpointInfo, WriteRecord
+from agentstore.repositories.checkpoints.threads import (
     ROOT,
+    Lines,
     Parent,
+    Unused,
     checkpoint_info,
+    enter_thread,
+    entering,
     fields_of,
     find_checkpoint,
+    make_thread,
     path_rows,
     read_parent,
     read_thread,
+    require_ids,
+    unchanged,
+    why_not,
 )
-from agentstore.repositories.checkpoints.small_values import Small, divided, packed, unpacked
-from agentstore.repositories.checkpoints.threads import Lines, Unused, unchanged
-from agentstore.repositories.checkpoints.value_lines import (
+from agentstore.repositories.checkpoints.values import (
+    OTHER_BYTES,
+    Encoded,
+    Plan,
+    Stored,
+    Version,
+    digest_of,
     drop_entries,
     drop_unneeded,
     planned,
@@ -40,9 +54,9 @@ from agentstore.repositories.checkpoints.value_lines import (
     stored_by,
     write_values,
 )
-from agentstore.repositories.checkpoints.values import Encoded, Plan, Stored, Version
+from agentstore.schema import Tables
 from agentstore.values import validation
-from agentstore.values.encoding import load_json
+from agentstore.values.encoding import decode_text, dump_json, encode_text, load_json
 from agentstore.values.ids import new_id
 from agentstore.values.types import Document
 
@@ -344,3 +358,374 @@ def _insert(tables: Tables, dialect: EngineDialect, driver: Dialect, skips: bool
     columns = [column.name for column in points.c if column.name != "pk"]
     inserting = dialect.insert_missing(points) if skips else insert(points)
     return Prepared(inserting.returning(points.c.pk), driver, columns)
+
+
+# Pending writes: what a task wrote after a checkpoint, before the next one is put.
+
+
+COMPRESS_FROM = 256
+"""Bytes from which compressing is tried; below, zlib's header eats what is gained."""
+
+_WORTHWHILE = 0.9
+"""What is compressed by less than a tenth is stored as it is, and read without the work."""
+
+
+def rows_of(
+    writes: Sequence[tuple[str, Any]], positions: Sequence[int] | None
+) -> dict[int, dict[str, Any]]:
+    """Check the writes of a task; give their columns by position.
+
+    Raises:
+        InvalidInput: They are no pairs, or the positions are not as many, or not different.
+        InvalidJson: JSON cannot say a value.
+    """
+    if not isinstance(writes, list | tuple):
+        raise InvalidInput("writes must be a list of pairs: a channel and a value.")
+    if not isinstance(positions, list | tuple | range | None):
+        raise InvalidInput(f"positions must be a list of whole numbers, not {shown(positions)}.")
+    places = [
+        validation.amount(f"positions[{number}]", position, least=-(2**31))
+        for number, position in enumerate(range(len(writes)) if positions is None else positions)
+    ]
+    if len(places) != len(writes) or len(set(places)) != len(places):
+        raise InvalidInput(
+            "positions must be as many whole numbers as there are writes, no two same."
+        )
+    rows = {}
+    for number, (place, write) in enumerate(zip(places, writes, strict=True)):
+        if not isinstance(write, list | tuple) or len(write) != 2:
+            raise InvalidInput(f"writes[{number}] must be a pair: a channel and a value.")
+        channel, value = write
+        kind, encoding, data = encode(value, f"writes[{number}]")
+        rows[place] = {
+            "position": place,
+            "channel": validation.text(f"writes[{number}]", channel),
+            "kind": kind,
+            "encoding": encoding,
+            "data": data,
+        }
+    return rows
+
+
+def replacing(replace: bool | Sequence[bool], positions: Iterable[int]) -> list[int]:
+    """Give the positions of the writes that take the place of others.
+
+    Raises:
+        InvalidInput: It is no flag, nor one for each write.
+    """
+    places = [*positions]
+    if isinstance(replace, list | tuple):
+        if len(replace) != len(places):
+            raise InvalidInput("replace must be a bool, or one for each write.")
+        for number, flag in enumerate(replace):
+            validation.flag(f"replace[{number}]", flag)
+        return [place for place, flag in zip(places, replace, strict=True) if flag]
+    validation.flag("replace", replace)
+    return places if replace else []
+
+
+def store_pending(
+    unit: Unit,
+    task: Mapping[str, str],
+    rows: dict[int, dict[str, Any]],
+    owners: Mapping[str, str | None],
+    *,
+    replaced: Sequence[int],
+    makes_thread: bool,
+) -> int:
+    """Store the writes of a task; give how many.
+
+    Where another write is at a position, it stays, unless the position is in ``replaced``.
+
+    Args:
+        unit: One that can write; in a transaction if the thread has to be given owners.
+        task: The columns that name the task's: thread, namespace, checkpoint, task.
+        rows: What ``rows_of`` gave, and what else is in their rows.
+        owners: As ``enter_thread`` takes them.
+        replaced: Positions at which what is there gives way.
+        makes_thread: Whether the thread is made if it is not there.
+
+    Raises:
+        SeveralStatements: In autocommit: there is no such thread yet.
+        NotFound: There is no such thread, and it is not to be made.
+    """
+    driver = dialect_of(unit.connection)
+    storing = _storing(unit.tables, unit.dialect, driver, bool(replaced))
+    if storing is None or any(owners.values()):
+        enter_thread(unit, task["thread_id"], owners, lines=0, makes=makes_thread)
+        return _store(unit, task, rows, replaced)
+    fresh = [{**task, **row} for row in rows.values()]
+    columns = unit.tables.checkpoint_writes.columns
+    parameters: dict[str, Any] = {c.name: [row[c.name] for row in fresh] for c in columns}
+    parameters |= {"wanted": task["thread_id"], "lines": 0}
+    if replaced:
+        parameters["replaced"] = [*replaced]
+    [[entered, stored]] = storing.fetch(unit.connection, parameters)
+    if not entered:
+        if in_autocommit(unit):  # a thread without these writes would stay, if the second failed
+            raise SeveralStatements
+        make_thread(unit, task["thread_id"], owners, makes=makes_thread)
+        [[entered, stored]] = storing.fetch(unit.connection, parameters)
+        if not entered:
+            raise why_not(unit, task["thread_id"])
+    return int(stored)
+
+
+@lru_cache(maxsize=256)
+def _storing(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, replace: bool
+) -> Prepared | None:
+    statement = dialect.storing_writes(entering(tables, dialect), tables, replace=replace)
+    return None if statement is None else Prepared(statement, driver)
+
+
+def _store(
+    unit: Unit, task: Mapping[str, str], rows: dict[int, dict[str, Any]], replaced: Sequence[int]
+) -> int:
+    fresh = [{**task, **row} for row in rows.values()]
+    if not fresh:
+        return 0
+    drop, store = _in_turn(unit.tables, unit.dialect, dialect_of(unit.connection))
+    if replaced:
+        drop.execute_many(unit.connection, [{**task, **rows[place]} for place in replaced])
+    return store.execute_many(unit.connection, fresh)
+
+
+@lru_cache(maxsize=256)
+def _in_turn(tables: Tables, dialect: EngineDialect, driver: Dialect) -> tuple[Prepared, Prepared]:
+    """Give what deletes a write, and what stores one unless there is one."""
+    table = tables.checkpoint_writes
+    this = (column == bindparam(column.name, type_=column.type) for column in table.primary_key)
+    storing = dialect.insert_missing(table).inline()
+    return (
+        Prepared(delete(table).where(*this), driver),
+        Prepared(storing, driver, [column.name for column in table.c]),
+    )
+
+
+def in_order(records: Iterable[WriteRecord]) -> tuple[WriteRecord, ...]:
+    """Sort writes by task path, task and position."""
+    return tuple(sorted(records, key=lambda w: (w.task_path, w.task_id, w.position)))
+
+
+WRITE = ("task_id", "position", "channel", "task_path", "kind", "encoding", "data")
+"""The columns that ``write_record`` takes."""
+
+_make = maker(WriteRecord)
+
+
+def write_record(
+    task: str, position: int, channel: str, path: str, kind: str, encoding: str, data: bytes
+) -> WriteRecord:
+    """Make a record of the columns of a pending write."""
+    try:
+        return _make(task, position, channel, decode(kind, encoding, data), path)
+    except UnsoundRow as error:
+        key = f"task_id={named(task)}, position={position}"
+        raise UnsoundRow(error.table, error.column, error.problem, key) from None
+
+
+def encode(value: Any, name: str = "value") -> tuple[str, str, bytes]:
+    """Write a value: its kind, ``bytes`` or ``json``, its encoding, ``raw`` or ``zlib``, and the
+    bytes.
+
+    Raises:
+        InvalidJson: It is not bytes, and JSON cannot say it.
+    """
+    is_bytes = isinstance(value, bytes | bytearray | memoryview)
+    raw = bytes(value) if is_bytes else dump_json(value, name).encode()
+    kind = "bytes" if is_bytes else "json"
+    if len(raw) >= COMPRESS_FROM:
+        packed = zlib.compress(raw)
+        if len(packed) < len(raw) * _WORTHWHILE:
+            return kind, "zlib", packed
+    return kind, "raw", raw
+
+
+def decode(kind: str, encoding: str, data: bytes) -> Any:
+    """Undo ``encode``.
+
+    Raises:
+        UnsoundRow: The bytes are no such value.
+    """
+    try:
+        plain = zlib.decompress(data) if encoding == "zlib" else bytes(data)
+        return plain if kind == "bytes" else load_json(plain.decode())
+    except Exception:  # noqa: BLE001 - whose words would quote it
+        wrong = f"bytes that are not {kind} in {encoding}"
+        raise UnsoundRow("checkpoint_writes", "data", wrong) from None
+
+
+# Copying a thread: its checkpoints, their values and the pending writes beside them.
+
+
+def copy_all(unit: Unit, thread: Row[Any], target: str) -> int:
+    """Copy all checkpoints and pending writes of a thread; give how many checkpoints.
+
+    Args:
+        unit: In a write transaction.
+        thread: The thread, locked.
+        target: The id of the new thread.
+
+    Raises:
+        InvalidInput: With this id an entry would be too long for an index.
+    """
+    source = thread.id
+    owners = {"user_id": thread.user_id, "session_id": thread.session_id}
+    enter_thread(unit, target, owners, lines=thread.last_line)
+    tables, connection = unit.tables, unit.connection
+    checkpoints = tables.checkpoints
+    query = select(checkpoints).where(checkpoints.c.thread_id == source)
+    rows = sorted(connection.execute(query).mappings(), key=lambda row: int(row["pk"]))
+    new_ids = {
+        (row["namespace"], row["id"]): new_id() if row["namespace"] == ROOT else row["id"]
+        for row in rows
+    }
+    # A parent may stand behind its child, if it was put again; so parents are told afterwards.
+    copies = [
+        {
+            **{column: value for column, value in row.items() if column != "pk"},
+            "thread_id": target,
+            "id": new_ids[row["namespace"], row["id"]],
+            "parent_id": None,
+        }
+        for row in rows
+    ]
+    for copied in copies:
+        require_ids((target, copied["namespace"]), copied["id"])
+    if copies:
+        connection.execute(insert(checkpoints).inline(), copies)
+    query = select(checkpoints.c.pk, checkpoints.c.namespace, checkpoints.c.id)
+    query = query.where(checkpoints.c.thread_id == target)
+    new_pks = {(row.namespace, row.id): row.pk for row in connection.execute(query)}
+    copied_pks = {
+        row["pk"]: new_pks[row["namespace"], new_ids[row["namespace"], row["id"]]] for row in rows
+    }
+    parents = [
+        {
+            "its_pk": copied_pks[row["pk"]],
+            "new_parent": new_ids[row["namespace"], row["parent_id"]],
+        }
+        for row in rows
+        if row["parent_id"] is not None
+    ]
+    if parents:
+        change = update(checkpoints).where(checkpoints.c.pk == bindparam("its_pk"))
+        connection.execute(change.values(parent_id=bindparam("new_parent")), parents)
+    _copy_rows(unit, "checkpoint_values", source, target)
+    entries = tables.checkpoint_entries
+    theirs = connection.execute(select(entries).where(entries.c.thread_id == source)).mappings()
+    copies = [
+        {**row, "thread_id": target, "checkpoint_pk": copied_pks[row["checkpoint_pk"]]}
+        for row in theirs
+    ]
+    if copies:
+        connection.execute(insert(entries).inline(), copies)
+    writes = tables.checkpoint_writes
+    pending = connection.execute(select(writes).where(writes.c.thread_id == source)).mappings()
+    copies = [
+        {
+            **row,
+            "thread_id": target,
+            "checkpoint_id": new_ids.get(
+                (row["namespace"], row["checkpoint_id"]), row["checkpoint_id"]
+            ),
+        }
+        for row in pending
+    ]
+    for copied in copies:
+        require_ids((target, copied["namespace"]), copied["checkpoint_id"], copied["task_id"])
+    if copies:
+        connection.execute(insert(writes).inline(), copies)
+    return len(rows)
+
+
+def _copy_rows(unit: Unit, name: str, source: str, target: str) -> None:
+    """Copy a thread's rows of a table in the database, without bringing their data here."""
+    table = unit.tables[name]
+    thread_id = table.c.thread_id
+    values = [
+        literal(target, thread_id.type).label("thread_id") if column is thread_id else column
+        for column in table.c
+    ]
+    rows = select(*values).where(thread_id == source)
+    unit.connection.execute(insert(table).from_select([c.name for c in table.c], rows))
+
+
+# Small values, which lie in the row of their checkpoint and not on a line.
+#
+# On a line a value takes a row of two tables and of four indexes. What is small and does not grow
+# is
+# stored whole with each checkpoint instead, also where the parent has the same: that is one row,
+# and
+# it is read with it.
+#
+# The column begins with a digest of what follows, cut short: a msgpack map of names, in which each
+# value has its kind and its body (see ``values``).
+
+
+LARGEST = 512
+"""Bytes up to which a value is small: a row on a line takes about as many, with its indexes."""
+
+MOST = 4096
+"""Bytes of a checkpoint's small values together, with their names; the others are on lines."""
+
+_KINDS = ("json", "bytes")
+"""What does not grow at its end."""
+
+_DIGEST_BYTES = 8
+
+_write = msgspec.msgpack.encode
+_read = msgspec.msgpack.Decoder(dict[str, Encoded]).decode
+
+Small = dict[str, Encoded]
+"""Small values, by name."""
+
+
+def divided(values: Mapping[str, Encoded], beside: Small) -> tuple[Small, dict[str, Encoded]]:
+    """Divide values into small ones and those for lines.
+
+    Args:
+        values: By name.
+        beside: Small values that the checkpoint has already.
+    """
+    room = MOST - sum(map(_size, beside, beside.values()))
+    small: Small = {}
+    for name, value in values.items():
+        size = _size(name, value)
+        if value.kind in _KINDS and len(value.body) <= LARGEST and size <= room:
+            small[name] = value
+            room -= size
+    return small, {name: value for name, value in values.items() if name not in small}
+
+
+def packed(small: Small) -> bytes | None:
+    """Give what is stored of small values; None if there are none."""
+    if not small:
+        return None
+    data = _write({encode_text(name): (each.kind, each.body) for name, each in small.items()})
+    return digest_of(data)[:_DIGEST_BYTES] + data
+
+
+def unpacked(stored: bytes | None, checkpoint_pk: int) -> Small:
+    """Undo ``packed``.
+
+    Raises:
+        UnsoundRow: The bytes are not those that were stored.
+    """
+    if stored is None:
+        return {}
+    data = stored[_DIGEST_BYTES:]
+    try:
+        if digest_of(data)[:_DIGEST_BYTES] != stored[:_DIGEST_BYTES]:
+            raise ValueError
+        values = _read(data)
+    except (ValueError, msgspec.MsgspecError):  # whose words would quote it
+        wrong = "checkpoints", "small_values", OTHER_BYTES, f"pk={checkpoint_pk}"
+        raise UnsoundRow(*wrong) from None
+    names = "".join(values)
+    return values if names.isascii() else {decode_text(n): each for n, each in values.items()}
+
+
+def _size(name: str, value: Encoded) -> int:
+    return len(name) + len(value.body)

@@ -7,22 +7,69 @@ goes with the last checkpoint that holds it, or anything that was built on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from itertools import starmap
+from typing import Any, Literal, NamedTuple, TypedDict
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, update
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Dialect,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    literal,
+    select,
+    tuple_,
+    update,
+)
 
+from agentstore.engines.base.dialect import EngineDialect
+from agentstore.engines.base.statements import Stacked, dialect_of
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import Tables
 from agentstore.records import DeletionReceipt
-from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.checkpoints.puts import tags_of
-from agentstore.repositories.checkpoints.rows import checkpoints_of
-from agentstore.repositories.checkpoints.value_lines import drop_entries, drop_unneeded
+from agentstore.records.base import Page
+from agentstore.records.work import CheckpointRecord
+from agentstore.repositories import operations
+from agentstore.repositories.checkpoints.puts import (
+    WRITE,
+    Small,
+    in_order,
+    tags_of,
+    unpacked,
+    write_record,
+)
+from agentstore.repositories.checkpoints.threads import (
+    COLUMNS,
+    all_checkpoints,
+    checkpoint_info,
+    checkpoints_of,
+    chosen_by,
+    in_namespace,
+)
+from agentstore.repositories.checkpoints.values import (
+    Encoded,
+    Held,
+    Part,
+    drop_entries,
+    drop_unneeded,
+    held_by,
+    value_queries,
+    values_of,
+)
+from agentstore.repositories.operations import chunks, written
+from agentstore.schema import Tables
 from agentstore.values import validation
+from agentstore.values.encoding import encode_text
+from agentstore.values.validation import At, Cursors, Wanted, check_limit, has_all, wanted_at
 
 Rows = Sequence[Any]
 Doomed = Callable[[Rows], Iterable[Row[Any]]]
@@ -257,3 +304,324 @@ def _children_first(rows: Rows) -> list[Row[Any]]:
 
 def _receipt(counts: Counter[str]) -> DeletionReceipt:
     return DeletionReceipt({table: gone for table, gone in sorted(counts.items()) if gone})
+
+
+# Checkpoints with their values and the writes after them, each of one moment.
+#
+# One statement reads whatever a checkpoint has: a row for each piece of a value, and one for each
+# pending write. So a reader sees all of a put, a prune or a write, or nothing of it.
+
+
+_AMONG = (8, 32, 128, 512, 1024)
+"""How many numbers of checkpoints a statement takes: the next that is enough."""
+
+
+class _ReadState(NamedTuple):
+    """What was read of a checkpoint: its columns, its values, the rows of writes."""
+
+    point: tuple[Any, ...]
+    versions: Mapping[str, Held]
+    small: Small
+    writes: list[Any]
+
+    @property
+    def pk(self) -> int:
+        """Its number."""
+        return int(self.point[0])
+
+    def record(self, *, writes: bool) -> CheckpointRecord:
+        """Make a record, with the pending writes or without any."""
+        pending = in_order(starmap(write_record, self.writes)) if writes else None
+        pk, id, thread, space, parent, step, tags, summary, node, metadata, run, at = self.point
+        info = id, thread, space, parent, step, tuple(tags), summary, node, metadata or {}, run, at
+        return CheckpointRecord(*info, values_of(pk, self.versions, self.small), pending)
+
+
+def find_state(
+    unit: Unit, by: str, parameters: Mapping[str, Any], *, writes: bool = False
+) -> CheckpointRecord | None:
+    """Find a checkpoint with its values, by one statement.
+
+    Args:
+        unit: The open unit.
+        by: What finds it; see ``chosen_by``.
+        parameters: What that needs.
+        writes: Whether the writes after it are read as well.
+    """
+    found = _read(unit, by, parameters, writes=writes)
+    return found[0].record(writes=writes) if found else None
+
+
+def find_encoded(unit: Unit, pk: int) -> dict[str, Encoded]:
+    """Read the values of a checkpoint without decoding them."""
+    [state] = _read(unit, "pk", {"wanted": pk})
+    return {**{name: held.encoded for name, held in state.versions.items()}, **state.small}
+
+
+def states_page(
+    unit: Unit,
+    place: tuple[str, str],
+    order: str,
+    limit: int,
+    after: Sequence[Any] | None,
+    *,
+    writes: bool,
+) -> list[tuple[list[Any], CheckpointRecord]]:
+    """Read checkpoints of a place with all their values, the latest first, by one statement.
+
+    Args:
+        unit: The open unit.
+        place: The thread and the namespace.
+        order: ``step`` or ``id``.
+        limit: How many to give at most.
+        after: The key of the one before; in the order of ids, an id does.
+        writes: Whether the writes after them are read as well.
+
+    Returns:
+        Each with its key: its step or its id, and its number.
+    """
+    parameters = {"thread_id": place[0], "namespace": place[1], "limit": limit}
+    by = "page" if order == "step" else "page by id"
+    if after is not None:
+        by = f"next {by}"
+        parameters |= dict(zip((order if order == "step" else "below", "pk"), after, strict=False))
+    states = _read(unit, by, parameters, several=True, writes=writes)
+    first = COLUMNS.index(order)
+    found = [([state.point[first], state.pk], state) for state in states]
+    found.sort(key=lambda each: _as_stored(*each[0]), reverse=True)
+    return [(key, state.record(writes=writes)) for key, state in found]
+
+
+def _as_stored(first: Any, pk: int) -> tuple[Any, int]:
+    """Give a key that sorts as the engine does: a text as it is there; UTF-8 has the same order."""
+    return (encode_text(first) if isinstance(first, str) else first), pk
+
+
+def states_of(unit: Unit, pks: Sequence[int], *, writes: bool) -> dict[int, CheckpointRecord]:
+    """Read checkpoints by their numbers, with their values; those that are gone are left out.
+
+    Args:
+        unit: The open unit.
+        pks: Their numbers, as many as a page may have.
+        writes: Whether the writes after them are read as well.
+    """
+    if not pks:
+        return {}
+    size = next(size for size in _AMONG if size >= len(pks))
+    parameters = {f"pk_{n}": pks[min(n, len(pks) - 1)] for n in range(size)}
+    states = _read(unit, size, parameters, several=True, writes=writes)
+    return {state.pk: state.record(writes=writes) for state in states}
+
+
+def _read(
+    unit: Unit,
+    by: str | int,
+    parameters: Mapping[str, Any],
+    *,
+    several: bool = False,
+    writes: bool = False,
+) -> list[_ReadState]:
+    what = unit.tables, unit.dialect, dialect_of(unit.connection), by, several, writes
+    found = _statement(*what, False).fetch(unit.connection, parameters)
+    if any(part[_BASE] is not None for part in found[2]):
+        found = _statement(*what, True).fetch(unit.connection, parameters)
+    points, lines, parts, *pending = found
+    versions = held_by(lines, parts)
+    states = {}
+    for *point, stored in points:
+        pk = point[0]
+        small = unpacked(stored, pk)
+        states[pk] = _ReadState(tuple(point), versions.get(pk, {}), small, [])
+    for row in pending[0] if pending else ():
+        states[row[0]].writes.append(row[1:])
+    return [*states.values()]
+
+
+_BASE = Part._fields.index("base_line")
+
+
+@lru_cache(maxsize=512)
+def _statement(
+    tables: Tables,
+    dialect: EngineDialect,
+    driver: Dialect,
+    by: str | int,
+    several: bool,
+    writes: bool,
+    bases: bool,
+) -> Stacked:
+    chosen = _among(tables, by) if isinstance(by, int) else chosen_by(tables, dialect, by)
+    columns = [tables.checkpoints.c[column] for column in (*COLUMNS, "small_values")]
+    points = chosen.with_only_columns(*columns).cte("chosen")
+    queries = [
+        select(points),
+        *value_queries(tables, points, bases=bases, several=several),
+    ]
+    return Stacked([*queries, _pending(tables, points)] if writes else queries, driver)
+
+
+def _among(tables: Tables, size: int) -> Select[Any]:
+    points = tables.checkpoints
+    return select(points).where(
+        points.c.pk.in_([bindparam(f"pk_{n}", type_=BigInteger) for n in range(size)])
+    )
+
+
+def _pending(tables: Tables, points: CTE) -> Select[Any]:
+    """Read the writes after checkpoints, each behind the number of its own."""
+    pending = tables.checkpoint_writes.c
+    after = and_(
+        pending.thread_id == points.c.thread_id,
+        pending.namespace == points.c.namespace,
+        pending.checkpoint_id == points.c.id,
+    )
+    columns = (pending[name] for name in WRITE)
+    return select(points.c.pk, *columns).join_from(points, tables.checkpoint_writes, after)
+
+
+# Lists of checkpoints: of a thread or of all, narrowed by namespace, id and metadata.
+#
+# Metadata are compared here and not by the engine, so that both let the same through. Values and
+# writes are read of those alone that are on the page, by one statement more.
+
+
+CheckpointOrder = Literal["step", "id"]
+"""What says which checkpoint is the latest."""
+
+ORDERS = ("step", "id")
+
+_LOOKED_AT = 250
+"""Checkpoints that are read at a time where metadata decide which of them are listed."""
+
+
+class CheckpointFilters(TypedDict, total=False):
+    """What ``checkpoints.list`` and ``iter`` take by name, for type checkers.
+
+    All but ``values`` and ``writes``, which say what is given.
+    """
+
+    namespace: str | None
+    limit: int
+    cursor: str | None
+    order: CheckpointOrder
+    before: str | None
+    where: Wanted | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a list of checkpoints is narrowed to; None lets all through.
+
+    Attributes:
+        order: ``step``, and of several with one step the one that was put last; or ``id``, as
+            text. The largest comes first.
+        before: Only smaller ids.
+        where: What must be at which paths of the metadata, as canonical JSON.
+    """
+
+    thread_id: str | None
+    namespace: str | None
+    order: str
+    before: str | None
+    where: At
+
+    @classmethod
+    def of(
+        cls,
+        thread_id: object,
+        namespace: object,
+        order: object,
+        before: object,
+        where: Wanted | None,
+    ) -> Asked:
+        """Make one of a caller's arguments.
+
+        Raises:
+            InvalidInput: One of them cannot be asked for.
+        """
+        order = validation.choice("order", order, ORDERS)
+        if before is not None and order != "id":
+            raise InvalidInput("before is an id, in the order of ids. Pass order='id' with it.")
+        return cls(
+            validation.optional_text("thread_id", thread_id),
+            validation.optional_text("namespace", namespace),
+            order,
+            validation.optional_text("before", before),
+            wanted_at("where", where),
+        )
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether all are in one namespace of one thread."""
+        return None not in (self.thread_id, self.namespace)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is all of a namespace of a thread, by steps."""
+        return self.is_in_place and self.order == "step" and not self.where
+
+
+def checkpoints_page(
+    unit: Unit, asked: Asked, limit: int, cursor: str | None, *, values: bool, writes: bool
+) -> Page[Any]:
+    """Read a page of checkpoints, by one statement; with values from several places, by two."""
+    check_limit(limit)
+    texts = int(asked.order == "id")
+    where = [[*path, value] for path, value in asked.where]
+    place = (asked.thread_id, asked.namespace)
+    more = () if asked.is_plain else (asked.order, asked.before, where)
+    cursors = Cursors("checkpoints", *place, *more)
+    after = None if cursor is None else cursors.read(cursor, 2, texts=texts)
+    if (values or writes) and asked.is_in_place and not asked.where:
+        if after is None and asked.before is not None:
+            after = [asked.before]  # a cursor is behind it
+        there = (str(asked.thread_id), str(asked.namespace))
+        found = states_page(unit, there, asked.order, limit + 1, after, writes=writes)
+        following = cursors.make(found[limit - 1][0]) if len(found) > limit else None
+        return Page(tuple(record for _, record in found[:limit]), following)
+    rows = _listed_rows(unit, asked, limit, after)
+    following = cursors.make(_key(rows[limit - 1], asked)) if len(rows) > limit else None
+    rows = rows[:limit]
+    if not values and not writes:
+        return Page(tuple(map(checkpoint_info, rows)), following)
+    states = states_of(unit, [row.pk for row in rows], writes=writes)
+    return Page(tuple(states[row.pk] for row in rows if row.pk in states), following)
+
+
+def _listed_rows(
+    unit: Unit, asked: Asked, limit: int, after: Sequence[Any] | None
+) -> list[Row[Any]]:
+    """Read one row more than the page may have, if there are as many."""
+    found: list[Row[Any]] = []
+    size = max(limit + 1, _LOOKED_AT) if asked.where else limit + 1
+    while True:
+        rows = unit.connection.execute(_query(unit, asked, after).limit(written(size))).all()
+        found += (row for row in rows if has_all(row.metadata, asked.where))
+        if len(rows) < size or len(found) > limit:
+            return found[: limit + 1]
+        after = _key(rows[-1], asked)
+
+
+def _key(row: Row[Any], asked: Asked) -> list[Any]:
+    return [row.id if asked.order == "id" else row.step, row.pk]
+
+
+def _query(unit: Unit, asked: Asked, after: Sequence[Any] | None) -> Any:
+    checkpoints = unit.tables.checkpoints
+    c = checkpoints.c
+    query = all_checkpoints(unit.tables)
+    if asked.thread_id is None:
+        query = query.where(*operations.threads(unit, c.thread_id))
+    else:
+        query = query.where(c.thread_id == asked.thread_id)
+    if asked.namespace is not None:
+        query = query.where(in_namespace(checkpoints, asked.namespace))
+    by = unit.dialect.by_bytes(c.id) if asked.order == "id" else c.step
+    if asked.before is not None:
+        query = query.where(by < literal(asked.before, c.id.type))
+    if after is not None:
+        last = [
+            literal(value, column.type) for value, column in zip(after, (by, c.pk), strict=True)
+        ]
+        query = query.where(tuple_(by, c.pk) < tuple_(*last))
+    return query.order_by(by.desc(), c.pk.desc())

@@ -2,22 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
-from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
+from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound, StreamUnfinished
 from agentstore.execution.gathering import Body
-from agentstore.models.deleting import session_is_open, session_stays
+from agentstore.execution.unit import Unit
+from agentstore.models.tables import session_is_open, session_stays
 from agentstore.records import MessageList, MessageRecord, Page, SearchHit
-from agentstore.records.base import complete
-from agentstore.records.words import Role
-from agentstore.repositories.base.iterating import over_pages
-from agentstore.repositories.base.new_sessions import CreateSession, session_to_create
-from agentstore.repositories.base.operations import (
+from agentstore.records.base import Role, complete
+from agentstore.repositories import search as finding
+from agentstore.repositories import search as pages
+from agentstore.repositories.branch_turns import find_summary
+from agentstore.repositories.line_counts import (
+    lock_session,
+    lock_session_of,
+    remove_messages,
+    settle_turn,
+    tally_of,
+)
+from agentstore.repositories.line_segments import remove_all, remove_gone_branches
+from agentstore.repositories.lines import (
+    message_record,
+    message_records,
+    newest,
+    no_branch,
+    select_messages,
+    with_what_has_come,
+)
+from agentstore.repositories.listing import over_pages
+from agentstore.repositories.messages.append import (
+    Append,
+    Marks,
+    NewMessage,
+    OnDuplicate,
+    Unknown,
+    add_piece,
+    by_external_ids,
+    chat_drafts,
+    draft,
+    end_stream,
+    give_up_these,
+    idle_streams,
+    looks_first,
+    replaces,
+    rewrite_message,
+)
+from agentstore.repositories.messages.history import (
+    BARE_PAYLOADS,
+    CHAT,
+    PAYLOADS,
+    RECORDS,
+    Budget,
+    History,
+    M,
+    Portion,
+    Terms,
+    Unanswered,
+    V,
+    pop_last,
+    replace_last,
+    within,
+)
+from agentstore.repositories.messages.marks import MarkFilter, count_marked
+from agentstore.repositories.new_sessions import CreateSession, session_to_create
+from agentstore.repositories.operations import (
     MOST_IDS,
     UNSET,
     Repository,
@@ -29,60 +83,15 @@ from agentstore.repositories.base.operations import (
     one_page,
     reads,
     reads_snapshot,
+    several_units,
     writes,
+    written,
 )
-from agentstore.repositories.base.units import several_units
-from agentstore.repositories.lines.lines import newest, no_branch
-from agentstore.repositories.lines.removal import (
-    lock_session,
-    remove_messages,
-    settle_turn,
-)
-from agentstore.repositories.lines.rows import (
-    message_record,
-    message_records,
-    select_messages,
-    with_what_has_come,
-)
-from agentstore.repositories.lines.segments import remove_all, remove_gone_branches
-from agentstore.repositories.lines.tallies import tally_of
-from agentstore.repositories.messages.appending import (
-    Append,
-    OnDuplicate,
-    by_external_ids,
-    looks_first,
-    replaces,
-)
-from agentstore.repositories.messages.budgets import Budget, within
-from agentstore.repositories.messages.changing import change_message
-from agentstore.repositories.messages.drafts import Marks, NewMessage, Unknown, chat_drafts, draft
-from agentstore.repositories.messages.following import follow
-from agentstore.repositories.messages.histories import History, Terms, Unanswered
-from agentstore.repositories.messages.marked import MarkFilter, count_marked
-from agentstore.repositories.messages.portions import (
-    BARE_PAYLOADS,
-    CHAT,
-    PAYLOADS,
-    RECORDS,
-    M,
-    Portion,
-    V,
-)
-from agentstore.repositories.messages.streams import (
-    add_piece,
-    end_stream,
-    give_up_these,
-    idle_streams,
-)
-from agentstore.repositories.messages.summaries import find_summary
-from agentstore.repositories.messages.tails import pop_last, replace_last
-from agentstore.repositories.search import finding, pages
+from agentstore.repositories.search import forget_deleted
 from agentstore.values import validation
-from agentstore.values.chat.layouts import ChatMessage
-from agentstore.values.instants import shifted
-from agentstore.values.paging import Cursors, check_limit
-from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
-from agentstore.values.types import MAX_INTEGER
+from agentstore.values.chat import ChatMessage
+from agentstore.values.types import MAX_INTEGER, shifted
+from agentstore.values.validation import COMPLETE, INCOMPLETE, MAIN, STREAMING, Cursors, check_limit
 
 
 class Messages(Repository):
@@ -742,7 +751,7 @@ class Messages(Repository):
         role: Role | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-        order: pages.Order = "relevance",
+        order: pages.SearchOrder = "relevance",
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[SearchHit]:
@@ -1066,3 +1075,118 @@ class Messages(Repository):
             fitting, prompts = within(budget, records, limit, terms, summary)
             shown = [view(record) for record in fitting]
         return shown if summary is None else [*shown[:prompts], view(summary), *shown[prompts:]]
+
+
+# Following messages: what has come since one looked last, each message once.
+#
+# Messages come in the order of their row numbers, or nearly. Where several write at once a number
+# is
+# taken before the message can be seen, and a larger one may be seen first. So the numbers that are
+# missing among those that were seen are kept in the cursor, as ranges, and looked for each time.
+# Most of them never come, because they were rolled back or deleted; the oldest are given up for
+# newer ones.
+
+
+MOST_GAPS = 60
+"""Ranges of numbers that are looked for. Each transaction that is open leaves one or a few."""
+
+_RECENT = 1000
+"""How many messages may have come, at the first look, after one that cannot be seen yet."""
+
+Gaps = list[tuple[int, int]]
+
+
+def follow(unit: Unit, cursor: str | None, limit: int) -> Page[MessageRecord]:
+    """Give what has come; see ``Messages.follow``."""
+    check_limit(limit)
+    cursors = Cursors("messages as they come")
+    messages = unit.tables.messages.c
+    query = select_messages(unit.tables).add_columns(messages.pk.label("page_key"))
+    rows: list[Any]
+    if cursor is None:
+        newest = query.order_by(messages.pk.desc()).limit(written(limit))
+        rows = [*unit.connection.execute(newest)][::-1]
+        recent = select(messages.pk).order_by(messages.pk.desc()).limit(written(_RECENT))
+        numbers = [*unit.connection.execute(recent).scalars()][::-1]
+        position = numbers[-1] if numbers else 0
+        gaps = _between(numbers if len(numbers) == _RECENT else [0, *numbers])
+    else:
+        position, *bounds = cursors.read(cursor, 1 + 2 * MOST_GAPS)
+        gaps = [gap for gap in zip(bounds[::2], bounds[1::2], strict=True) if gap[0]]
+        rows = []
+        if gaps and not unit.dialect.single_writer:
+            missing = query.where(or_(*(messages.pk.between(*gap) for gap in gaps)))
+            rows += unit.connection.execute(missing.order_by(messages.pk).limit(written(limit)))
+            gaps = _without(gaps, (row.page_key for row in rows))
+        if len(rows) < limit:
+            further = query.where(messages.pk > position).order_by(messages.pk)
+            fresh = unit.connection.execute(further.limit(written(limit - len(rows)))).all()
+            gaps += _between([position, *(row.page_key for row in fresh)])
+            rows += fresh
+            position = fresh[-1].page_key if fresh else position
+    kept = gaps[-MOST_GAPS:] + [(0, 0)] * (MOST_GAPS - len(gaps))
+    following = cursors.make([position, *(bound for gap in kept for bound in gap)])
+    return Page(tuple(message_records(unit, rows)), following)
+
+
+def _between(numbers: Sequence[int]) -> Gaps:
+    """Give the ranges that are missing among ascending numbers."""
+    return [(before + 1, after - 1) for before, after in pairwise(numbers) if after > before + 1]
+
+
+def _without(gaps: Gaps, found: Iterable[int]) -> Gaps:
+    """Take numbers that were found out of the ranges in which they were missing."""
+    left = list(gaps)
+    for number in found:
+        at = next(n for n, (first, last) in enumerate(left) if first <= number <= last)
+        first, last = left[at]
+        left[at : at + 1] = _between([first - 1, number, last + 1])
+    return left
+
+
+# Changing a message where it stands; its place, its role and its calls stay as they are.
+
+
+_COLUMNS = {"content": ("content", "blocks")}
+"""The columns of an argument, where it is not one of the same name."""
+
+_SAID = {"content", "payload"}
+_BESIDE = ("content", "payload", "tool_calls")
+"""What a message says, and what that may depend on: the indexes of words and of calls are made of
+these.
+"""
+
+
+def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> MessageRecord:
+    """Change what is given of a message; see ``Messages.update``.
+
+    Args:
+        unit: In a write transaction.
+        message_id: The message.
+        given: Arguments of ``save``, by their names.
+    """
+    draft({"role": "user", **given})  # so that nothing is read for what cannot be stored
+    lock_session_of(unit, message_id)
+    this = select_messages(unit.tables).where(unit.tables.messages.c.id == message_id)
+    row = unit.connection.execute(this).first()
+    if row is None:  # deleted meanwhile
+        raise NotFound("message", message_id)
+    if row.status == STREAMING:
+        raise StreamUnfinished(message_id)
+    old, says = message_record(row), not _SAID.isdisjoint(given)
+    if old._layout == [] and given.get("content") is not None:
+        raise InvalidInput("content is not what this message says: it is an item. Change payload.")
+    kept = {name: getattr(old, name) for name in _BESIDE} if says else {}
+    new = draft({"role": old.role, **kept, **given})
+    if says and new.row["role"] != row.role:
+        raise InvalidInput(
+            "content would make this message begin or end a turn. Turns depend on what a message "
+            "is: delete it, and save another one."
+        )
+    columns = [column for name in given for column in _COLUMNS.get(name, (name,))]
+    values = {column: new.row[column] for column in columns if column != "marks"}
+    marks = (new.marks or ()) if "marks" in given else None
+    rewrite_message(unit, old, values, new.calls if says else None, marks)
+    if says:
+        forget_deleted(unit)
+    return message_record(unit.connection.execute(this).one())

@@ -8,7 +8,9 @@ whole tables, by ranges of an index or a grouping that the engine does.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import (
@@ -17,25 +19,30 @@ from sqlalchemy import (
     Index,
     Select,
     Subquery,
+    Table,
     and_,
     exists,
     func,
     or_,
     select,
+    tuple_,
     type_coerce,
     update,
 )
 from sqlalchemy.schema import CreateIndex
 
+from agentstore.errors import UnsoundRow, named
 from agentstore.execution.unit import Unit
-from agentstore.models.deleting import being_deleted, session_is_open, session_stays
-from agentstore.models.tables import Tables
-from agentstore.records.findings import Finding, Severity, listed
-from agentstore.repositories.base.listing import newest
-from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.base.sums import Halves, halves
-from agentstore.repositories.lines.recounts import wrong_branches, wrong_segments
-from agentstore.repositories.messages.drafts import tool_call_rows
+from agentstore.models.tables import being_deleted, session_is_open, session_stays
+from agentstore.records.upkeep import Finding, Severity, listed
+from agentstore.repositories.checkpoints import puts
+from agentstore.repositories.checkpoints.puts import unpacked
+from agentstore.repositories.checkpoints.values import OTHER_BYTES, damaged_versions, decode
+from agentstore.repositories.line_counts import wrong_branches, wrong_segments
+from agentstore.repositories.listing import Halves, halves, newest
+from agentstore.repositories.messages.append import tool_call_rows
+from agentstore.repositories.operations import chunks
+from agentstore.schema import Tables
 
 RECENT = 200
 """Sessions that a quick look takes."""
@@ -285,3 +292,71 @@ def _sums(tables: Tables, *, deep: bool) -> Subquery:
 def _reserved(tables: Tables) -> Select[Any]:
     reservations = tables.quota_reservations.c
     return select(halves(reservations.tokens).fitting()).where(reservations.lapsed.is_(False))
+
+
+# Whether bytes are still those that were stored, for the doctor; reads whole tables.
+
+
+_READ_BYTES = 20
+"""Rows at a time: each may have megabytes."""
+
+_RESTORE_BYTES = "Restore them from a backup, or delete what they belong to"
+
+
+def stored_bytes(connection: Connection, tables: Tables) -> Iterator[Finding]:
+    """Compare the bytes of attachments and checkpoints with their digests, and decode them."""
+    blobs, writes = tables.blobs, tables.checkpoint_writes
+    yield from _compared(connection, blobs, [blobs.c.digest, blobs.c.data], _is_attached)
+    wrong = damaged_versions(connection, tables, _READ_BYTES)
+    yield from _found(tables.checkpoint_values, [*islice(wrong, _MOST)])
+    points = tables.checkpoints
+    yield from _compared(
+        connection, points, [points.c.pk, points.c.small_values], _is_packed, "small_values"
+    )
+    kinds = [writes.c.kind, writes.c.encoding]
+    yield from _compared(connection, writes, [*kinds, writes.c.data], _is_written)
+
+
+def _is_attached(digest: str, data: bytes) -> bool:
+    return hashlib.sha256(data).hexdigest() == digest
+
+
+def _is_written(kind: str, encoding: str, data: bytes) -> bool:
+    puts.decode(kind, encoding, data)
+    return True
+
+
+def _is_packed(pk: int, stored: bytes | None) -> bool:
+    for each in unpacked(stored, pk).values():
+        decode(each.kind, [each.body], 0)
+    return True
+
+
+def _compared(
+    connection: Connection, table: Any, columns: Any, sound: Any, where: str = "data"
+) -> Iterator[Finding]:
+    key = list(table.primary_key.columns)
+    query: Select[Any] = select(*key, *columns).order_by(*key).limit(_READ_BYTES)
+    after: Select[Any] = query
+    wrong: list[str] = []
+    while rows := connection.execute(after).all():
+        for row in rows:
+            try:
+                held = sound(*row[len(key) :])
+            except UnsoundRow:
+                held = False
+            if not held:
+                pairs = zip(key, row, strict=False)
+                wrong.append(", ".join(f"{column.name}={named(value)}" for column, value in pairs))
+        if len(wrong) >= _MOST:
+            break
+        after = query.where(tuple_(*key) > tuple(rows[-1][: len(key)]))
+    yield from _found(table, wrong, where)
+
+
+def _found(table: Table, wrong: list[str], column: str = "data") -> Iterator[Finding]:
+    if wrong:
+        rows_hold = "1 row holds" if len(wrong) == 1 else f"{len(wrong):,} rows hold"
+        what = f"{rows_hold} {OTHER_BYTES} ({column})."
+        where = f"{table.name}: {listed(wrong)}"
+        yield Finding(Severity.ERROR, "bytes", what, where, _RESTORE_BYTES)

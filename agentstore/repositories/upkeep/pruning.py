@@ -11,25 +11,51 @@ call continues.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Protocol
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    delete,
+    false,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    type_coerce,
+    update,
+)
 
 from agentstore.engines.base.dialect import Mode
+from agentstore.engines.base.moving import Checks
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
+from agentstore.models.tables import being_deleted, owner_stays
 from agentstore.records import PruneReport
-from agentstore.repositories.base.pacing import Pace
-from agentstore.repositories.base.units import Units
-from agentstore.repositories.upkeep import pruning_rules
-from agentstore.repositories.upkeep.pruning_terms import (
-    Done,
-    Items,
-    Place,
-    PruningTerms,
-    Rule,
-    begin,
-)
-from agentstore.repositories.upkeep.reclaiming import reclaimed
+from agentstore.records.upkeep import Finding, Severity, listed
+from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
+from agentstore.repositories.listing import Pace
+from agentstore.repositories.messages.append import give_up_these, idle_streams
+from agentstore.repositories.operations import Units, window
+from agentstore.repositories.upkeep import deletion
+from agentstore.repositories.upkeep.deletion import is_closed, owned, reclaimed
 from agentstore.retention import RetentionPolicy
+from agentstore.schema import LONGEST_ENTRY, Tables, indexed_texts
+from agentstore.values import validation
+from agentstore.values.types import SafeText, shifted
+
+__all__ = ["Progress", "prune"]
+
 
 Progress = Callable[[str, int], object]
 """Is told a rule's name, and how many rows of it are done."""
@@ -55,7 +81,7 @@ def prune(
     rows: Counter[str] = Counter()
     things: Counter[str] = Counter()
     rows_by_rule: Counter[str] = Counter()
-    for rule, most in pruning_rules.rules_of(policy):
+    for rule, most in rules_of(policy):
         for done in _carried_out(units, rule, terms, Pace(units, most), dry_run=dry_run):
             rows.update(done.rows)
             things[rule.name] += done.things
@@ -64,7 +90,7 @@ def prune(
                 progress(rule.name, (things if dry_run else rows_by_rule)[rule.name])
     freed = 0
     if reclaim and not dry_run:
-        freed = reclaimed(units, sorted(+rows), Pace(units, pruning_rules.ROWS))
+        freed = reclaimed(units, sorted(+rows), Pace(units, ROWS))
     return PruneReport(
         rows=dict(sorted((+rows).items())), rules=dict(+things), freed_bytes=freed, dry_run=dry_run
     )
@@ -92,4 +118,793 @@ def _carried_out(
             items = done.left
 
 
-__all__ = ["Progress", "prune"]
+# What the rules of a retention policy have in common, and which sessions match one.
+#
+# A rule finds rows without a lock, page by page, and then either counts them or deletes them, so a
+# dry run and a prune start from the same rows. A row goes with the first rule that it matches:
+# what
+# belongs to a session that would go is counted with the session, and no later rule counts it
+# again.
+
+
+PAGE = 1_000
+"""Rows that one look goes through."""
+
+Items = Sequence[Any]
+"""What a rule found: mostly rows."""
+
+Place = tuple[Any, ...] | None
+"""The key of the last row of a page, to go on behind; empty at the beginning, None at the end."""
+
+Found = tuple[Items, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class PruningTerms:
+    """A policy, applied at a moment: what becomes old later is left to the next call."""
+
+    policy: RetentionPolicy
+    now: datetime
+
+    def seen_at(self, now: datetime) -> PruningTerms:
+        """Give the terms for a later look: after a clock is set back, fewer rows are old."""
+        return replace(self, now=min(self.now, now))
+
+    def before(self, age: timedelta | None) -> datetime:
+        """Give the moment before which everything is older than this age."""
+        assert age is not None
+        return shifted(self.now, -age)
+
+
+def begin(unit: Unit, policy: RetentionPolicy) -> PruningTerms:
+    """Read the clock."""
+    return PruningTerms(policy, unit.now())
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one transaction deleted, or counted.
+
+    Attributes:
+        things: How many of what the rule is about.
+        rows: How many rows, by table.
+        left: The items that are still to be looked at.
+    """
+
+    things: int
+    rows: Mapping[str, int]
+    left: Items = ()
+
+
+class Rule(Protocol):
+    """One rule of a policy."""
+
+    name: str
+    """As reports say it; two rules may share a name."""
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        """Find the next items to delete, without a lock."""
+
+    def find_to_count(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        """Find the next items to count, where these are not those to delete."""
+        return self.find(unit, terms, place)
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        """Count what would go of some of the items, leaving out what an earlier rule deletes."""
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        """Delete the first of the items that still match, as far as one transaction goes.
+
+        Items that another transaction has locked are skipped.
+        """
+
+
+def lock_free(
+    unit: Unit, column: ColumnElement[Any], *conditions: ColumnElement[bool]
+) -> Sequence[Any]:
+    """Lock the rows that no other transaction has locked; give one column of them."""
+    query = select(column).where(*conditions).order_by(column.table.c.pk)
+    return unit.connection.execute(query.with_for_update(skip_locked=True)).scalars().all()
+
+
+# --- Pages -------------------------------------------------------------------------------------
+
+
+def next_page(
+    unit: Unit,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    place: Place,
+    *,
+    descending: bool = False,
+) -> tuple[Sequence[Row[Any]], Place]:
+    """Read the next ``PAGE`` rows of a query in the order of a key that no two rows share."""
+    if place:
+        # With its type: SQLAlchemy's own for a datetime writes another text, which is never larger.
+        here = [literal(value, column.type) for value, column in zip(place, key, strict=True)]
+        row, last = (tuple_(*key), tuple_(*here)) if len(key) > 1 else (key[0], here[0])
+        query = query.where(row < last if descending else row > last)
+    order = [column.desc() if descending else column for column in key]
+    query = query.add_columns(*key).order_by(*order).limit(PAGE)
+    rows = unit.connection.execute(query).all()
+    return rows, tuple(rows[-1][-len(key) :]) if len(rows) == PAGE else None
+
+
+def pages(
+    unit: Unit,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    *,
+    descending: bool = False,
+) -> Iterator[Sequence[Row[Any]]]:
+    """Read all rows of a query, page by page; see ``next_page``."""
+    place: Place = ()
+    while place is not None:
+        rows, place = next_page(unit, query, key, place, descending=descending)
+        yield rows
+
+
+def oldest(
+    unit: Unit, query: Select[Any], key: Sequence[ColumnElement[Any]], place: Place, until: datetime
+) -> Found:
+    """Read the next page of what is older than a moment; the key begins with the time."""
+    query = query.where(*window(key[0], place[0] if place else None, until))
+    return next_page(unit, query, key, place)
+
+
+def walked(
+    unit: Unit,
+    table: Table,
+    columns: Sequence[ColumnElement[Any]],
+    place: Place,
+    along: Sequence[ColumnElement[bool]],
+    *conditions: ColumnElement[bool],
+) -> Found:
+    """Look through the next ``PAGE`` rows of a table, in the order of their row numbers.
+
+    Args:
+        unit: One that sees one state.
+        table: The table.
+        columns: What is wanted.
+        place: The row number to go on from.
+        along: Conditions that an index answers together with the row number.
+        conditions: What else the wanted rows meet.
+
+    Returns:
+        The wanted rows among them, and where to go on.
+    """
+    pk = table.c.pk
+    here = [pk > (place[0] if place else 0), *along]
+    edge_query = select(pk).where(*here).order_by(pk).limit(1).offset(PAGE - 1)
+    edge = unit.connection.execute(edge_query).scalar()
+    if edge is not None:
+        here.append(pk <= edge)
+    query = select(*columns).where(*here, *conditions).order_by(pk)
+    return unit.connection.execute(query).all(), None if edge is None else (edge,)
+
+
+# --- Sessions that match -------------------------------------------------------------------------
+
+
+def is_idle(tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
+    """Give the condition under which a session has been idle for too long."""
+    policy, sessions = terms.policy, tables.sessions.c
+    conditions = [sessions.last_active_at < terms.before(policy.sessions_idle)]
+    if policy.session_statuses:
+        conditions.append(sessions.status.in_(policy.session_statuses))
+    if policy.keep_marked:
+        marks = tables.message_marks.c
+        kept = select(literal(1)).where(
+            marks.session_id == sessions.pk, marks.mark.in_(policy.keep_marked)
+        )
+        conditions.append(~kept.exists())
+    return and_(*conditions)
+
+
+def expires(terms: PruningTerms, session: Row[Any]) -> bool:
+    """Say whether a session's own time to live is over, or it is being deleted already."""
+    if is_closed(session):
+        return True
+    if session.ttl_seconds is None or not terms.policy.expired_sessions:
+        return False
+    return bool(
+        shifted(session.last_active_at, timedelta(seconds=session.ttl_seconds)) <= terms.now
+    )
+
+
+def staying(unit: Unit, terms: PruningTerms, items: Items) -> Items:
+    """Give those of up to ``PAGE`` rows whose session stays, or that have none."""
+    sessions = unit.tables.sessions.c
+    ids = sorted({item.session_id for item in items if item.session_id is not None})
+    idle = false() if terms.policy.sessions_idle is None else is_idle(unit.tables, terms)
+    query = select(
+        sessions.id,
+        sessions.active_branch,
+        sessions.ttl_seconds,
+        sessions.last_active_at,
+        idle.label("idle"),
+        sessions.user_id.in_(being_deleted(unit.tables)).label("of_deleted_user"),
+    ).where(sessions.id.in_(ids))
+    going = {
+        row.id
+        for row in unit.connection.execute(query)
+        if row.idle or row.of_deleted_user or expires(terms, row)
+    }
+    return [item for item in items if item.session_id not in going]
+
+
+# The rules of a retention policy, in order; checkpoints have a module of their own.
+
+
+ROWS = 1_000
+"""Rows of tool logs, tasks or reservations that one transaction deletes at most."""
+
+_SESSIONS = 100
+"""Sessions that are counted or deleted together at most."""
+
+_TOGETHER = 25
+"""Rows that one statement deletes; after it the clock is looked at."""
+
+_STREAMS = 20
+"""Messages that are given up together at most."""
+
+_ENDED = {"completed": "completed_at", "cancelled": "cancelled_at", "dead": "dead_at"}
+"""Which column says when a task ended."""
+
+
+# --- Users and sessions --------------------------------------------------------------------------
+
+
+class _UserRule(Rule):
+    """Finishes deletions of users that were interrupted."""
+
+    name = "users"
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        return deletion.unfinished(unit), None
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        rows = _count_owned(unit, terms, "user", items[0])
+        return Done(1, rows + Counter(users=1), items[1:])
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        done = deletion.delete_some(unit, pace, items[0])
+        return Done(done.rows.get("users", 0), done.rows, items[1:] if done.finished else items)
+
+
+class _SessionRule(Rule):
+    """Sessions of which ``expires`` says the same as the rule's attribute of this name."""
+
+    name = "sessions"
+    expires: bool
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        few = items[:_SESSIONS]
+        ids = [item.id for item in few if expires(terms, item) == self.expires]
+        rows = _count_owned(unit, terms, "session", ids) if ids else Counter()
+        return Done(len(ids), rows + Counter(sessions=len(ids)), items[len(few) :])
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        few = items[:_SESSIONS]
+        done = self._delete(unit, pace, terms, [item.pk for item in few])
+        left = [item for item in few if item.pk in done.left]
+        return Done(len(done.ids), done.rows, [*left, *items[len(few) :]])
+
+    def _delete(
+        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
+    ) -> deletion.Deleted:
+        raise NotImplementedError
+
+
+class _ExpiredSessionRule(_SessionRule):
+    """Sessions whose time to live is over; without that rule, those whose deletion has begun."""
+
+    expires = True
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        sessions = unit.tables.sessions.c
+        query = select(*deletion.columns(unit)).where(owner_stays(unit.tables, sessions.user_id))
+        until = _deadline(terms) + timedelta.resolution  # the deadline itself included
+        return oldest(unit, query, [sessions.expires_at, sessions.pk], place, until)
+
+    def _delete(
+        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
+    ) -> deletion.Deleted:
+        these = unit.tables.sessions.c.pk.in_(pks)
+        return deletion.delete_expired_now(unit, pace, _deadline(terms), len(pks), these)
+
+
+class _IdleSessionRule(_SessionRule):
+    """Sessions without activity."""
+
+    expires = False
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        stays = owner_stays(unit.tables, unit.tables.sessions.c.user_id)
+        idle = is_idle(unit.tables, terms)
+        return walked(unit, unit.tables.sessions, deletion.columns(unit), place, [], idle, stays)
+
+    def _delete(
+        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
+    ) -> deletion.Deleted:
+        return deletion.delete_matching(unit, pace, pks, is_idle(unit.tables, terms))
+
+
+def _deadline(terms: PruningTerms) -> datetime:
+    return terms.now if terms.policy.expired_sessions else deletion.FIRST_OF_ALL
+
+
+# --- Counting what belongs to them ---------------------------------------------------------------
+
+
+def _count_owned(unit: Unit, terms: PruningTerms, kind: str, key: str | list[str]) -> Counter[str]:
+    """Count exactly what belongs to a user or to sessions, by the tables' plain names."""
+    tables = unit.tables
+    counts: Counter[str] = Counter()
+    for table in tables.metadata.sorted_tables:
+        condition = owned(tables, table, kind, key)
+        if condition is not None:
+            query = select(func.count()).select_from(table).where(condition)
+            name = table.name[len(tables.names.prefix) :]
+            counts[name] = unit.connection.execute(query).scalar_one()
+    attachments = tables.attachments
+    theirs = owned(tables, attachments, kind, key)
+    assert theirs is not None
+    # A blob is counted with its last attachment: so once, however many sessions have it.
+    later = attachments.alias("later")
+    another = select(later.c.pk).where(
+        later.c.digest == attachments.c.digest, later.c.pk > attachments.c.pk
+    )
+    query = select(attachments.c.digest).where(theirs, ~another.exists())
+    for rows in pages(unit, query, [attachments.c.pk]):
+        counts["blobs"] += sum(_goes(unit, terms, row.digest) for row in rows)
+    return counts
+
+
+def _goes(unit: Unit, terms: PruningTerms, digest: str) -> bool:
+    """Say whether all sessions go that a blob is attached in."""
+    attachments = unit.tables.attachments.c
+    query = select(attachments.session_id.label("session_id")).where(attachments.digest == digest)
+    return not any(staying(unit, terms, rows) for rows in pages(unit, query, [attachments.pk]))
+
+
+# --- Single rows ---------------------------------------------------------------------------------
+
+
+class _RowRule(Rule):
+    """Rows that nothing refers to.
+
+    Attributes:
+        table: The plain name of their table.
+    """
+
+    table: str
+
+    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
+        """Give the condition on a row."""
+        raise NotImplementedError
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        found = len(staying(unit, terms, items))
+        return Done(found, {self.table: found})
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        table = unit.tables[self.table]
+        most = min(pace.rows, len(items))
+        deleted = done = 0
+        while done < most and not (done and pace.is_spent):
+            few = items[done : min(done + _TOGETHER, most)]
+            these = [table.c.pk.in_([item.pk for item in few]), self.matching(unit.tables, terms)]
+            if not unit.dialect.single_writer:
+                these = [table.c.pk.in_(lock_free(unit, table.c.pk, *these))]
+            deleted += unit.connection.execute(delete(table).where(*these)).rowcount
+            done += len(few)
+        return Done(deleted, {self.table: deleted}, items[done:])
+
+
+class _ToolLogRule(_RowRule):
+    """Old tool logs."""
+
+    name = table = "tool_logs"
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        logs, until = unit.tables.tool_logs.c, terms.before(terms.policy.tool_logs)
+        query = select(logs.session_id)
+        return oldest(unit, query, [logs.created_at, logs.pk], place, until)
+
+    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
+        return tables.tool_logs.c.created_at < terms.before(terms.policy.tool_logs)
+
+
+class _TaskRule(_RowRule):
+    """Tasks that ended long ago."""
+
+    name = table = "tasks"
+
+    def __init__(self, status: str) -> None:
+        self._status = status
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        tasks = unit.tables.tasks
+        along = [tasks.c.status == self._status]
+        matching = self.matching(unit.tables, terms)
+        return walked(unit, tasks, [tasks.c.pk, tasks.c.session_id], place, along, matching)
+
+    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
+        tasks = tables.tasks.c
+        ended = tasks[_ENDED[self._status]]
+        return and_(tasks.status == self._status, ended < terms.before(terms.policy.finished_tasks))
+
+
+class _ReservationRule(Rule):
+    """Reservations of quotas that expired long ago; those that have not lapsed yet do so."""
+
+    name = "reservations"
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        reservations = unit.tables.quota_reservations.c
+        stays = owner_stays(unit.tables, reservations.user_id)
+        query = select(reservations.user_id).where(stays)
+        until = terms.before(terms.policy.reservations)
+        return oldest(unit, query, [reservations.expires_at, reservations.pk], place, until)
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        return Done(len(items), {"quota_reservations": len(items)})
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        users, reservations = unit.tables.users, unit.tables.quota_reservations
+        few = items[: pace.rows]
+        # Users are locked first, as everybody does who changes a quota.
+        owners = sorted({item.user_id for item in few})
+        locked = {*lock_free(unit, users.c.id, users.c.id.in_(owners))}
+        query = delete(reservations).where(
+            reservations.c.pk.in_([item.pk for item in few if item.user_id in locked]),
+            reservations.c.expires_at < terms.before(terms.policy.reservations),
+        )
+        columns = (reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
+        gone = unit.connection.execute(query.returning(*columns)).all()
+        counted: Counter[str] = Counter()
+        for row in gone:
+            if not row.lapsed:
+                counted[row.user_id] += row.tokens
+        for user_id, tokens in sorted(counted.items()):
+            less = update(users).where(users.c.id == user_id)
+            unit.connection.execute(less.values(quota_reserved=users.c.quota_reserved - tokens))
+        return Done(len(gone), {"quota_reservations": len(gone)}, items[len(few) :])
+
+
+class _MemoryRule(_RowRule):
+    """Memories whose time to live is over."""
+
+    name = table = "memories"
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        memories, until = unit.tables.memories.c, terms.now + timedelta.resolution
+        query = select(memories.user_id).where(owner_stays(unit.tables, memories.user_id))
+        return oldest(unit, query, [memories.expires_at, memories.pk], place, until)
+
+    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
+        return tables.memories.c.expires_at <= terms.now
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        return Done(len(items), {self.table: len(items)})
+
+
+class _StreamRule(Rule):
+    """Messages whose writer stopped sending long ago: they end as they are."""
+
+    name = "streams"
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        return next_page(unit, _idle(unit, terms), [unit.tables.messages.c.pk], place)
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        ids = [item.id for item in staying(unit, terms, items)]
+        return Done(len(ids), {"message_chunks": _chunks(unit, ids)})
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        sessions, messages = unit.tables.sessions.c, unit.tables.messages.c
+        few = items[:_STREAMS]
+        owners = sorted({item.session_id for item in few})
+        locked = {*lock_free(unit, sessions.id, sessions.id.in_(owners))}
+        theirs = messages.id.in_([item.id for item in few if item.session_id in locked])
+        query = _idle(unit, terms).where(messages.id.in_(lock_free(unit, messages.id, theirs)))
+        idle = unit.connection.execute(query).all()
+        ids = [row.id for row in idle]
+        before = _chunks(unit, ids)
+        given_up = give_up_these(unit, idle)
+        gone = before - _chunks(unit, ids)
+        return Done(given_up, {"message_chunks": gone}, items[len(few) :])
+
+
+def _idle(unit: Unit, terms: PruningTerms) -> Select[Any]:
+    assert terms.policy.streams is not None
+    timeout = timedelta(seconds=unit.settings.stream_timeout)
+    return idle_streams(unit.tables, terms.before(max(terms.policy.streams, timeout)))
+
+
+def _chunks(unit: Unit, message_ids: list[str]) -> int:
+    chunks = unit.tables.message_chunks
+    query = select(func.count()).select_from(chunks).where(chunks.c.message_id.in_(message_ids))
+    return int(unit.connection.execute(query).scalar_one())
+
+
+# --- All rules -----------------------------------------------------------------------------------
+
+
+def rules_of(policy: RetentionPolicy) -> Iterator[tuple[Rule, int]]:
+    """Give the rules in order, and how many rows a transaction of each deletes at most."""
+    # Users and sessions first: what goes with them need not be looked at again. Also without a
+    # rule about them, what an interrupted deletion or clean-up has left of one is finished.
+    yield _UserRule(), deletion.ROWS
+    yield _ExpiredSessionRule(), deletion.ROWS
+    if policy.sessions_idle is not None:
+        yield _IdleSessionRule(), deletion.ROWS
+    if policy.tool_logs is not None:
+        yield _ToolLogRule(), ROWS
+    if policy.prunes_checkpoints:
+        yield CHECKPOINTS, deletion.ROWS
+    if policy.finished_tasks is not None:
+        for status in policy.task_statuses:
+            yield _TaskRule(status), ROWS
+    if policy.reservations is not None:
+        yield _ReservationRule(), ROWS
+    if policy.expired_memories:
+        yield _MemoryRule(), ROWS
+    if policy.streams is not None:
+        yield _StreamRule(), ROWS
+
+
+# The rule about checkpoints that are old, or more than a thread keeps.
+#
+# They are deleted in the order of their row numbers, which threads share, thread by thread under a
+# lock on it; there each is looked at again. What stays is led past what goes, so that it is whole
+# after every transaction. They are counted thread by thread, because how many values go depends on
+# all checkpoints of a thread.
+
+
+MOST = 200
+"""Checkpoints that one transaction removes at most."""
+
+
+class _CheckpointRule(Rule):
+    """Checkpoints that the policy does not keep."""
+
+    name = "checkpoints"
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        checkpoints = unit.tables.checkpoints
+        c = checkpoints.c
+        columns = [c.pk, c.thread_id, c.namespace, c.tags, weight(unit.tables)]
+        rows, place = walked(unit, checkpoints, columns, place, [], _matching(unit, terms))
+        return sorted(_untagged(terms, rows), key=_order), place
+
+    def find_to_count(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        """Find the threads that have something to lose and do not go with their session."""
+        threads, checkpoints = unit.tables.checkpoint_threads, unit.tables.checkpoints.c
+        old = select(checkpoints.pk).where(
+            checkpoints.thread_id == threads.c.id, _matching(unit, terms)
+        )
+        columns = [threads.c.id, threads.c.session_id]
+        stays = owner_stays(unit.tables, threads.c.user_id)
+        rows, place = walked(unit, threads, columns, place, [], old.exists(), stays)
+        return staying(unit, terms, rows), place
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        rows = _count_in_thread(unit, terms, items[0].id)
+        return Done(rows["checkpoints"], rows, items[1:])
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        tables = unit.tables
+        threads, c = tables.checkpoint_threads.c, tables.checkpoints.c
+        counts: Counter[str] = Counter()
+        done = 0
+        few = as_many_as(items[:MOST], pace.rows)
+        for (thread_id, namespace), group in groupby(few, key=lambda row: _order(row)[:2]):
+            if done and pace.is_spent:
+                break
+            pks = [row.pk for row in group]
+            done += len(pks)
+            if not lock_free(unit, threads.pk, threads.id == thread_id):
+                continue
+            query = select(c.pk, c.id, c.parent_id, c.tags)
+            query = query.where(c.pk.in_(pks), _matching(unit, terms))
+            going = _untagged(terms, unit.connection.execute(query).all())
+            counts.update(remove_some(unit, thread_id, namespace, going))
+        return Done(counts["checkpoints"], counts, items[done:])
+
+
+def _order(row: Any) -> tuple[str, str, int]:
+    return row.thread_id, row.namespace, row.pk
+
+
+def _matching(unit: Unit, terms: PruningTerms) -> ColumnElement[bool]:
+    """Give the condition under which a checkpoint is too old, and not among the latest; its tags
+    are to be asked for besides, see ``_untagged``.
+    """
+    policy, checkpoints = terms.policy, unit.tables.checkpoints
+    c, newer = checkpoints.c, checkpoints.alias("newer")
+    enough = (
+        select(literal(1))
+        .where(
+            newer.c.thread_id == c.thread_id,
+            newer.c.namespace == c.namespace,
+            tuple_(newer.c.step, newer.c.pk) > tuple_(c.step, c.pk),
+        )
+        .correlate(checkpoints)
+        .offset(max(policy.checkpoints_keep_last or 0, 1) - 1)
+        .limit(1)
+    )
+    conditions: list[ColumnElement[bool]] = [enough.exists()]
+    if policy.checkpoints_max_age is not None:
+        conditions.insert(0, c.created_at < terms.before(policy.checkpoints_max_age))
+    return and_(*conditions)
+
+
+def _untagged(terms: PruningTerms, rows: Items) -> list[Any]:
+    """Leave out the checkpoints that one of their tags keeps."""
+    kept = set(terms.policy.checkpoints_keep_tags)
+    return [row for row in rows if kept.isdisjoint(row.tags)]
+
+
+def _count_in_thread(unit: Unit, terms: PruningTerms, thread_id: str) -> Counter[str]:
+    """Count what a thread would lose, page by page; memory holds the thread's lines."""
+    tables = unit.tables
+    c, entries, writes = (
+        tables.checkpoints.c,
+        tables.checkpoint_entries.c,
+        tables.checkpoint_writes.c,
+    )
+    matching = _matching(unit, terms).label("matching")
+    query = select(c.id, c.tags, matching).where(c.thread_id == thread_id)
+    counts: Counter[str] = Counter()
+    needed: dict[int, int] = {}
+    touched: set[int] = set()
+    for rows in pages(unit, query, [c.namespace, c.step, c.pk]):
+        going = _untagged(terms, [row for row in rows if row.matching])
+        gone = {row.pk for row in going}
+        counts["checkpoints"] += len(going)
+        held = select(entries.checkpoint_pk, entries.line, entries.length)
+        held = held.where(entries.checkpoint_pk.in_([row.pk for row in rows]))
+        for pk, line, length in unit.connection.execute(held):
+            if pk in gone:
+                counts["checkpoint_entries"] += 1
+                touched.add(line)
+            else:
+                needed[line] = max(needed.get(line, -1), length)
+        for namespace, group in groupby(going, key=lambda row: row.namespace):
+            theirs = select(func.count()).where(
+                writes.thread_id == thread_id,
+                writes.namespace == namespace,
+                writes.checkpoint_id.in_([row.id for row in group]),
+            )
+            counts["checkpoint_writes"] += unit.connection.execute(theirs).scalar_one()
+    counts["checkpoint_values"] = _count_unneeded(unit, thread_id, needed, touched)
+    return counts
+
+
+def _count_unneeded(unit: Unit, thread_id: str, needed: dict[int, int], touched: set[int]) -> int:
+    """Count the pieces of touched lines, and of those below, that nothing is left to need.
+
+    Lines are numbered as they are begun, so those that a line is built on have smaller numbers.
+
+    Args:
+        unit: One that sees one state.
+        thread_id: The thread.
+        needed: For each line, the length up to which checkpoints that stay hold it; is changed.
+        touched: The lines that checkpoints hold which go; is changed.
+    """
+    values = unit.tables.checkpoint_values.c
+    query = select(values.base_line, values.base_length).where(values.thread_id == thread_id)
+    gone = 0
+    for rows in pages(unit, query, [values.line, values.start], descending=True):
+        for row in rows:
+            goes = row.line in touched and row.start >= max(needed.get(row.line, 0), 1)
+            if not row.start:  # the first piece goes with the line
+                goes = row.line in touched and row.line not in needed
+            gone += goes
+            if row.base_line is None:
+                continue
+            if goes:
+                touched.add(row.base_line)
+            else:
+                needed[row.base_line] = max(needed.get(row.base_line, -1), row.base_length)
+    return gone
+
+
+CHECKPOINTS = _CheckpointRule()
+
+
+# Rows from before arguments were bounded as they are now, for the doctor; reads whole tables.
+#
+# They are no harm where they are. But not every engine takes such a text in an index, so it may
+# stand
+# in the way of a move.
+
+
+_MOST = 1_000
+"""Rows that are counted at most."""
+
+_LONGEST_SHOWN = 64
+
+
+def texts(connection: Connection, tables: Tables, checks: Checks) -> Iterator[Finding]:
+    """Look for texts that are too long for an index of some engine."""
+    for table in tables.metadata.sorted_tables:
+        for names in indexed_texts(table):
+            yield from _too_long(connection, table, names, checks)
+
+
+def amounts(connection: Connection, tables: Tables) -> Iterator[Finding]:
+    """Look for amounts that no call may say any more."""
+    said, used, logs = tables.messages.c, tables.turn_usage.c, tables.tool_logs.c
+    counted = [used.requests, used.input_tokens, used.output_tokens, used.total_tokens]
+    bounds = (
+        (tables.messages, [said.token_count], said.cost),
+        (tables.turn_usage, counted, used.cost),
+    )
+    for table, tokens, cost in bounds:
+        dear = type_coerce(cost, BigInteger) > validation.MAX_COST_NANOS
+        yield from _beyond(
+            connection, table, or_(dear, *(each > validation.MAX_TOKENS for each in tokens))
+        )
+    long = logs.elapsed_ms > validation.MAX_MILLISECONDS
+    yield from _beyond(connection, tables.tool_logs, long)
+
+
+def _too_long(
+    connection: Connection, table: Table, names: tuple[str, ...], checks: Checks
+) -> Iterator[Finding]:
+    lengths = [func.coalesce(checks.octets(table.c[name]), 0) for name in names]
+    size: ColumnElement[Any] = lengths[0]
+    for length in lengths[1:]:
+        size = size + length
+    key = list(table.primary_key.columns)
+    shown = [
+        func.substr(column, 1, _LONGEST_SHOWN + 1) if isinstance(column.type, SafeText) else column
+        for column in key
+    ]
+    query = select(*shown, *lengths).where(size > LONGEST_ENTRY).limit(_MOST)
+    rows = [
+        ", ".join(
+            [
+                *(f"{column.name}={_short(row[at])}" for at, column in enumerate(key)),
+                *(
+                    f"{name} has {bytes_:,} bytes"
+                    for name, bytes_ in zip(names, row[len(key) :], strict=True)
+                ),
+            ]
+        )
+        for row in connection.execute(query)
+    ]
+    if rows:
+        yield Finding(
+            Severity.WARNING,
+            "texts",
+            f"{_many(len(rows))} rows hold text in an index that not every engine takes: more than "
+            f"{LONGEST_ENTRY:,} bytes.",
+            f"{table.name}: {listed(rows)}",
+            "Shorten it, or set these rows aside with agentstore copy --quarantine FILE",
+        )
+
+
+def _beyond(
+    connection: Connection, table: Table, condition: ColumnElement[bool]
+) -> Iterator[Finding]:
+    found = connection.execute(select(table.c.id).where(condition).limit(_MOST)).scalars().all()
+    if found:
+        yield Finding(
+            Severity.INFO,
+            "amounts",
+            f"{_many(len(found))} rows hold amounts that no call may say any more. Sums are right.",
+            f"{table.name}, ids {listed(found)}",
+        )
+
+
+def _many(found: int) -> str:
+    return f"{found:,}" if found < _MOST else f"{_MOST:,} or more"
+
+
+def _short(value: Any) -> Any:
+    """Leave out what may be anybody's words."""
+    return "(long)" if isinstance(value, str) and len(value) > _LONGEST_SHOWN else value

@@ -13,6 +13,7 @@ estimate is enough:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
@@ -22,27 +23,29 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Table,
+    Text,
     case,
+    delete,
     func,
     literal,
     select,
+    type_coerce,
     union_all,
 )
 
-from agentstore.engines.base.checks import Footprint, TableSize
+from agentstore.engines.base.moving import Footprint, TableSize
 from agentstore.errors import InvalidInput, shown
 from agentstore.execution.unit import Unit
-from agentstore.models.deleting import owner_stays, session_stays
+from agentstore.models.tables import owner_stays, session_stays
 from agentstore.records import UsageSum
-from agentstore.records.health import (
+from agentstore.records.upkeep import (
     DayStatistics,
     Statistics,
     TableStatistics,
     ToolStatistics,
     UserStatistics,
 )
-from agentstore.repositories.base.operations import window
-from agentstore.repositories.base.sums import (
+from agentstore.repositories.listing import (
     Halves,
     exact_sum,
     halves,
@@ -50,12 +53,11 @@ from agentstore.repositories.base.sums import (
     mean_of,
     milliseconds,
 )
-from agentstore.repositories.usage.rows import usage_sum
+from agentstore.repositories.operations import window
+from agentstore.repositories.usage_sums import usage_sum
 from agentstore.values import validation
-from agentstore.values.instants import shifted
-from agentstore.values.paging import check_limit
-from agentstore.values.states import NO_BRANCH
-from agentstore.values.types import day, from_nanos
+from agentstore.values.types import day, from_nanos, shifted
+from agentstore.values.validation import NO_BRANCH, check_limit
 
 Order = Literal["cost", "tokens"]
 """What the top users and models are ordered by."""
@@ -376,3 +378,67 @@ def _expired(unit: Unit, now: datetime) -> int:
         or shifted(row.last_active_at, timedelta(seconds=row.ttl_seconds)) <= now
         for row in unit.connection.execute(query)
     )
+
+
+# What takes longer to delete than a row of its table: it counts as so many rows.
+
+
+ROW_BYTES = 16_384
+"""How many bytes of an attachment take as long to delete as a row."""
+
+ROW_CHARACTERS = 2_048
+"""How many characters of a message take as long as a row, where they are cut into words to take
+them out of the search index."""
+
+_ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
+"""To see how long a text is SQLite reads it: so no more are read than are needed."""
+
+
+def weighed_messages(
+    unit: Unit, condition: ColumnElement[bool], most: int
+) -> tuple[list[int], int]:
+    """Choose messages that weigh no more than so many rows, and at least one.
+
+    Returns:
+        Their row numbers; and what all of them weigh, or some number above ``most``.
+    """
+    messages = unit.tables.messages.c
+    texts = (type_coerce(messages[name], Text) for name in ("content", "blocks", "payload"))
+    size = sum((func.coalesce(func.length(text), 0) for text in texts), literal(0))
+    query = select(messages.pk, size).where(condition).limit(most)
+    chosen: list[int] = []
+    weighs = 0
+    with unit.connection.execute(query, execution_options=_ONE_BY_ONE) as rows:
+        for pk, length in rows:
+            weighs += 1 + length // ROW_CHARACTERS
+            if weighs > most and chosen:
+                break
+            chosen.append(pk)
+    return chosen, weighs
+
+
+def detach_some(unit: Unit, condition: ColumnElement[bool], most: int) -> Sequence[str]:
+    """Delete attachments whose bytes are worth no more than so many rows, and at least one.
+
+    Returns:
+        The digests of what was attached.
+    """
+    attachments, blobs = unit.tables.attachments, unit.tables.blobs
+    query = (
+        select(attachments.c.pk, blobs.c.size)
+        .join(blobs, blobs.c.digest == attachments.c.digest)
+        .where(condition)
+        .order_by(attachments.c.pk)
+        .limit(most)
+    )
+    chosen: list[int] = []
+    left = most * ROW_BYTES
+    for pk, size in unit.connection.execute(query):
+        left -= size
+        if left < 0 and chosen:
+            break
+        chosen.append(pk)
+    if not chosen:
+        return []
+    light = delete(attachments).where(attachments.c.pk.in_(chosen)).returning(attachments.c.digest)
+    return unit.connection.execute(light).scalars().all()

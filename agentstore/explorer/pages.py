@@ -1,0 +1,799 @@
+"""The pages of the explorer, a module each; ``explorer.application`` has their table."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final, Literal, cast
+from urllib.parse import quote
+from weakref import WeakKeyDictionary
+
+from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from agentstore.doctor import examine
+from agentstore.engines import dialect_for
+from agentstore.errors import InvalidInput, NotFound
+from agentstore.explorer import rendering
+from agentstore.explorer.cards import (
+    MOST_BRANCHES,
+    SHOWN,
+    Beside,
+    draw,
+    held_by,
+    said_as_html,
+    shown_kind,
+    turns_of,
+)
+from agentstore.explorer.conversation import is_over, of_message
+from agentstore.explorer.differences import (
+    SideBySide,
+    changes,
+    difference_tree,
+    left_out,
+    shared_by,
+    side_by_side,
+    state_tree,
+)
+from agentstore.explorer.rendering import (
+    Allowance,
+    Column,
+    Visit,
+    brief,
+    columns,
+    link,
+    money,
+    visible,
+)
+from agentstore.explorer.sharing import FORMATS, Format, conversation_of, shared
+from agentstore.records import MessageRecord, Page, SearchHit, TaskRecord, UsageSum
+from agentstore.records.base import Role, SessionStatus, TaskStatus
+from agentstore.records.upkeep import Finding
+from agentstore.records.work import CheckpointRecord
+from agentstore.repositories.search import SearchOrder
+from agentstore.repositories.session_pages import Order
+from agentstore.values.validation import SESSION_STATUSES
+
+# Sessions: those with the newest or the oldest activity first, and which, by the address.
+
+
+_ON_A_PAGE = 50
+_ADDED_UP = 200
+"""Requests of each session: of one that made more, the last ones are added up."""
+
+_FIELDS = {
+    "user": "User id",
+    "model": "Model",
+    "title": "In the title",
+    "since": "Active since",
+    "until": "Active until",
+    "path": "Metadata path",
+    "value": "Its value, as JSON or text",
+}
+
+
+async def sessions_page(visit: Visit) -> Response:
+    """List sessions."""
+    path = visit.given("path")
+    if path is None and visit.given("value"):
+        raise InvalidInput("value= is what stands at a path= in the metadata, which is missing.")
+    order = visit.given("order") or "newest"
+    found = await visit.ask(
+        visit.store.sessions.list,
+        user_id=visit.given("user"),
+        status=cast("SessionStatus | None", visit.given("status")),
+        title=visit.given("title"),
+        model=visit.given("model"),
+        since=_day(visit, "since"),
+        until=_day(visit, "until", after=1),
+        metadata=None if path is None else {path: _value(visit.query.get("value", ""))},
+        order=cast("Order", order),
+        limit=_ON_A_PAGE,
+        cursor=visit.given("cursor"),
+        preview=True,
+    )
+    ids = [each.id for each in found]
+    used = await visit.ask(visit.store.usage.of_sessions, ids, most=_ADDED_UP)
+    status = visit.given("status")
+    statuses = [("all", visit.here(status=None, cursor=None), status is None)]
+    for each in SESSION_STATUSES:
+        statuses.append((each, visit.here(status=each, cursor=None), status == each))
+    narrowed = [name for name in _FIELDS if visit.given(name)]
+    return await visit.page(
+        "sessions.html",
+        found=found,
+        used=used,
+        statuses=statuses,
+        fields=[(name, words, visit.given(name) or "") for name, words in _FIELDS.items()],
+        narrowed=[
+            (_FIELDS[name], visit.given(name), visit.here(**{name: None, "cursor": None}))
+            for name in narrowed
+        ],
+        everything=not (narrowed or status),
+        order=order,
+        turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
+        more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
+        first=visit.here(cursor=None) if visit.given("cursor") else None,
+    )
+
+
+def _day(visit: Visit, name: str, *, after: int = 0) -> datetime | None:
+    """Read a day in UTC: its beginning, or that of a day after."""
+    given = visit.given(name)
+    if given is None:
+        return None
+    try:
+        day = datetime.strptime(given, "%Y-%m-%d").replace(tzinfo=UTC)
+        return day + timedelta(days=after)
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"{name}= must be a day, such as 2026-01-31.") from None
+
+
+def _value(given: str) -> Any:
+    """Read a value of metadata: JSON, or else a text."""
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError):
+        return given
+
+
+# Branches of a session: their tree, and two of them side by side.
+
+
+_MESSAGES, _CHARACTERS = 40, 30_000
+"""Messages of each of two branches on a page, and characters of all."""
+
+
+async def branches_page(visit: Visit) -> Response:
+    """Draw the tree of a session's branches, and list them."""
+    id, store = visit.needed("id"), visit.store
+    session = await visit.ask(store.sessions.get, id)
+    cursor = visit.given("cursor")
+    found = await visit.ask(store.branches.list, id, limit=MOST_BRANCHES, cursor=cursor)
+    tree = await visit.make(draw, found.items, lambda name: link("session", id=id, branch=name))
+    active = next((branch.name for branch in found if branch.current), None)
+    return await visit.page("branches.html", session=session, found=found, tree=tree, active=active)
+
+
+async def compare(visit: Visit) -> Response:
+    """Show two branches side by side; what they have in common is folded."""
+    id, store = visit.needed("id"), visit.store
+    names = visit.needed("left"), visit.needed("right")
+    session = await visit.ask(store.sessions.get, id)
+    known = await visit.ask(store.branches.list, id, limit=MOST_BRANCHES)
+    left, right = [
+        await visit.ask(
+            store.messages.page, id, branch=name, before=visit.given(before), limit=_MESSAGES
+        )
+        for name, before in zip(names, ("left_before", "right_before"), strict=True)
+    ]
+    shown = side_by_side(left, right, shared_by(known.items, *names))
+    room = Allowance(_CHARACTERS)
+    beside = replace(_NOTHING, over=is_over(session))
+    cards = [
+        await visit.make(turns_of, part, beside, room)
+        for part in (shown.common, shown.left, shown.right)
+    ]
+    return await visit.page(
+        "compare.html",
+        session=session,
+        shown=shown,
+        common=cards[0],
+        sides=(
+            ("left", names[0], cards[1], _earlier(left, shown)),
+            ("right", names[1], cards[2], _earlier(right, shown)),
+        ),
+    )
+
+
+_NOTHING = Beside({}, (), (), {}, last=True)
+"""Marks, files, logs and use are on the branches' own pages."""
+
+
+def _earlier(page: Page[MessageRecord], shown: SideBySide) -> str | None:
+    """Give where a branch's own messages go on; before what both show there are none."""
+    return None if page.items and page.items[0] in shown.common else page.next_cursor
+
+
+# Checkpoints: threads, the steps of one, a state, and what two states differ in.
+
+
+async def checkpoints_page(visit: Visit) -> Response:
+    """List the threads, the one that was put into last first."""
+    found = await visit.ask(
+        visit.store.checkpoints.threads,
+        user_id=visit.given("user"),
+        session_id=visit.given("session"),
+        limit=_ON_A_PAGE,
+        cursor=visit.given("cursor"),
+    )
+    return await visit.page("checkpoints.html", found=found, session=await visit.narrowed_to())
+
+
+async def thread(visit: Visit) -> Response:
+    """List the steps of a thread, the latest first."""
+    id, listed = visit.needed("id"), visit.store.checkpoints.list
+    found = await visit.ask(
+        listed,
+        id,
+        namespace=None if visit.given("all") else visit.query.get("ns", ""),
+        limit=_ON_A_PAGE,
+        cursor=visit.given("cursor"),
+    )
+    if not found.items and not (await visit.ask(listed, id, namespace=None, limit=1)).items:
+        raise NotFound("thread", id)
+    forks = Counter((each.namespace, each.parent_id) for each in found)
+    steps = {(each.namespace, each.id): each.step for each in found}
+    return await visit.page("thread.html", found=found, forks=forks, steps=steps)
+
+
+async def state(visit: Visit) -> Response:
+    """Show a state, and what differs in it from its parent's or another one's."""
+    id, place = visit.needed("id"), (visit.needed("thread"), visit.query.get("ns", ""))
+    checkpoints = visit.store.checkpoints
+    found = await visit.ask(checkpoints.get, id, *place, writes=True)
+    against = visit.given("against") or found.parent_id
+    before: CheckpointRecord | None = None
+    if against is not None:
+        before = await visit.ask(checkpoints.find, against, *place)
+    difference = None
+    if before is not None:
+        difference = await visit.make(difference_tree, before.values, found.values, _CHANGES)
+    writes = found.writes or ()
+    return await visit.page(
+        "checkpoint.html",
+        found=found,
+        before=before,
+        changes=[*changes(difference)],
+        more_changes=left_out(difference),
+        state=await visit.make(state_tree, found.values),
+        metadata=await visit.make(state_tree, found.metadata, _METADATA),
+        writes=[(write, state_tree(write.value, _A_WRITE)) for write in writes[:_WRITES]],
+        more_writes=len(writes[_WRITES:]),
+    )
+
+
+_CHANGES, _METADATA, _A_WRITE = 100, 40, 8
+"""Nodes of their trees."""
+
+_WRITES = 10
+"""Pending writes that are shown."""
+
+
+# Search over all messages, with the hit marked.
+
+
+_HITS_ON_A_PAGE = 20
+_ORDERS = {"relevance": "best first", "recent": "newest first"}
+_MARKED = re.compile("⟦([^⟦⟧]*)⟧")
+
+
+async def search_page(visit: Visit) -> Response:
+    """Search."""
+    text = visit.query.get("q", "").strip() or None
+    found: Page[SearchHit] = Page((), None)
+    order = visit.given("order") or "relevance"
+    if text is not None:
+        found = await visit.ask(
+            visit.store.messages.search,
+            text,
+            user_id=visit.given("user"),
+            session_id=visit.given("session"),
+            role=cast("Role | None", visit.given("role")),
+            order=cast("SearchOrder", order),
+            limit=_HITS_ON_A_PAGE,
+            cursor=visit.given("cursor"),
+        )
+    titles: dict[str, str] = {}
+    for hit in found:
+        id = hit.message.session_id
+        if id not in titles:
+            session = await visit.ask(visit.store.sessions.find, id)
+            titles[id] = (session and session.title) or id
+    return await visit.page(
+        "search.html",
+        text=text,
+        order=order,
+        orders=[
+            (name, words, visit.here(order=name, cursor=None)) for name, words in _ORDERS.items()
+        ],
+        roles=[
+            (role or "everybody", visit.here(role=role, cursor=None), visit.given("role") == role)
+            for role in (None, "user", "assistant", "tool", "system", "developer")
+        ],
+        hits=[
+            (said, titles[said.session_id], marked(hit.snippet), of_message(said))
+            for hit in found
+            for said in [hit.message]
+        ],
+        more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
+    )
+
+
+def marked(snippet: str) -> Markup:
+    """Give a snippet as HTML, its hits marked."""
+    pieces = _MARKED.split(snippet)
+    html = (
+        Markup("<mark>{}</mark>").format(piece) if n % 2 else Markup("{}").format(piece)
+        for n, piece in enumerate(pieces)
+    )
+    return Markup().join(html)
+
+
+# Tasks and workers: what is dead, failed, running or waiting, and who holds what.
+
+
+_STATES: tuple[TaskStatus, ...] = (
+    "dead",
+    "failed",
+    "running",
+    "pending",
+    "paused",
+    "completed",
+    "cancelled",
+)
+"""What has to be looked at first."""
+
+_OF_A_STATE = 10
+_MOST_RUNNING = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTasks:
+    """The tasks that a worker holds."""
+
+    name: str
+    tasks: tuple[TaskRecord, ...]
+
+    @property
+    def lease_expires_at(self) -> datetime | None:
+        """When the first of its leases runs out."""
+        return min((t.lease_expires_at for t in self.tasks if t.lease_expires_at), default=None)
+
+
+async def tasks_page(visit: Visit) -> Response:
+    """List the newest tasks of each state, or all of one state."""
+    status = cast("TaskStatus | None", visit.given("status"))
+    listed = visit.store.tasks.list
+    queue, session = visit.given("queue"), visit.given("session")
+    of = await visit.narrowed_to()
+    if status is not None:
+        found = await visit.ask(
+            listed,
+            session_id=session,
+            status=status,
+            queue=queue,
+            limit=_ON_A_PAGE,
+            cursor=visit.given("cursor"),
+        )
+        groups = [(status, found)]
+        return await visit.page(
+            "tasks.html", states=_STATES, groups=groups, workers=None, session=of
+        )
+    groups = []
+    for each in _STATES:
+        most = _MOST_RUNNING if each == "running" else _OF_A_STATE
+        groups.append(
+            (
+                each,
+                await visit.ask(listed, session_id=session, status=each, queue=queue, limit=most),
+            )
+        )
+    running = dict(groups)["running"]
+    workers = _workers(running)
+    return await visit.page(
+        "tasks.html", states=_STATES, groups=groups, workers=workers, session=of
+    )
+
+
+async def counts(visit: Visit) -> Response:
+    """Count the tasks of each queue and state; that reads an index of all of them."""
+    counted = await visit.ask(visit.store.tasks.count, session_id=visit.given("session"))
+    return await visit.page("task_counts.html", states=_STATES, counted=counted)
+
+
+async def task(visit: Visit) -> Response:
+    """Show a task: what it was given, what came of it, when what was done."""
+    found = await visit.ask(visit.store.tasks.get, visit.needed("id"))
+    return await visit.page(
+        "task.html", task=found, payload=state_tree(found.payload), result=state_tree(found.result)
+    )
+
+
+def _workers(running: Iterable[TaskRecord]) -> list[HeldTasks]:
+    held: dict[str, list[TaskRecord]] = {}
+    for task in running:
+        if task.worker is not None:
+            held.setdefault(task.worker, []).append(task)
+    return [HeldTasks(name, tuple(held[name])) for name in sorted(held)]
+
+
+# Health: whether the store can work, how much it holds, and what is wrong with it.
+
+
+_PATIENCE = 3.0
+"""Seconds to wait for the database."""
+
+_EXAMINED_WITHIN = 20.0
+_KEPT_FOR = 60.0
+_DAYS, _TOP = 14, 5
+
+_examinations: WeakKeyDictionary[Any, asyncio.Task[list[Finding]]] = WeakKeyDictionary()
+"""Those that run, or have just ended, by the store: who asks meanwhile shares one."""
+
+
+async def health_page(visit: Visit) -> Response:
+    """Say how the store is; on demand how much it holds, and what a quick examination finds."""
+    health = await visit.ask(visit.store.health, _PATIENCE)
+    statistics = findings = None
+    trouble = ""
+    if visit.given("sizes") and health.ok:
+        ask = visit.store.statistics
+        statistics = await visit.ask(ask, _DAYS, top=_TOP, exact=False)
+    if visit.given("examine"):
+        try:
+            findings = await _examined(visit.store)
+        except TimeoutError:
+            trouble = "It takes long, and goes on: come back in a while."
+        except InvalidInput as error:
+            trouble = str(error)
+    return await visit.page(
+        "health.html", health=health, statistics=statistics, findings=findings, trouble=trouble
+    )
+
+
+async def _examined(store: Any) -> list[Finding]:
+    """Examine a database, and wait up to ``_EXAMINED_WITHIN``.
+
+    Raises:
+        TimeoutError: It takes longer; it goes on all the same.
+        InvalidInput: It is a database in memory.
+    """
+    running = _examinations.get(store)
+    if running is None or running.get_loop() is not asyncio.get_running_loop():
+        running = asyncio.create_task(asyncio.to_thread(_examine, store))
+        _examinations[store] = running
+        running.add_done_callback(partial(_ended, store))
+    await asyncio.wait([running], timeout=_EXAMINED_WITHIN)
+    if not running.done():
+        raise TimeoutError
+    _examinations.pop(store, None)
+    return running.result()
+
+
+def _ended(store: Any, examination: asyncio.Task[list[Finding]]) -> None:
+    """Keep what was found for who asks again soon, and not longer: it would be of the past."""
+    if not examination.cancelled():
+        examination.exception()  # looked at, so that nobody is warned of it
+
+    def forget() -> None:
+        if _examinations.get(store) is examination:
+            del _examinations[store]
+
+    examination.get_loop().call_later(_KEPT_FOR, forget)
+
+
+def _examine(store: Any) -> list[Finding]:
+    """Examine what costs little, by a connection of its own that only reads.
+
+    Raises:
+        InvalidInput: It is a database in memory.
+    """
+    url, names = store._probe.engine.url, store._probe.settings.names
+    if not dialect_for(url).many_connections(url):
+        raise InvalidInput("A database in memory cannot be examined: no other connection sees it.")
+    return examine(url.set(drivername=url.get_backend_name()), names=names)
+
+
+# Usage: tokens and cost by day, model and user, calls and times by tool; also as CSV.
+
+
+By = Literal["day", "model", "user"]
+
+_DAYS_OF_USAGE = (1, 7, 14, 30, 90, 366)
+_DEFAULT, _MOST = 14, 366
+_SHOWN = 20
+"""Models, users and tools; CSV has more of them."""
+
+_MOST_LINES = 1_000
+"""Of CSV."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""A cell that begins so may be run by a spreadsheet: an apostrophe makes it text."""
+
+
+async def usage_page(visit: Visit) -> Response:
+    """Draw what was used in a window of days, and list it."""
+    days = visit.whole("days", _DEFAULT, least=1, most=_MOST)
+    by_day = _every_day(await _sums(visit, "day", days), days)
+    narrowed = visit.given("user") or visit.given("model")
+    stats = visit.store.tool_logs.stats
+    tools = None if narrowed else await visit.ask(stats, since=_begin(days))
+    return await visit.page(
+        "usage.html",
+        days=days,
+        choices=sorted({*_DAYS_OF_USAGE, days}),
+        total=_total(by_day),
+        by_day=by_day,
+        plots=(
+            columns("Tokens by day", [*map(_tokens, by_day)], brief),
+            columns("Cost by day", [*map(_cost, by_day)], brief),
+        ),
+        by_model=await _sums(visit, "model", days, top=_SHOWN + 1),
+        by_user=await _sums(visit, "user", days, top=_SHOWN + 1),
+        tools=tools,
+        shown=_SHOWN,
+    )
+
+
+async def table(visit: Visit) -> Response:
+    """Give one of the tables as CSV.
+
+    Raises:
+        InvalidInput: There is no such table.
+    """
+    by = visit.needed("by")
+    days = visit.whole("days", _DEFAULT, least=1, most=_MOST)
+    head: Sequence[str]
+    lines: Iterable[Sequence[object]]
+    if by == "tool":
+        head = ("tool", "calls", "failures", "mean_ms", "p50_ms", "p95_ms", "p99_ms")
+        tools = await visit.ask(visit.store.tool_logs.stats, since=_begin(days))
+        lines = [[getattr(each, name) for name in head] for each in tools]
+    elif by in ("day", "model", "user"):
+        names = ("requests", "input_tokens", "output_tokens", "total_tokens", "cost")
+        top = None if by == "day" else _MOST_LINES
+        found = await _sums(visit, cast("By", by), days, top=top)
+        sums = _every_day(found, days) if by == "day" else found
+        head = (by, *names, "unpriced_requests")
+        lines = [[each.key, *(getattr(each, name) for name in head[1:])] for each in sums]
+    else:
+        raise InvalidInput("by must be day, model, user or tool.")
+    written = io.StringIO()
+    to = csv.writer(written)
+    to.writerow(head)
+    to.writerows([cell(value) for value in line] for line in list(lines)[:_MOST_LINES])
+    named = {"Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
+    return Response(written.getvalue(), headers=named, media_type="text/csv; charset=utf-8")
+
+
+def cell(value: object) -> str:
+    """Write a cell of CSV, such that no spreadsheet takes a text for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    text = visible(str(value))
+    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
+
+
+async def _sums(visit: Visit, by: By, days: int, top: int | None = None) -> tuple[UsageSum, ...]:
+    return await visit.ask(
+        visit.store.usage.sum_by,
+        by,
+        user_id=visit.given("user"),
+        model=visit.given("model"),
+        since=_begin(days),
+        top=top,
+    )
+
+
+def _begin(days: int) -> datetime:
+    """Give midnight, in UTC, of the first of so many days, of which today is the last."""
+    today = datetime.now(UTC).date()
+    return datetime.combine(today - timedelta(days=days - 1), time(), UTC)
+
+
+def _every_day(sums: Iterable[UsageSum], days: int) -> list[UsageSum]:
+    """Put in the days on which nothing was used."""
+    found = {each.key: each for each in sums}
+    first = _begin(days).date()
+    wanted = [first + timedelta(days=number) for number in range(days)]
+    return [found.get(day) or _nothing(day) for day in wanted]
+
+
+def _nothing(day: date) -> UsageSum:
+    return UsageSum(day, 0, 0, 0, 0, Decimal(0), 0)
+
+
+def _total(sums: Iterable[UsageSum]) -> UsageSum:
+    found = [*sums]
+    return UsageSum(
+        None,
+        sum(each.requests for each in found),
+        sum(each.input_tokens for each in found),
+        sum(each.output_tokens for each in found),
+        sum(each.total_tokens for each in found),
+        sum((each.cost for each in found), Decimal(0)),
+        sum(each.unpriced_requests for each in found),
+    )
+
+
+def _tokens(day: UsageSum) -> Column:
+    rest = max(day.total_tokens - day.input_tokens - day.output_tokens, 0)
+    said = f"{day.key}: {day.total_tokens:,} tokens"
+    parts = (day.input_tokens, day.output_tokens, rest)
+    return Column(f"{day.key:%d %b}", tuple(map(float, parts)), said)
+
+
+def _cost(day: UsageSum) -> Column:
+    return Column(f"{day.key:%d %b}", (float(day.cost),), f"{day.key}: {money(day.cost)}")
+
+
+# A conversation to take away: one file, secrets redacted.
+
+
+_MOST_EXPORTED = 2_000
+"""Messages; `agentstore export` takes all."""
+
+
+async def export_page(visit: Visit) -> Response:
+    """Give the file."""
+    kind = visit.given("format") or FORMATS[0]
+    if kind not in FORMATS:
+        raise InvalidInput(f"format= must be one of {', '.join(FORMATS)}.")
+    told = await conversation_of(visit, visit.needed("id"), visit.given("branch"), _MOST_EXPORTED)
+    text, about = await run_in_threadpool(shared, told, cast("Format", kind), visit.secrets)
+    name = quote(f"{about[:80]}.{kind}", safe="", errors="replace")
+    return Response(
+        text,
+        media_type="text/html" if kind == "html" else "text/markdown",
+        headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"},
+    )
+
+
+# The bytes of an attachment, or of a picture in a message: a few kinds are shown.
+#
+# All others are for downloading.
+#
+# Their sender says what they are, and may lie: the browser is told not to guess, and gets them in
+# a
+# sandbox where nothing runs and nothing is loaded.
+
+
+_POLICY: Final = {"Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'"}
+
+
+async def attachment_page(visit: Visit) -> Response:
+    """Give the bytes."""
+    file = await visit.ask(visit.store.attachments.get, visit.needed("id"))
+    content = await visit.ask(visit.store.attachments.read, file.id)
+    shown = file.media_type in SHOWN
+    name = quote((file.name or f"attachment-{file.id}")[-80:], safe="", errors="replace")
+    how = "inline" if shown else "attachment"
+    return Response(
+        content,
+        media_type=file.media_type if shown else "application/octet-stream",
+        headers={"Content-Disposition": f"{how}; filename*=UTF-8''{name}", **_POLICY},
+    )
+
+
+async def picture(visit: Visit) -> Response:
+    """Give a picture that a message holds itself."""
+    message = await visit.ask(visit.store.messages.get, visit.needed("id"))
+    pictures = held_by(message).pictures
+    number = visit.whole("n", 0, least=0, most=2**53)
+    kind = shown_kind(pictures[number]) if number < len(pictures) else None
+    if kind is None:
+        raise NotFound("picture", str(number))
+    try:
+        content = base64.b64decode(pictures[number].partition(",")[2])
+    except ValueError:
+        raise NotFound("picture", str(number)) from None
+    return Response(content, media_type=kind, headers=_POLICY)
+
+
+# One message, whole: everything that it holds, and how it is stored.
+
+
+_PIECES_ON_A_PAGE = 50_000
+"""Characters."""
+
+_RAW_MESSAGES = 40
+_RAW_OF_ONE = 4_000
+"""Characters of each, where several are given as they are."""
+
+_SHOWN_OF_MESSAGE = ("content", "tool_calls", "payload", "metadata")
+
+
+async def message_page(visit: Visit) -> Response:
+    """Show a message, by pages if it is very long."""
+    message = await visit.ask(visit.store.messages.get, visit.needed("id"))
+    session = await visit.ask(visit.store.sessions.find, message.session_id)
+    if session is None:
+        raise NotFound("session", message.session_id)
+    marks = await visit.ask(visit.store.marks.of, [message.id])
+    files = await visit.ask(visit.store.attachments.list, message.id)
+    at = visit.whole("at", 0, least=0, most=10**9)
+    said, stored, longest, until = await visit.make(_pieces, message, at)
+    return await visit.page(
+        "message.html",
+        message=message,
+        session=session,
+        marks=marks.get(message.id, ()),
+        files=files,
+        said=said,
+        stored=stored,
+        back=of_message(message),
+        longest=longest,
+        until=until,
+        begin=at,
+        further=visit.here(at=until) if until < longest else None,
+    )
+
+
+def _pieces(message: MessageRecord, at: int) -> tuple[Markup | None, Markup | None, int, int]:
+    """Give what a message says and holds, from one character up to another, as HTML.
+
+    Returns:
+        What it says; how it is stored; how long the longer one is; where what is given ends.
+    """
+    held = held_by(message)
+    said = "\n\n".join([*held.thoughts, *held.texts])
+    documents: dict[str, Any] = {
+        each.name: getattr(message, each.name)
+        for each in fields(message)
+        if each.name in _SHOWN_OF_MESSAGE
+    }
+    if isinstance(message.content, str):
+        documents["content"] = None  # it stands above
+        said = message.content
+    stored = rendering.written({name: each for name, each in documents.items() if each is not None})
+    whole = [said, stored if stored != "{}" else ""]
+    longest = max(len(each) for each in whole)
+    end = at + _PIECES_ON_A_PAGE
+    while end - at > 100 and any(
+        len(rendering.plain(visible(each[at:end]))) > 3 * _PIECES_ON_A_PAGE for each in whole
+    ):
+        end -= (end - at) // 2
+    parts = [each[at:end] for each in whole]
+    shown = said_as_html if longest <= end - at else rendering.plain  # a page may begin in a word
+    return (
+        shown(parts[0]) if parts[0] else None,
+        rendering.pretty(parts[1]) if parts[1] else None,
+        longest,
+        max(min(end, longest), at),
+    )
+
+
+async def raw(visit: Visit) -> Response:
+    """Give what a message says as it is; or what the last messages of a session say."""
+    if (session := visit.given("session")) is None:
+        told = [await visit.ask(visit.store.messages.get, visit.needed("id"))]
+    else:
+        branch = visit.given("branch")
+        found = await visit.ask(
+            visit.store.messages.page, session, limit=_RAW_MESSAGES, branch=branch
+        )
+        told = [*found.items]
+    text = await visit.make(_raw, told)
+    policy = "default-src 'none'; sandbox; frame-ancestors 'none'"
+    return Response(
+        text.encode("utf-8", "replace"),
+        media_type="text/plain",
+        headers={"Content-Security-Policy": policy},
+    )
+
+
+def _raw(told: Sequence[MessageRecord]) -> str:
+    """Write messages as text: one of them whole, of several the beginning of each."""
+    found = []
+    for each in told:
+        text = each.content
+        if not isinstance(text, str):
+            parts = {"content": text, "tool_calls": each.tool_calls, "payload": each.payload}
+            held = {name: part for name, part in parts.items() if part is not None}
+            text = json.dumps(held, ensure_ascii=False) if held else ""
+        found.append(text if len(told) == 1 else f"#{each.seq} {each.role}\n{text[:_RAW_OF_ONE]}")
+    return "\n\n".join(found)

@@ -1,1 +1,0 @@
-"""The pages of the explorer, a module each; ``explorer.application`` has their table."""

@@ -1,0 +1,387 @@
+"""Whether a store can do its work now, asked cheaply and with a limit on the time.
+
+For a readiness probe: an unhealthy database is an answer here, not an error. The question is one
+look at the revision and one at the search index, and reads no rows of the application's. A driver
+may hang for as long as its socket does, so the question is asked beside the caller, in a thread or
+a task, whom it waits for no longer than it said. Only one question is asked at a time: callers that
+ask meanwhile share it, so that probes of a database that hangs do not pile up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Engine, QueuePool
+
+from agentstore import records
+from agentstore.engines import dialect_for
+from agentstore.engines.base.dialect import Mode
+from agentstore.errors import AgentStoreError, InvalidInput, shown
+from agentstore.execution.unit import Trouble, Unit
+from agentstore.migrations import HEAD
+from agentstore.records.upkeep import Finding, Severity, Statistics
+from agentstore.settings import Settings
+
+if TYPE_CHECKING:
+    from agentstore.engines.base.moving import DatabaseStatus
+    from agentstore.records import HealthRecord, PoolUse
+
+
+DEFAULT_TIMEOUT = 5.0
+"""Seconds. Probes of orchestrators give up after one to ten, by default."""
+
+_COUNT_TO = 1_000
+_LONGEST = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a unit found."""
+
+    status: DatabaseStatus
+    pending: int
+    search_trouble: str | None
+
+
+def look(unit: Unit) -> Look:
+    """Look at the database: a body for ``Mode.READ``."""
+    # Which opening a store spares.
+    from agentstore.repositories.search import state_of_index, trouble_with
+
+    status = unit.dialect.checks.status(unit.connection, unit.tables)
+    if status.revision != HEAD:
+        return Look(status, 0, None)
+    state = state_of_index(unit, _COUNT_TO)
+    return Look(status, state.pending, trouble_with(state, unit.settings.search_stems))
+
+
+class Probe:
+    """Asks one synchronous store how it is."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        once: Callable[[Mode, Callable[[Unit], Look]], Look],
+        settings: Settings,
+        is_closed: Callable[[], bool],
+    ) -> None:
+        """Ask nothing yet.
+
+        Args:
+            engine: The store's.
+            once: Runs a body one time.
+            settings: The store's.
+            is_closed: Whether the store is closed.
+        """
+        self.engine = engine
+        self._once = once
+        self.settings = settings
+        self._is_closed = is_closed
+        self._lock = threading.Lock()
+        self._asked: Future[HealthRecord] | None = None
+
+    def health(self, timeout: float) -> HealthRecord:
+        """Ask, and wait up to so many seconds."""
+        check_timeout(timeout)
+        if self._is_closed():
+            return closed(self.engine)
+        began = time.perf_counter()
+        pool = pool_use(self.engine)
+        with self._lock:
+            asked = self._asked
+            if asked is None or asked.done():
+                asked = self._asked = Future()
+                ask = threading.Thread(target=self._ask, args=(asked, pool), daemon=True)
+                ask.start()
+        try:
+            return asked.result(timeout)
+        except TimeoutError:
+            return unanswered(self.engine, timeout, began, pool)
+
+    def _ask(self, asked: Future[HealthRecord], pool: PoolUse | None) -> None:
+        began = time.perf_counter()
+        try:
+            found = self._once(Mode.READ, look)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            asked.set_result(unhealthy(self.engine, error, began, pool))
+        else:
+            asked.set_result(judged(self.engine, self.settings, found, began, pool))
+
+
+class AsyncProbe:
+    """Asks one asynchronous store how it is."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        once: Callable[[Mode, Callable[[Unit], Look]], Awaitable[Look]],
+        settings: Settings,
+        open_store: Callable[[], Awaitable[None]],
+        is_closed: Callable[[], bool],
+    ) -> None:
+        """Ask nothing yet; see ``Probe``. ``open_store`` opens the store where it is not."""
+        self.engine = engine
+        self._once = once
+        self.settings = settings
+        self._open = open_store
+        self._is_closed = is_closed
+        self._asked: asyncio.Task[HealthRecord] | None = None
+
+    async def health(self, timeout: float) -> HealthRecord:  # noqa: ASYNC109 - it is an answer
+        """Ask, and wait up to so many seconds."""
+        check_timeout(timeout)
+        if self._is_closed():
+            return closed(self.engine)
+        began = time.perf_counter()
+        pool = pool_use(self.engine)
+        while (left := timeout - (time.perf_counter() - began)) > 0:
+            asked = self._asked
+            if asked is None or asked.done():
+                asked = self._asked = asyncio.create_task(self._ask(pool))
+            await asyncio.wait([asked], timeout=left)
+            if not asked.done():
+                asked.cancel()  # on a server it ends there too; a thread comes to its end by itself
+            elif not asked.cancelled():
+                return asked.result()
+        return unanswered(self.engine, timeout, began, pool)
+
+    async def _ask(self, pool: PoolUse | None) -> HealthRecord:
+        began = time.perf_counter()
+        try:
+            await self._open()
+            found = await self._once(Mode.READ, look)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            return unhealthy(self.engine, error, began, pool)
+        return judged(self.engine, self.settings, found, began, pool)
+
+
+def check_timeout(timeout: float) -> None:
+    """Check a time to wait.
+
+    Raises:
+        InvalidInput: It is not a number of seconds above 0, up to an hour.
+    """
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not (number and 0 < timeout <= _LONGEST):
+        raise InvalidInput(
+            f"timeout must be more than 0 and up to 3600 seconds, not {shown(timeout)}."
+        )
+
+
+def judged(
+    engine: Engine, settings: Settings, found: Look, began: float, pool: PoolUse | None
+) -> HealthRecord:
+    """Say what an answer means."""
+    status = found.status
+    reason = None
+    if status.revision != HEAD:
+        reason = (
+            f"The schema is at revision {status.revision}, this version needs {HEAD}. "
+            "Run agentstore upgrade, or the version of agentstore that fits."
+        )
+    elif not status.writable and not settings.read_only:
+        reason = (
+            "The database takes no writes. Check that its disk has room, check its permissions, or "
+            "connect to the primary."
+        )
+    return records.HealthRecord(
+        ok=reason is None,
+        reason=reason,
+        engine=dialect_for(engine.url).checks.system,
+        engine_version=status.version,
+        revision=status.revision,
+        head=HEAD,
+        writable=status.writable,
+        latency_ms=since(began),
+        pool=pool,
+        search_pending=found.pending,
+        search_trouble=found.search_trouble,
+    )
+
+
+def unhealthy(engine: Engine, error: Exception, began: float, pool: PoolUse | None) -> HealthRecord:
+    """Say that there was an error instead of an answer."""
+    shown_error = error.error if isinstance(error, Trouble) else error
+    # Only our own errors are known to show no secret.
+    ours = isinstance(shown_error, AgentStoreError)
+    return _without_answer(engine, str(shown_error) if ours else type(error).__name__, began, pool)
+
+
+def unanswered(engine: Engine, timeout: float, began: float, pool: PoolUse | None) -> HealthRecord:
+    """Say that there was no answer in time."""
+    return _without_answer(
+        engine,
+        f"The database did not answer within {timeout:g} s. Check that it runs, that it can be "
+        "reached, and that the pool is not exhausted.",
+        began,
+        pool,
+    )
+
+
+def closed(engine: Engine) -> HealthRecord:
+    """Say that the store is closed."""
+    return _without_answer(engine, "This store is closed.", time.perf_counter(), None)
+
+
+def _without_answer(
+    engine: Engine, reason: str, began: float, pool: PoolUse | None
+) -> HealthRecord:
+    return records.HealthRecord(
+        ok=False,
+        reason=reason,
+        engine=dialect_for(engine.url).checks.system,
+        engine_version=None,
+        revision=None,
+        head=HEAD,
+        writable=None,
+        latency_ms=since(began),
+        pool=pool,
+        search_pending=None,
+        search_trouble=None,
+    )
+
+
+def since(began: float) -> float:
+    """Give the milliseconds since an instant of the monotonic clock."""
+    return (time.perf_counter() - began) * 1000
+
+
+def pool_use(engine: Engine) -> PoolUse | None:
+    """Count the pool's connections, where it is one that counts."""
+    pool = engine.pool
+    return records.PoolUse(pool.size(), pool.checkedout()) if isinstance(pool, QueuePool) else None
+
+
+# Alerts about sizes: how much a database may hold before somebody should know.
+#
+# The limits come from options, or from the ``[alerts]`` table of ``agentstore.toml``.
+
+
+SIZES = "sizes"
+"""The name of this check."""
+
+_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([KMGT]?i?B?)", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_MOST = 2**63 - 1
+"""More than any database can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The sizes from which a database warns or fails. None sets no limit.
+
+    Attributes:
+        warn_bytes: The database's bytes, those of a log beside it included.
+        fail_bytes: The same.
+        warn_rows: The rows of its largest table.
+        fail_rows: The same.
+    """
+
+    warn_bytes: int | None = None
+    fail_bytes: int | None = None
+    warn_rows: int | None = None
+    fail_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no limit, and limits the wrong way round."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and (type(value) is not int or not 0 <= value <= _MOST):
+                raise InvalidInput(
+                    f"{field.name} must be a whole number from 0 to {_MOST}, or None, not "
+                    f"{shown(value)}."
+                )
+        for what in ("bytes", "rows"):
+            warn, fail = getattr(self, f"warn_{what}"), getattr(self, f"fail_{what}")
+            if warn is not None and fail is not None and warn > fail:
+                raise InvalidInput(
+                    f"warn_{what} must be at most fail_{what}, which is {fail}, not {warn}."
+                )
+
+
+def check_sizes(statistics: Statistics, thresholds: Thresholds) -> list[Finding]:
+    """Compare a database with limits; a limit that is reached gives one finding, the worse one."""
+    size = statistics.bytes + (statistics.log_bytes or 0)
+    largest = max(statistics.tables, key=lambda table: table.rows or 0)
+    rows = largest.rows or 0
+    about = "" if largest.rows_exact else "about "
+    found = [
+        _reached(size, thresholds.warn_bytes, thresholds.fail_bytes),
+        _reached(rows, thresholds.warn_rows, thresholds.fail_rows),
+    ]
+    said = [
+        (f"The database takes {size:,} bytes", "database"),
+        (f"The largest table has {about}{rows:,} rows", largest.name),
+    ]
+    mend = "agentstore prune, or delete_expired; or raise the limit in [alerts]"
+    return [
+        Finding(reached[0], SIZES, f"{what}; the limit is {reached[1]:,}.", where, mend)
+        for reached, (what, where) in zip(found, said, strict=True)
+        if reached is not None
+    ]
+
+
+def _reached(value: int, warn: int | None, fail: int | None) -> tuple[Severity, int] | None:
+    if fail is not None and value >= fail:
+        return Severity.ERROR, fail
+    if warn is not None and value >= warn:
+        return Severity.WARNING, warn
+    return None
+
+
+def parse_bytes(size: str | int) -> int:
+    """Read a size: a number of bytes, or one with KB, MB, GB, TB or KiB, MiB, GiB, TiB.
+
+    Raises:
+        InvalidInput: It is not a size, or more than 2**63 - 1 bytes.
+    """
+    if type(size) is int and 0 <= size <= _MOST:
+        return size
+    found = _SIZE.fullmatch(size.strip()) if isinstance(size, str) else None
+    if found is None:
+        raise InvalidInput(
+            f"A size must be a number of bytes, or such as 5GB or 500MiB, not {shown(size)}."
+        )
+    unit = found[2].lower().removesuffix("b")
+    base = 1024 if unit.endswith("i") else 1000
+    power = _POWERS.get(unit.removesuffix("i"))
+    if power is None or unit == "i":
+        raise InvalidInput(
+            f"A size must be a number of bytes, or such as 5GB or 500MiB, not {shown(size)}."
+        )
+    number = Decimal(found[1]) * base**power
+    if number > _MOST:
+        raise InvalidInput(f"A size must be at most {_MOST} bytes, not {shown(size)}.")
+    return int(number)
+
+
+def read_thresholds(file: Path) -> Thresholds:
+    """Read the ``[alerts]`` table of a file; no limits where there is none.
+
+    Raises:
+        InvalidInput: The file is no TOML, or the table holds something else than limits.
+        OSError: The file cannot be read.
+    """
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
+        raise InvalidInput(f"{file} must be a TOML file: {error}.") from None
+    table = document.get("alerts", {})
+    known = [field.name for field in fields(Thresholds)]
+    if not isinstance(table, Mapping) or not table.keys() <= set(known):
+        raise InvalidInput(f"[alerts] in {file} must be a table of {', '.join(known)} only.")
+    limits: dict[str, Any] = {
+        name: parse_bytes(value) if name.endswith("bytes") else value
+        for name, value in table.items()
+    }
+    return Thresholds(**limits)

@@ -1,0 +1,571 @@
+"""Saving a database in a file while it is in use, and restoring a database from such a file.
+
+Each backup is complete. It is read in one transaction, so it has one state of the database, and it
+is compared with that state before it gets its name. So a file with that name is never incomplete,
+whatever happens to the process or to the machine, and an existing file is never replaced. The same
+is true of a database that is restored into a file; one on a server cannot be opened until it was
+compared.
+
+These functions are synchronous and take as long as the disks; call them with
+``asyncio.to_thread`` from coroutines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, inspect
+
+from agentstore import migrations
+from agentstore.engines import database_files
+from agentstore.engines.base.dialect import Holdings, OnSteps, count_rows
+from agentstore.errors import (
+    BackupDiffers,
+    BackupIncomplete,
+    BackupNeedsUpgrade,
+    BackupOutdated,
+    BackupUnderWay,
+    CopyDiffers,
+    CopyInterrupted,
+    CopyOvertaken,
+    CopyUnfinished,
+    NotABackup,
+    RestoreInterrupted,
+    SchemaFromFuture,
+    SchemaMissing,
+    SchemaOutdated,
+    UnsoundRows,
+)
+from agentstore.moving import copying
+from agentstore.moving.copy_ends import End
+from agentstore.moving.copy_ends import read_both as read_whole
+from agentstore.moving.new_files import NewFile, translating
+from agentstore.schema import PLAIN, Names
+from agentstore.settings import default_url, utc_now
+
+__all__ = ["BackupReport", "RestoreReport", "SavedTable", "backup", "restore"]
+
+
+# Saving a database in a file.
+
+
+_UNSOUND = (
+    "A backup cannot hold such rows; none was made. Repair them, or save the database with "
+    "pg_dump, which keeps them as they are."
+)
+
+
+def backup(
+    url: str | URL | None,
+    target: str | Path,
+    *,
+    names: Names = PLAIN,
+    progress: OnProgress | None = None,
+) -> BackupReport:
+    """Save a database in a new SQLite file, while others use it; ``Store`` can open it.
+
+    The backup has the state of the moment at which it began; see the package.
+
+    Args:
+        url: The database; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
+        target: The path of the file, which only this user will be able to read. Its folder has to
+            be there.
+        names: Schema and prefix of the tables. A SQLite file is saved whole, whatever else is in
+            it; of a PostgreSQL database only these tables are saved.
+        progress: Called now and then.
+
+    Returns:
+        What was saved.
+
+    Raises:
+        TargetExists: There is something under this name already, or left over from a database
+            that was there. It is as it was.
+        BackupUnderWay: Another process is making this file.
+        BackupIncomplete: Row-level security hides rows from this role.
+        SchemaError: There is no agentstore schema, or that of a server is behind head; the error
+            says what to do.
+        UnsoundRows: The file cannot hold some rows of a server.
+        BackupDiffers: What was written is not what was to be saved. It is gone again.
+        DatabaseError: The database or the disk failed; there is no file.
+    """
+    report = progress or (lambda _: None)
+    timing = Timing()
+    path = Path(target)
+    with (
+        closing(End(default_url() if url is None else url, names, read_only=True)) as end,
+        NewFile(path, beside=database_files().beside(path)).in_the_making() as new,
+    ):
+        dangling = 0
+        if end.dialect.file_based:
+            database_files().path(end.url)  # which refuses one in memory
+            end.dialect.require_existing(end.url)
+            copied = copy_file(end, new.path, report, timing)
+            holdings, taken_at, version = copied.holdings, copied.taken_at, copied.version
+            dangling = copied.dangling
+        else:
+            taken_at = utc_now()
+            version = _version(end)
+            holdings = _copy_rows(end, new.path, report, timing)
+        size = new.publish()
+    return BackupReport(
+        database=str(end),
+        file=str(path),
+        engine=end.dialect.checks.system,
+        version=version,
+        revision=holdings.revision,
+        taken_at=taken_at,
+        bytes=size,
+        tables=tables_of(holdings),
+        dangling=dangling,
+        unsound=holdings.unsound,
+        seconds=timing.seconds,
+    )
+
+
+def _version(end: End) -> str:
+    """Give a server's version; refuse one behind head, and a role that does not see all rows."""
+    with end.reading() as connection:
+        try:
+            migrations.check(connection, end.names)
+        except SchemaOutdated as error:
+            raise BackupNeedsUpgrade(error.current, error.head) from None
+        hidden = end.dialect.checks.hidden(connection, end.tables)
+        if hidden is not None:
+            raise BackupIncomplete(hidden.reason)
+        return end.dialect.checks.status(connection, end.tables).version
+
+
+def _copy_rows(end: End, file: Path, progress: OnProgress, timing: Timing) -> Holdings:
+    """Copy all rows of a server into a database file."""
+    made = database_files()
+    with timing.of("copying"):
+        try:
+            copied = copying.copy(
+                end.url,
+                made.url(file),
+                source_names=end.names,
+                target_names=Names(None, end.names.prefix),
+                progress=progress,
+            )
+        except CopyInterrupted as error:
+            # Nothing is left that could be resumed.
+            raise error.__cause__ or error from None
+        except CopyDiffers as error:
+            raise BackupDiffers(error.tables, "The backup") from error
+        except UnsoundRows as error:
+            raise UnsoundRows(error.rows, error.total, _UNSOUND) from None
+    with timing.of("verifying"):
+        made.finish(file)
+        made.check(file)
+    return Holdings(
+        migrations.HEAD,
+        {table.name: table.target_rows for table in copied.tables},
+        {table.name: table.target_digest for table in copied.tables},
+    )
+
+
+# Making a database of a backup.
+
+
+_SQLITE = b"SQLite format 3\x00"
+_UNSOUND_BACKUP = (
+    "The server would refuse such rows; nothing was restored. The backup is a database file: use "
+    "agentstore copy, which leaves these rows out with --quarantine FILE."
+)
+
+
+def restore(
+    source: str | Path,
+    url: str | URL | None,
+    *,
+    names: Names = PLAIN,
+    upgrade: bool = False,
+    expected: Iterable[SavedTable] | None = None,
+    progress: OnProgress | None = None,
+) -> RestoreReport:
+    """Make a database of a backup.
+
+    It goes into a new SQLite file, page by page, or into a PostgreSQL database, row by row.
+
+    Args:
+        source: The path of the backup; only read.
+        url: Where to; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``. A SQLite
+            file must not be there; a PostgreSQL database has to be there, and agentstore's
+            tables in it have to be empty, or missing.
+        names: Schema and prefix of the tables; a file's have the same prefix.
+        upgrade: Bring what is restored to head, where the backup is behind. The backup itself
+            stays as it is.
+        expected: What ``backup`` reported of all tables; a backup that holds anything else is
+            refused.
+        progress: Called now and then.
+
+    Returns:
+        What was restored. The database holds what the backup does, or this raises.
+
+    Raises:
+        NotABackup: The file is something else, or has no tables of these names.
+        BackupOutdated: It is behind head, and ``upgrade`` is not given.
+        SchemaFromFuture: A newer version of agentstore made it.
+        TargetExists: There is such a file already.
+        TargetNotEmpty: The database holds rows.
+        UnsoundRows: The server would not take some rows of a file.
+        BackupUnderWay: Another process restores into it.
+        BackupDiffers: The backup is not the expected one; or what was restored is not what the
+            backup holds, and the database cannot be opened.
+        RestoreInterrupted: Something failed in the middle. On a server, what was brought stays
+            closed until the same call ends well.
+        DatabaseError: The database or the disk failed, before anything was made.
+    """
+    file = Path(source)
+    report = progress or (lambda _: None)
+    with translating(file), file.open("rb") as opened:
+        beginning = opened.read(len(_SQLITE))
+    if beginning != _SQLITE:
+        raise NotABackup(str(file), "it is no SQLite file" if beginning else "it is empty")
+    wanted = None if expected is None else tuple(expected)
+    with closing(End(default_url() if url is None else url, names, read_only=False)) as target:
+        work = _Restore(file, target, upgrade, wanted, report)
+        return work.file() if target.dialect.file_based else work.rows()
+
+
+class _Restore:
+    """One run."""
+
+    def __init__(
+        self,
+        file: Path,
+        target: End,
+        upgrade: bool,
+        expected: tuple[SavedTable, ...] | None,
+        progress: OnProgress,
+    ) -> None:
+        self._file = file
+        self._target = target
+        self._upgrade = upgrade
+        self._expected = expected
+        self._progress = progress
+        self._timing = Timing()
+
+    def file(self) -> RestoreReport:
+        """Make a file of a file."""
+        made = database_files()
+        path = made.path(self._target.url)
+        with NewFile(path, beside=made.beside(path)).in_the_making() as new, self._source() as end:
+            self._require_usable(_revision(end, self._file))
+            copied = copy_file(end, new.path, self._progress, self._timing)
+            self._require_expected(copied.holdings)
+            revision = copied.holdings.revision
+            if revision != migrations.HEAD:
+                with self._timing.of("upgrading"):
+                    revision = migrations.upgrade(made.url(new.path), names=end.names)
+                    made.finish(new.path)
+            new.publish()
+        return self._report(copied.holdings, revision, indexed=True)
+
+    def rows(self) -> RestoreReport:
+        """Bring the rows of a file to a server."""
+        with self._source() as end:
+            revision = _revision(end, self._file)
+            self._require_usable(revision)
+            if self._expected is not None:
+                with end.reading() as connection:
+                    self._require_expected(look_into(end, connection, self._progress))
+            with self._timing.of("checking"):
+                database_files().check(self._file)
+            resume = self._target.revision() == migrations.UNFINISHED
+            with self._timing.of("copying"):
+                try:
+                    copied = copying.copy(
+                        end.url,
+                        self._target.url,
+                        source_names=end.names,
+                        target_names=self._target.names,
+                        resume=resume,
+                        upgrade=self._upgrade,
+                        progress=self._progress,
+                    )
+                except CopyOvertaken as error:
+                    raise BackupUnderWay(str(self._target)) from error
+                except CopyDiffers as error:
+                    raise BackupDiffers(error.tables, "The database") from error
+                except CopyInterrupted as error:
+                    raise RestoreInterrupted(str(error.__cause__ or error)) from error
+                except UnsoundRows as error:
+                    raise UnsoundRows(error.rows, error.total, _UNSOUND_BACKUP) from None
+        holdings = Holdings(
+            revision,
+            {table.name: table.target_rows for table in copied.tables},
+            {table.name: table.target_digest for table in copied.tables},
+        )
+        return self._report(holdings, migrations.HEAD, indexed=False)
+
+    def _source(self) -> closing[End]:
+        names = Names(None, self._target.names.prefix)
+        return closing(End(database_files().url(self._file), names, read_only=True))
+
+    def _require_usable(self, revision: str) -> None:
+        """Refuse a backup of a revision that cannot be restored, or was not asked for."""
+        if revision not in migrations.REVISIONS:
+            raise SchemaFromFuture(revision, migrations.HEAD)
+        if revision != migrations.HEAD and not self._upgrade:
+            raise BackupOutdated(revision, migrations.HEAD)
+
+    def _require_expected(self, holdings: Holdings) -> None:
+        """Refuse a backup that is not the expected one."""
+        if self._expected is None:
+            return
+        found = {table.name: table for table in tables_of(holdings)}
+        wanted = {table.name: table for table in self._expected}
+        names = dict.fromkeys([*found, *wanted])
+        different = tuple(name for name in names if found.get(name) != wanted.get(name))
+        if different:
+            raise BackupDiffers(different, "The backup")
+
+    def _report(self, holdings: Holdings, revision: str, *, indexed: bool) -> RestoreReport:
+        return RestoreReport(
+            file=str(self._file),
+            database=str(self._target),
+            backup_revision=holdings.revision,
+            revision=revision,
+            tables=tables_of(holdings),
+            indexed=indexed,
+            seconds=self._timing.seconds,
+        )
+
+
+def _revision(end: End, file: Path) -> str:
+    try:
+        revision = end.revision()
+    except SchemaMissing:
+        revision = None
+    if revision is None:
+        raise NotABackup(str(file), "it has no agentstore tables with this prefix")
+    if revision == migrations.UNFINISHED:
+        raise CopyUnfinished(revision, migrations.HEAD)
+    return revision
+
+
+# What a database holds, whatever its revision, and whether two hold the same.
+
+
+OnProgress = copying.OnProgress
+
+
+def look_into(end: End, connection: Connection, progress: OnProgress) -> Holdings:
+    """Read a database, in the connection's transaction.
+
+    Args:
+        end: The database.
+        connection: Where to look.
+        progress: Gets the tables.
+
+    Raises:
+        SchemaMissing: There is nothing of agentstore's under these names.
+        SchemaFromFuture: A newer version made it.
+        CopyUnfinished: It does not hold everything yet.
+    """
+    found = migrations.current(connection, end.names)
+    if found is None:
+        migrations.check(connection, end.names)  # its error says what to do
+        raise SchemaMissing(migrations.HEAD, "agentstore upgrade")
+    if found == migrations.UNFINISHED:
+        raise CopyUnfinished(found, migrations.HEAD)
+    if found not in migrations.REVISIONS:
+        raise SchemaFromFuture(found, migrations.HEAD)
+    if found == migrations.HEAD:
+        contents = read_whole(end, connection, progress)
+        rows = {
+            name: digest.rows + len(contents.left_out.get(name, ()))
+            for name, digest in contents.digests.items()
+        }
+        digests = {name: str(digest) for name, digest in contents.digests.items()}
+        return Holdings(found, rows, digests, len(contents.flaws))
+    there = set(inspect(connection).get_table_names(schema=end.names.schema))
+    counted = count_rows(connection, (shape.table for shape in end.shapes), there)
+    return Holdings(
+        found,
+        {s.name: counted[s.table.name] for s in end.shapes if s.table.name in counted},
+    )
+
+
+def require_equal(wanted: Holdings, found: Holdings, what: str) -> None:
+    """Refuse a copy that does not hold the same; raises BackupDiffers."""
+    if different := wanted.differing(found):
+        raise BackupDiffers(different, what)
+
+
+def tables_of(holdings: Holdings) -> tuple[SavedTable, ...]:
+    """Write what was found."""
+    return tuple(
+        SavedTable(name, rows, holdings.digests.get(name)) for name, rows in holdings.rows.items()
+    )
+
+
+def steps(progress: OnProgress, step: str, subject: str) -> OnSteps:
+    """Pass pages or bytes on."""
+    return lambda done, total: progress(copying.Progress(step, subject, done, total))
+
+
+class Timing:
+    """How long each step takes."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, step: str) -> Iterator[None]:
+        """Add to a step."""
+        started = time.monotonic()
+        yield
+        self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - started
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """All steps."""
+        return dict(self._seconds)
+
+
+# What a backup, and a restore, say of themselves.
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTable:
+    """A table in a backup.
+
+    Attributes:
+        name: Its plain name.
+        rows: How many rows it has.
+        digest: What they are; ``agentstore.engines.base.moving`` has the formula. None where the
+            backup is of an older revision.
+    """
+
+    name: str
+    rows: int
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What was saved.
+
+    Attributes:
+        database: The URL, without its password.
+        file: The path of the backup.
+        engine: The database's engine.
+        version: The version of the server, or of the library.
+        revision: The schema's.
+        taken_at: When, by this machine's clock, the state was current that the backup has.
+        bytes: The size of the file.
+        tables: All tables of these names, those that others refer to first.
+        dangling: How many rows of a database file refer to nothing; agentstore leaves none.
+        unsound: How many rows, these included, no other database would take; they are saved, but
+            have no part in the digests.
+        seconds: How long each step took.
+    """
+
+    database: str
+    file: str
+    engine: str
+    version: str
+    revision: str
+    taken_at: datetime
+    bytes: int
+    tables: tuple[SavedTable, ...]
+    dangling: int
+    unsound: int
+    seconds: Mapping[str, float]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are in all."""
+        return sum(table.rows for table in self.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What was restored.
+
+    Attributes:
+        file: The path of the backup.
+        database: The URL of the new database, without its password.
+        backup_revision: The revision that the backup is at.
+        revision: The revision that the database is at now.
+        tables: What the backup holds, and the database, before it was upgraded, does too.
+        indexed: Whether the search index came with the backup; if not, the first searches make it.
+        seconds: How long each step took.
+    """
+
+    file: str
+    database: str
+    backup_revision: str
+    revision: str
+    tables: tuple[SavedTable, ...]
+    indexed: bool
+    seconds: Mapping[str, float]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are in all."""
+        return sum(table.rows for table in self.tables)
+
+
+# Copying a database file into a new one, page by page, and checking the copy.
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied.
+
+    Attributes:
+        holdings: What both files hold.
+        taken_at: When that state was current.
+        version: The version of the library.
+        dangling: How many rows refer to nothing.
+    """
+
+    holdings: Holdings
+    taken_at: datetime
+    version: str
+    dangling: int
+
+
+def copy_file(source: End, file: Path, progress: OnProgress, timing: Timing) -> Copied:
+    """Copy a database file, which others may write to meanwhile, into an empty one.
+
+    Pages are copied as they are, so tables under other names come too. Writers are not held up;
+    what they write stays in the WAL until the source has been read.
+
+    Raises:
+        DatabaseCorrupt: The copy is damaged.
+        BackupDiffers: The copy does not hold the same.
+        SchemaError: It has no agentstore schema, or one that this version does not know.
+    """
+    made = database_files()
+    with source.reading() as connection:
+        taken_at = utc_now()
+        counts = made.counts(connection)  # the first look: from here on there is one state
+        with timing.of("copying"):
+            made.copy(connection, file, steps(progress, "copying", "pages"))
+        with timing.of("reading"):
+            holdings = look_into(source, connection, progress)
+        version = source.dialect.checks.status(connection, source.tables).version
+    with timing.of("verifying"):
+        made.finish(file)
+        dangling = made.check(file)
+        copy = End(made.url(file), source.names, read_only=True)
+        try:
+            with copy.reading() as connection:
+                found = made.counts(connection)
+                different = tuple(name for name in counts if found.get(name) != counts[name])
+                if different:
+                    raise BackupDiffers(different, "The copy")
+                require_equal(holdings, look_into(copy, connection, lambda _: None), "The copy")
+        finally:
+            copy.close()
+    return Copied(holdings, taken_at, version, dangling)

@@ -1,0 +1,1096 @@
+"""Conversations in and out, as JSONL in chat format: one conversation a line.
+
+A line is an object with ``messages``, a list of chat messages (role, content, tool_calls,
+tool_call_id, name), and usually ``id``, ``title``, ``user``, ``model`` and ``metadata``. What
+goes in comes out equal, message by message and key by key, the keys in their order: keys that
+agentstore has no column for, and unusual orders, are kept beside the columns. A line that could not
+be exported unchanged is refused: one with a key twice in an object, or digits that a float would
+lose. So is one with a message that has no role and is no item of the Responses API that is known,
+though a store may hold such items from an adapter, and export them.
+
+An exported line becomes the same session when it is imported again: by its ``id``, or, if it has
+none, by the digest of what it says. What is kept beside the columns never replaces what is in them.
+
+Of a session with branches, the active branch is exported, and is imported as a session with that
+conversation only.
+
+An export leaves out what the format has no place for: other branches, token counts, costs, times,
+marks, tool logs, tasks. It is for conversations; a whole database is moved by copying it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+from hashlib import blake2b
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NoReturn
+
+from agentstore.engines.base.moving import Flaw
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    ConnectionLost,
+    DatabaseBusy,
+    DatabaseUnreachable,
+    ExportIncomplete,
+    InvalidInput,
+    NotFound,
+    OutsideScope,
+    SchemaError,
+    TransactionMisuse,
+    TranscriptError,
+    UnscopedOnly,
+    shown,
+)
+from agentstore.moving.copy_ends import Quarantine, SetAside
+from agentstore.records import MessageRecord, SessionRecord
+from agentstore.records.upkeep import counted
+from agentstore.repositories.messages.append import draft
+from agentstore.repositories.sessions import WholeSession
+from agentstore.store import Store
+from agentstore.transactions import Repositories, Transaction
+from agentstore.values import validation
+from agentstore.values.chat import FromChat, from_chat, is_known_item
+
+__all__ = [
+    "FORMATS",
+    "KEYS",
+    "Format",
+    "Imported",
+    "Progress",
+    "conversation_id",
+    "export_lines",
+    "import_conversation",
+    "import_file",
+    "import_lines",
+    "to_conversation",
+]
+
+
+# Conversations of a file into a store.
+
+
+Progress = Callable[[int], None]
+"""Called with the bytes that were read since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did.
+
+    Attributes:
+        conversations: How many were stored.
+        messages: How many messages they hold.
+        skipped: Conversations that were there already, or twice in the file; those that are there
+            were left as they are.
+        unnamed: How many of those that were stored had no id, and got one that says what they hold.
+        skipped_unnamed: How many of those that were skipped had no id: the same is there.
+        set_aside: How many lines were broken and set aside.
+        problems: The first twenty of these, each as its number and what is wrong.
+        quarantine: The file that lists them; None if there are none.
+    """
+
+    conversations: int
+    messages: int
+    skipped: int
+    unnamed: int = 0
+    skipped_unnamed: int = 0
+    set_aside: int = 0
+    problems: tuple[tuple[int, str], ...] = ()
+    quarantine: str | None = None
+
+    def __add__(self, other: Imported) -> Imported:
+        """Add up what was stored and skipped."""
+        return Imported(
+            self.conversations + other.conversations,
+            self.messages + other.messages,
+            self.skipped + other.skipped,
+            self.unnamed + other.unnamed,
+            self.skipped_unnamed + other.skipped_unnamed,
+        )
+
+
+class _LineRefused(Exception):
+    """The store does not take a line."""
+
+    def __init__(self, line: Line, problem: str) -> None:
+        self.line = line
+        self.problem = problem
+
+
+class _NotSound(Exception):
+    """Ends a transaction in which nothing is to stay."""
+
+
+def import_file(
+    store: Store,
+    path: str | Path,
+    *,
+    atomic: bool = False,
+    format: Format = "chat",
+    progress: Progress | None = None,
+    quarantine: Path | None = None,
+) -> Imported:
+    """Import a file of conversations, in batches, reading it once and never whole.
+
+    Users that are named and not there are created. A conversation whose id is there already is
+    skipped, so an import that was cut off is repeated to go on. One without an id gets one that
+    says what it holds (see ``conversation_id``), so it is skipped the second time too, in the same
+    file or in another. In a scope one without a user is the scope's user's.
+
+    Each batch goes into the search index once it is stored, unless the store is a scope.
+
+    A line that is broken, or cannot be stored, ends the storing. The lines after it are still
+    checked, so that the error names them all. With ``quarantine`` such lines are listed in a file
+    instead, and all others are stored.
+
+    Args:
+        store: Where to.
+        path: A file of JSON lines in UTF-8.
+        atomic: Import all or nothing, in one transaction, during which, on SQLite, nobody else
+            can write. Otherwise what came before a broken line stays.
+        format: ``chat``, or ``sharegpt`` for lines with ``conversations`` of ``from`` and
+            ``value``, which become chat messages, and are exported as such.
+        progress: Called with the bytes that were read since the last call.
+        quarantine: A file to be made for broken lines, if there are any: a JSON object a line,
+            with the ``reason`` and, in ``row``, the number of the line and its ``text``. If there
+            is such a file, another is made beside it, with a number in its name.
+
+    Raises:
+        InvalidInput: Both ``atomic`` and ``quarantine`` were passed, or that file cannot be made.
+        TranscriptError: Lines are not conversations; one has another's id; one's id is that of
+            another user's session. It names the lines.
+        OSError: The file cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        return import_lines(
+            store,
+            file,
+            str(path),
+            atomic=atomic,
+            format=format,
+            progress=progress,
+            quarantine=quarantine,
+        )
+
+
+def import_lines(
+    store: Store,
+    lines: BinaryIO | Iterable[bytes],
+    source: str = "the input",
+    *,
+    atomic: bool = False,
+    format: Format = "chat",
+    progress: Progress | None = None,
+    quarantine: Path | None = None,
+) -> Imported:
+    """Import conversations from lines of bytes; see ``import_file``."""
+    if atomic and quarantine is not None:
+        raise InvalidInput(
+            "Pass atomic (--atomic) or quarantine (--quarantine), not both: with the one, a broken "
+            "line leaves nothing imported; with the other, everything else is."
+        )
+    kept = None if quarantine is None else Quarantine(quarantine, resumed=True)
+    aside = None if kept is None else SetAside(kept)
+    if isinstance(lines, BufferedReader):
+        # One JSON array may be one line of gigabytes: its first bytes are enough to refuse it.
+        is_array = lines.peek(1).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        lines = [b"["] if is_array else lines
+    reading = Reading(lines, source, format, store.sessions._scope(), aside)
+    tell = progress or (lambda _: None)
+    store_all = _store_at_once if atomic else _store_in_batches
+    total = store_all(store, reading, tell)
+    if not reading.is_sound():
+        for size in reading.check_rest():
+            tell(size)
+        raise reading.error(total.conversations)
+    if kept is None or not aside:
+        return total
+    kept.keep(aside)
+    problems, file = tuple(reading.problems), str(kept.newest)
+    return replace(total, set_aside=len(aside), problems=problems, quarantine=file)
+
+
+def import_conversation(repositories: Repositories, conversation: dict[str, Any]) -> int | None:
+    """Store one conversation.
+
+    Returns:
+        How many messages it has; None if its id is there already, and nothing was stored.
+
+    Raises:
+        InvalidInput: Something in it cannot be stored, or its id is that of another user's
+            session.
+    """
+    conversation = with_user(conversation, repositories.sessions._scope())
+    return _store(repositories, conversation_id(conversation), conversation)
+
+
+def _store_in_batches(store: Store, reading: Reading, tell: Progress) -> Imported:
+    total = Imported(0, 0, 0)
+    for batch in reading.batches():
+        stored = _store_in_transactions(store, reading, batch)
+        _index(store, stored.messages)
+        total += stored
+        tell(_size(batch))
+    return total
+
+
+def _store_at_once(store: Store, reading: Reading, tell: Progress) -> Imported:
+    total = Imported(0, 0, 0)
+    batch: Sequence[Line] = ()
+    try:
+        with store.transaction() as transaction:
+            for batch in reading.batches():
+                total += _store_batch(transaction, batch)
+                tell(_size(batch))
+            if not reading.is_sound():
+                raise _NotSound
+    except _LineRefused as refused:
+        _refuse(reading, refused, batch)
+    except _NotSound:
+        pass
+    if not reading.is_sound():
+        return Imported(0, 0, 0)
+    _index(store, total.messages)
+    return total
+
+
+def _index(store: Store, messages: int) -> None:
+    """Take as many messages into the search index as were stored, and leave the rest to searches.
+
+    In a scope there is no index to be seen to; what keeps it from being written keeps no message.
+    """
+    if messages and store.sessions._scope() is None:
+        with suppress(AgentStoreError):
+            store.search.refresh(messages)
+
+
+def _store_in_transactions(store: Store, reading: Reading, batch: Sequence[Line]) -> Imported:
+    """Store a batch in one transaction; if a line is refused, those before it in another.
+
+    Where broken lines are set aside, those behind it follow in the same way.
+    """
+    total = Imported(0, 0, 0)
+    while batch:
+        try:
+            return total + store.run(partial(_store_batch, batch=batch))
+        except _LineRefused as refused:
+            place = batch.index(refused.line)
+            _refuse(reading, refused, batch)
+            total += _store_in_transactions(store, reading, batch[:place])
+            batch = batch[place + 1 :] if reading.aside is not None else ()
+    return total
+
+
+def _refuse(reading: Reading, refused: _LineRefused, batch: Sequence[Line]) -> None:
+    """Note a line that the store does not take; if it ends the import, check those behind it."""
+    reading.refuse(refused.line.number, refused.problem, refused.line.raw)
+    for line in batch if reading.aside is None else ():
+        if line.number > refused.line.number:
+            reading.check(line)
+
+
+def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
+    done = Imported(0, 0, 0)
+    for line in batch:
+        try:
+            count = _store(transaction, line.session_id, line.conversation)
+        except (InvalidInput, AlreadyExists, OutsideScope, UnscopedOnly) as error:
+            raise _LineRefused(line, str(error)) from error
+        unnamed = int(line.conversation.get("id") is None)
+        stored = Imported(1, count or 0, 0, unnamed)
+        done += Imported(0, 0, 1, 0, unnamed) if count is None else stored
+    return done
+
+
+def _store(repositories: Repositories, session_id: str, conversation: dict[str, Any]) -> int | None:
+    user = as_key(conversation.get("user"))
+    there = repositories.sessions.find(session_id)
+    if there is not None:
+        if there.user_id != user:
+            raise InvalidInput("Its id is taken by another user's session. Give it another id.")
+        return None
+    messages = new_messages(conversation)
+    if user is not None and repositories.users.find(user) is None:
+        repositories.users.create(user, id=user)
+    repositories.sessions.create(
+        user,
+        id=session_id,
+        title=conversation.get("title"),
+        model=conversation.get("model"),
+        metadata=conversation.get("metadata"),
+    )
+    layout = layout_of(conversation)
+    if layout is not None:
+        repositories.sessions._keep_layout(session_id, layout)
+    if messages:
+        repositories.messages.save_many(session_id, messages)
+    return len(messages)
+
+
+def _size(batch: Sequence[Line]) -> int:
+    return sum(line.size for line in batch)
+
+
+# Lines of a file as conversations, or as what is wrong with them.
+#
+# A line is JSON that comes out of the store as it went in: what Python's reader would drop without
+# a word, the first of two equal keys and digits beyond a float, is refused. Nothing that a line
+# says
+# is in the words about it, but for a key that is a single short word.
+
+
+Format = Literal["chat", "sharegpt"]
+"""How the conversations of a file are written."""
+
+FORMATS: tuple[Format, ...] = ("chat", "sharegpt")
+"""Every format."""
+
+_MOST_NAMED = 20
+"""Broken lines that an error names; the rest is counted."""
+
+_BATCH_MESSAGES = 2000
+"""Messages in one transaction: the sync of its commit no longer counts beyond that."""
+
+_BATCH_BYTES = 8 * 2**20
+"""Bytes of lines in memory, but for a line that has more."""
+
+_MOST_DIGITS = 767
+"""Digits of the longest float, written out whole."""
+
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "function_call": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function_response": "tool",
+    "observation": "tool",
+}
+_ARRAY = (
+    "the file is one JSON array, and lines are expected, one conversation each. Write its elements "
+    "on lines of their own, for example with: jq -c '.[]'"
+)
+_OBJECT = (
+    "the file is one JSON object over several lines, and one conversation a line is expected. "
+    "Write it so, for example with: jq -c ."
+)
+_SHAREGPT = (
+    "'messages' is missing, and 'conversations' is how ShareGPT calls them. Import the file with "
+    "--format sharegpt, or format='sharegpt'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that is a conversation.
+
+    Attributes:
+        session_id: The id of the session that it is stored as.
+        raw: Its bytes, where broken lines are set aside.
+    """
+
+    number: int
+    size: int
+    session_id: str
+    conversation: dict[str, Any]
+    raw: bytes
+
+
+class _Broken(Exception):
+    """Says what is wrong with a line."""
+
+
+class _NotLines(_Broken):
+    """The whole file is something else than was expected; its other lines need no words."""
+
+
+class Reading:
+    """Reads lines, once and one by one, and keeps what is wrong with them.
+
+    Attributes:
+        aside: Where broken lines are set aside; None if the first of them ends the import.
+        problems: The first broken lines, each as its number and what is wrong.
+    """
+
+    def __init__(
+        self,
+        lines: Iterable[bytes],
+        source: str,
+        form: Format,
+        user_id: str | None = None,
+        aside: SetAside | None = None,
+    ) -> None:
+        """Take the lines of a source; those that name no user are this one's."""
+        if form not in FORMATS:
+            raise InvalidInput(f"format must be one of {', '.join(FORMATS)}.")
+        self._lines: Iterator[tuple[int, bytes]] = enumerate(lines, start=1)
+        self._source = source
+        self._form = form
+        self._user_id = user_id
+        self._seen = LinesSeen()
+        self._first = True
+        self.aside = aside
+        self.problems: list[tuple[int, str]] = []
+        self._broken = 0
+        self._ended = False
+
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong so far that ends the import."""
+        return not (self._broken if self.aside is None else self._ended)
+
+    def batches(self) -> Iterator[list[Line]]:
+        """Give conversations in batches, up to the first line that is broken."""
+        batch: list[Line] = []
+        messages = size = 0
+        for number, raw in self._lines:
+            line = self._read(number, raw)
+            if not self.is_sound():
+                break
+            if line is None:
+                continue
+            batch.append(line)
+            messages += len(line.conversation["messages"]) + 1
+            size += line.size
+            if messages >= _BATCH_MESSAGES or size >= _BATCH_BYTES:
+                yield batch
+                if not self.is_sound():
+                    return
+                batch, messages, size = [], 0, 0
+        if batch:
+            yield batch
+
+    def refuse(self, number: int, problem: str, raw: bytes) -> None:
+        """Note what is wrong with a line, and set it aside where broken lines are."""
+        self._broken += 1
+        self.problems = sorted([*self.problems, (number, problem)])[:_MOST_NAMED]
+        if self.aside is not None:
+            line = raw.rstrip(b"\r\n")
+            try:
+                text: Any = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                text = {"hex": line.hex()}
+            row = {"line": number, "text": text}
+            self.aside.add([Flaw("lines", f"line {number}", problem, 0, row)])
+
+    def check(self, line: Line) -> None:
+        """Note what is wrong with a conversation, as far as it says that by itself."""
+        try:
+            _check(line.conversation)
+        except InvalidInput as error:
+            self.refuse(line.number, str(error), line.raw)
+
+    def check_rest(self) -> Iterator[int]:
+        """Note what is wrong with the lines that were not read yet, and give their sizes."""
+        for number, raw in self._lines:
+            line = self._read(number, raw)
+            if line is not None:
+                self.check(line)
+            yield len(raw)
+
+    def error(self, imported: int) -> TranscriptError:
+        """Give the error that names the broken lines."""
+        return TranscriptError(self._source, tuple(self.problems), self._broken, imported)
+
+    def _read(self, number: int, raw: bytes) -> Line | None:
+        """Read a line; None if it is empty, or broken, which is noted."""
+        try:
+            conversation = self._parse(number, raw)
+            if conversation is None:
+                return None
+            session_id = conversation_id(conversation)
+            whole = raw.strip() if conversation.get("id") is not None else b""
+            before = self._seen.note(session_id, whole, number)
+        except _Broken as broken:
+            if isinstance(broken, _NotLines):
+                self._ended = True
+                self._lines = enumerate(())
+            self.refuse(number, str(broken), raw)
+            return None
+        if before is not None and not before.same:
+            self.refuse(number, f"it has the id of line {before.number} but differs from it", raw)
+            return None
+        return Line(number, len(raw), session_id, conversation, b"" if self.aside is None else raw)
+
+    def _parse(self, number: int, raw: bytes) -> dict[str, Any] | None:
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise _Broken(f"not UTF-8 (byte {error.start})") from None
+        if not text.strip():
+            return None
+        first, self._first = self._first, False
+        if first and text.lstrip()[0] == "[":
+            raise _NotLines(_ARRAY)
+        if first and text.strip() == "{":
+            raise _NotLines(_OBJECT)
+        loaded = _load(text)
+        if not isinstance(loaded, dict):
+            raise _Broken("not a JSON object")
+        conversation: dict[str, Any] = loaded
+        if self._form == "sharegpt":
+            conversation = _from_sharegpt(conversation)
+        elif "messages" not in conversation and "conversations" in conversation:
+            raise (_NotLines if first else _Broken)(_SHAREGPT)
+        _require_conversation(conversation)
+        return with_user(conversation, self._user_id)
+
+
+# --- JSON --------------------------------------------------------------------------------------
+
+
+class _Inexact(Exception):
+    def __init__(self, literal: str) -> None:
+        self.literal = literal
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Broken(
+            f"an object has a key twice ({shown(twice)}); one of the values would be lost"
+        )
+    return found
+
+
+def _number(literal: str) -> float:
+    value = float(literal)
+    if repr(value) != literal and not _is_print_of(literal, value):
+        raise _Inexact(literal)
+    return value
+
+
+def _is_print_of(literal: str, value: float) -> bool:
+    """Say whether a literal is a float, printed in its shortest form or in more digits.
+
+    Many programs print 17 digits, which is 0.10000000000000001 for 0.1.
+    """
+    try:
+        said = Decimal(literal)
+        digits = max(1, len("".join(map(str, said.as_tuple().digits)).rstrip("0")))
+        return said == Decimal(repr(value)) or (
+            digits <= _MOST_DIGITS and said == Decimal(f"{value:.{digits - 1}e}")
+        )
+    except ArithmeticError:
+        return False
+
+
+def _constant(name: str) -> NoReturn:
+    raise _Broken(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_number, parse_constant=_constant
+)
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][-+.eE0-9]*')
+
+
+def _load(text: str) -> Any:
+    try:
+        return _decoder.decode(text)
+    except json.JSONDecodeError as error:
+        raise _Broken(f"not JSON: {error.msg} (character {error.pos + 1})") from None
+    except _Inexact as found:
+        places = (token.start() for token in _TOKENS.finditer(text) if token[0] == found.literal)
+        raise _Broken(
+            f"a float cannot hold the number at character {next(places, 0) + 1}: round it, or "
+            "write it as a string"
+        ) from None
+    except RecursionError:
+        raise _Broken("not JSON: nested too deeply") from None
+    except ValueError:  # of a whole number with more digits than Python converts
+        raise _Broken("a number has more than 4,300 digits: write it as a string") from None
+
+
+# --- What a conversation is --------------------------------------------------------------------
+
+
+def _require_conversation(conversation: dict[str, Any]) -> None:
+    messages = conversation.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise _Broken("'messages' must be a list of objects")
+    for key in ("id", "user"):
+        if not isinstance(as_key(conversation.get(key)), str | None):
+            raise _Broken(f"{key!r} must be a string, a whole number or null")
+    for key in ("title", "model"):
+        if not isinstance(conversation.get(key), str | None):
+            raise _Broken(f"{key!r} must be a string or null")
+    if not isinstance(conversation.get("metadata"), dict | None):
+        raise _Broken("'metadata' must be an object or null")
+
+
+def _check(conversation: dict[str, Any]) -> None:
+    """Require what storing it would, without a database.
+
+    Raises:
+        InvalidInput: Something in it cannot be stored.
+    """
+    validation.optional_key("id", as_key(conversation.get("id")))
+    validation.optional_key("user", as_key(conversation.get("user")))
+    validation.json_object("metadata", conversation.get("metadata"))
+    validation.document("line", layout_of(conversation))
+    for number, message in enumerate(new_messages(conversation)):
+        draft(message, f"messages[{number}].")
+
+
+def new_messages(conversation: dict[str, Any]) -> list[FromChat]:
+    """Give the messages of a conversation as the arguments that save them.
+
+    Raises:
+        InvalidInput: One has no role, and is no item of the Responses API.
+    """
+    messages = []
+    for number, said in enumerate(conversation["messages"]):
+        if "role" not in said and not is_known_item(said):
+            raise InvalidInput(
+                f"messages[{number}] must have a role, or be an item of the Responses API: of a "
+                "known type, a call with name and call_id, a result with its call's id. Convert "
+                "what another program wrote to chat format first."
+            )
+        message = from_chat(said)
+        if isinstance(said, _Spoken):
+            message["metadata"] = {"from": said.speaker}
+        messages.append(message)
+    return messages
+
+
+# --- ShareGPT ----------------------------------------------------------------------------------
+
+
+class _Spoken(dict[str, Any]):
+    """A turn of ShareGPT's form as a chat message.
+
+    Attributes:
+        speaker: Its ``from``, which is kept in the message's metadata.
+    """
+
+    __slots__ = ("speaker",)
+
+    def __init__(self, speaker: str, message: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.speaker = speaker
+
+
+def _from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:
+    """Give a conversation of ShareGPT's form in chat format; other keys stay as they are."""
+    turns = conversation.get("conversations")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise _Broken("'conversations' must be a list of objects")
+    if "messages" in conversation:
+        raise _Broken("it must not have both 'conversations' and 'messages'")
+    messages = _from_turns(turns)
+    return {
+        "messages" if key == "conversations" else key: messages if key == "conversations" else value
+        for key, value in conversation.items()
+    }
+
+
+def _from_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give turns as messages: each result of a tool with the id of the call that it answers."""
+    messages: list[dict[str, Any]] = []
+    waiting: deque[str] = deque()
+    made = 0
+    unplaced = _unplaced_results(turns)
+    for n, turn in enumerate(turns):
+        place, speaker, value = f"conversations[{n}]", turn["from"], turn["value"]
+        rest = {key: each for key, each in turn.items() if key not in ("from", "value")}
+        said = [{"role": _SHAREGPT_ROLES[speaker], "content": value, **rest}]
+        if speaker == "function_call":
+            if "tool_calls" in rest:
+                raise _Broken(f"{place} must not have both a call and 'tool_calls'")
+            calls = _calls(value, place, made)
+            made += len(calls)
+            waiting = deque(call["id"] for call in calls)
+            said = [{"role": "assistant", "content": None, "tool_calls": calls, **rest}]
+        elif unplaced[n]:
+            values = [value]
+            if not n or not unplaced[n - 1]:  # the first of a run
+                values = _results(value, place, unplaced[n], len(waiting))
+            said = [
+                {"role": "tool", "content": each, **rest, "tool_call_id": waiting.popleft()}
+                for each in values
+            ]
+        elif said[0]["role"] != "tool":
+            waiting.clear()
+        messages += (_Spoken(speaker, each) for each in said)
+    return messages
+
+
+def _unplaced_results(turns: list[dict[str, Any]]) -> list[int]:
+    """Say of each turn how many results without the id of a call follow each other from it on."""
+    counts: list[int] = []
+    count = 0
+    for n in reversed(range(len(turns))):
+        role = _role_of(turns[n], f"conversations[{n}]")
+        placed = turns[n].get("tool_call_id") is not None
+        count = count + 1 if role == "tool" and not placed else 0
+        counts.append(count)
+    return counts[::-1]
+
+
+def _role_of(turn: dict[str, Any], place: str) -> str:
+    speaker = turn.get("from")
+    if not isinstance(speaker, str) or speaker not in _SHAREGPT_ROLES:
+        known = ", ".join(_SHAREGPT_ROLES)
+        raise _Broken(f"{place}.from must be one of {known}, not {shown(speaker)}")
+    if "role" in turn or "content" in turn or "value" not in turn:
+        raise _Broken(f"{place} must have a 'value', and no 'role' or 'content'")
+    return _SHAREGPT_ROLES[speaker]
+
+
+def _calls(value: Any, place: str, before: int) -> list[dict[str, Any]]:
+    """Give the calls of a turn: a JSON object with name and arguments, or a list of such."""
+    given = _inner(value, place)
+    if isinstance(given, dict):
+        given = [given]
+    if not isinstance(given, list) or not given or not all(map(_is_call, given)):
+        raise _Broken(
+            f'{place} must be a call as JSON, {{"name": ..., "arguments": {{...}}}} and nothing '
+            "else, or a list of calls"
+        )
+    return [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": call["name"], "arguments": _arguments(call)},
+        }
+        for number, call in enumerate(given, before + 1)
+    ]
+
+
+def _is_call(call: Any) -> bool:
+    return (
+        isinstance(call, dict)
+        and call.keys() == {"name", "arguments"}
+        and isinstance(call["name"], str)
+        and isinstance(call["arguments"], dict | str)
+    )
+
+
+def _arguments(call: dict[str, Any]) -> str:
+    given = call["arguments"]
+    return given if isinstance(given, str) else _as_json(given)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _results(value: Any, place: str, results: int, calls: int) -> list[Any]:
+    """Give the first of several results, or all of them, where one turn has them in a JSON list.
+
+    Args:
+        value: What the turn says.
+        place: Where it is.
+        results: How many results follow each other, this one included.
+        calls: How many calls wait for one.
+    """
+    if not calls:
+        raise _Broken(
+            f"{place} is a result without a call: put a turn from function_call before it, whose "
+            'value is {"name": ..., "arguments": {...}}'
+        )
+    if results == calls:
+        return [value]
+    given = None
+    if results == 1:
+        with suppress(_Broken):
+            given = _inner(value, place)
+    if not isinstance(given, list) or len(given) != calls:
+        raise _Broken(
+            f"{place}: {counted(results, 'result')} for {counted(calls, 'call')}. Give one for "
+            "each, in the order of the calls, or a single JSON list of them"
+        )
+    return [each if isinstance(each, str) else _as_json(each) for each in given]
+
+
+def _inner(value: Any, place: str) -> Any:
+    """Read JSON within a turn as strictly as the line."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return _load(value)
+    except _Broken as broken:
+        raise _Broken(f"{place}: {broken}") from None
+
+
+# Conversations out of a store.
+
+
+_PAGE = 500
+_OF_ALL = (ConnectionLost, DatabaseBusy, DatabaseUnreachable, SchemaError, TransactionMisuse)
+"""What fails for one session then fails for the others too."""
+_OF_ONE = (
+    AgentStoreError,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What rows may raise that no store wrote."""
+
+
+def export_lines(
+    store: Store, *, session_id: str | None = None, user_id: str | None = None
+) -> Iterator[bytes]:
+    """Export conversations, in the order in which they were created, one line each.
+
+    Each line is of one moment; conversations that are written to meanwhile may be exported with or
+    without what is added. One conversation at a time is held in memory. The same conversations
+    give the same bytes, whatever the engine. Whatever a session holds, it stops no other one from
+    being exported, and is exported as no other one's.
+
+    Args:
+        store: Where from.
+        session_id: Only this session.
+        user_id: Only this user's sessions.
+
+    Raises:
+        NotFound: There is no such session.
+        ExportIncomplete: Some sessions cannot be read; after all others were exported.
+    """
+    broken: list[str] = []
+    total = 0
+    cause: Exception | None = None
+    for found in _ids(store, user_id) if session_id is None else [session_id]:
+        try:
+            line = _line(store.sessions._read_whole(found))
+        except NotFound:
+            if session_id is not None:
+                raise
+            continue  # deleted meanwhile
+        except _OF_ALL:
+            raise
+        except _OF_ONE as error:
+            cause = cause or error
+            total += 1
+            broken = [*broken, found][:_MOST_NAMED]
+            continue
+        yield line
+    if total:
+        raise ExportIncomplete(tuple(broken), total) from cause
+
+
+def _ids(store: Store, user_id: str | None) -> Iterator[str]:
+    last = 0
+    while rows := store.sessions._ids_after(last, _PAGE, user_id):
+        for _, found in rows:
+            yield found
+        last = rows[-1][0]
+
+
+def _line(whole: WholeSession) -> bytes:
+    conversation = to_conversation(whole.session, whole.messages, whole.layout)
+    text = json.dumps(conversation, ensure_ascii=False)
+    try:
+        return text.encode("utf-8") + b"\n"
+    except UnicodeEncodeError:  # lone surrogates, which only escapes can say
+        return json.dumps(conversation).encode("ascii") + b"\n"
+
+
+# How a line is laid out: which keys it has, in which order, and those without a column.
+#
+# What is stored of that may have been written by anybody who can write to the database, so it is
+# believed only in what it can say: an order, and values of keys that have no column.
+
+
+KEYS = ("id", "title", "user", "model", "metadata", "messages")
+"""The keys of a conversation that have a place of their own, in their usual order."""
+
+_IDS = ("id", "user")
+
+
+def conversation_id(conversation: dict[str, Any]) -> str:
+    """Give the id of the session that a conversation is stored as.
+
+    Returns:
+        Its ``id``, a whole number in its decimal digits. Without one, ``sha256:`` and the SHA-256,
+        in hexadecimal, of the conversation as JSON in ASCII, without ``id``, its keys sorted and no
+        spaces between: the user is a part of it, and two lines that say the same have the same.
+    """
+    given: str | None = as_key(conversation.get("id"))
+    if given is not None:
+        return given
+    named = {key: value for key, value in conversation.items() if key != "id"}
+    text = json.dumps(named, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode('ascii')).hexdigest()}"
+
+
+def as_key(value: Any) -> Any:
+    """Give an id as it is stored: of a whole number its decimal digits."""
+    return str(value) if type(value) is int else value
+
+
+def with_user(conversation: dict[str, Any], user_id: str | None) -> dict[str, Any]:
+    """Give a conversation that names its user, if it named none."""
+    if user_id is None or conversation.get("user") is not None:
+        return conversation
+    return {**conversation, "user": user_id}
+
+
+def layout_of(conversation: dict[str, Any]) -> dict[str, Any] | None:
+    """Give what has to be kept of a line beside its columns; None where it is a usual one."""
+    usual = [key for key in KEYS if key != "metadata" or conversation.get(key)]
+    given = {key: conversation[key] for key in _IDS if type(conversation.get(key)) is int}
+    if conversation.get("metadata", {}) is None:
+        given["metadata"] = None
+    if list(conversation) == usual and not given:
+        return None
+    extra = {key: value for key, value in conversation.items() if key not in KEYS}
+    layout = {"keys": list(conversation), "extra": extra}
+    return {**layout, "given": given} if given else layout
+
+
+def to_conversation(
+    session: SessionRecord, messages: Iterable[MessageRecord], layout: Any = None
+) -> dict[str, Any]:
+    """Give a session as a conversation in chat format; it is written as JSON as it is.
+
+    Args:
+        session: The session.
+        messages: What it is to have as messages.
+        layout: What ``layout_of`` gave of the line that it was made of, if it was.
+    """
+    values: dict[str, Any] = {
+        "id": session.id,
+        "title": session.title,
+        "user": session.user_id,
+        "model": session.model,
+        "metadata": session.metadata,
+        "messages": [message.to_chat() for message in messages],
+    }
+    found = _valid(layout)
+    if found is None:
+        return {key: value for key, value in values.items() if key != "metadata" or value}
+    keys, extra = found
+    values |= _given(layout, values)
+    laid_out = {key: extra[key] if key in extra else values[key] for key in keys}
+    # What was set since stands before what the line had.
+    since = {
+        key: values[key]
+        for key in KEYS
+        if key not in laid_out and key != "id" and (values[key] or key == "messages")
+    }
+    line = {**since, **laid_out}
+    if "id" in line or conversation_id(line) == session.id:
+        return line
+    return {"id": session.id, **line}
+
+
+def _valid(layout: Any) -> tuple[list[str], dict[str, Any]] | None:
+    """Give the usable keys and values of a stored layout; None if it is not a layout."""
+    if not isinstance(layout, dict):
+        return None
+    keys, extra = layout.get("keys"), layout.get("extra")
+    if not isinstance(keys, list) or not isinstance(extra, dict):
+        return None
+    others = {key: value for key, value in extra.items() if key not in KEYS}
+    known = [key for key in keys if isinstance(key, str) and (key in KEYS or key in others)]
+    return known, others
+
+
+def _given(layout: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Give what a line had in other words than the columns: ids as numbers, null as metadata.
+
+    Only what says the same as the columns do.
+    """
+    given = layout.get("given")
+    if not isinstance(given, dict):
+        return {}
+    found = {
+        key: given[key]
+        for key in _IDS
+        if type(given.get(key)) is int and as_key(given[key]) == values[key]
+    }
+    if given.get("metadata", {}) is None and not values["metadata"]:
+        found["metadata"] = None
+    return found
+
+
+# Which line of a file had which id, in little memory for many lines.
+#
+# 24 bytes a slot, a third of them free or more: a million lines take 36 to 72 MB, a third of what
+# a
+# dict of theirs takes.
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """An earlier line with the same id.
+
+    Attributes:
+        same: Whether it is the same line.
+    """
+
+    number: int
+    same: bool
+
+
+class LinesSeen:
+    """A hash table of lines by the ids of their conversations.
+
+    It knows both by digests of 64 bits, under a key of its own, so that nobody can write ids that
+    it would take for one another.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._key = os.urandom(16)
+        self._used = 0
+        self._ids, self._lines, self._numbers = _slots(1024)
+
+    def note(self, id: str, line: bytes, number: int) -> Before | None:
+        """Note a line under an id, unless there is one; give that."""
+        mark = self._digest(id.encode("utf-8", "surrogatepass")) or 1
+        content = self._digest(line)
+        place = self._place(mark)
+        if self._ids[place]:
+            return Before(self._numbers[place], self._lines[place] == content)
+        self._set(place, mark, content, number)
+        self._used += 1
+        if 3 * self._used > 2 * len(self._ids):
+            self._grow()
+        return None
+
+    def _digest(self, data: bytes) -> int:
+        return int.from_bytes(blake2b(data, digest_size=8, key=self._key).digest())
+
+    def _place(self, mark: int) -> int:
+        """Find the slot of an id, or the free one that it would have."""
+        place = mark % len(self._ids)
+        while self._ids[place] not in (0, mark):
+            place = (place + 1) % len(self._ids)
+        return place
+
+    def _set(self, place: int, mark: int, content: int, number: int) -> None:
+        self._ids[place], self._lines[place], self._numbers[place] = mark, content, number
+
+    def _grow(self) -> None:
+        before = zip(self._ids, self._lines, self._numbers, strict=True)
+        self._ids, self._lines, self._numbers = _slots(2 * len(self._ids))
+        for mark, content, number in before:
+            if mark:
+                self._set(self._place(mark), mark, content, number)
+
+
+def _slots(count: int) -> tuple[array[int], array[int], array[int]]:
+    """Give free slots for ids, lines and their numbers."""
+    empty = bytes(8 * count)
+    return array("Q", empty), array("Q", empty), array("Q", empty)

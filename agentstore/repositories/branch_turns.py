@@ -1,0 +1,691 @@
+"""Where turns are on a line: their user messages, their beginnings and their ends."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    Select,
+    and_,
+    asc,
+    bindparam,
+    case,
+    delete,
+    desc,
+    exists,
+    func,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+
+from agentstore.engines.base.dialect import Change, EngineDialect
+from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.errors import AlreadyExists, InvalidInput, NameReserved, NotFound
+from agentstore.execution.unit import Unit
+from agentstore.models.tables import name_of_branch
+from agentstore.records import BranchRecord, MessageRecord, SummaryRecord
+from agentstore.repositories.line_counts import (
+    NOTHING,
+    LockedSession,
+    Segment,
+    Tally,
+    branch_number,
+    change,
+    count_in,
+    lock_session,
+    putting_down,
+)
+from agentstore.repositories.line_segments import (
+    NewLine,
+    Stretch,
+    read_cut,
+    release,
+    remove_gone_branches,
+    remove_unseen,
+    set_tip,
+)
+from agentstore.repositories.lines import (
+    COUNT,
+    Columns,
+    anchor_of,
+    between,
+    for_each_segment,
+    line_columns,
+    line_of,
+    message_record,
+    message_records,
+    newest,
+    require,
+    select_newest,
+)
+from agentstore.repositories.messages.append import draft
+from agentstore.repositories.operations import Repository, reads, writes
+from agentstore.schema import Tables
+from agentstore.values import validation
+from agentstore.values.ids import new_id
+from agentstore.values.tokens import readable_text
+from agentstore.values.types import MAX_INTEGER, from_nanos
+
+_BATCH = 500
+"""User messages read at once while one is looked for."""
+
+
+def user_messages(
+    unit: Unit, session_id: str, branch: str | None, after: int, count: int
+) -> list[MessageRecord]:
+    """Give user messages of a line, in their order.
+
+    Args:
+        unit: The open unit.
+        session_id: The session.
+        branch: The branch's name; None for the active one.
+        after: The turn after which to begin.
+        count: How many at most.
+
+    Raises:
+        NotFound: There is no such session or branch.
+    """
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
+    parameters = {"session_id": session_id, "name": branch, "after": after, "count": count}
+    rows = statements.after.fetch(unit.connection, parameters)
+    if not rows:
+        require(unit, session_id, branch)
+    return message_records(unit, rows)
+
+
+def no_turn(turn: int | None) -> NotFound:
+    """Make the error that says that a turn is not there; None for one that was described."""
+    return NotFound("turn", turn, "branches.turns() lists those that the branch shows.")
+
+
+def last_user_message(
+    unit: Unit, session_id: str, branch: str | None, before: int
+) -> MessageRecord | None:
+    """Give the user message of the last turn before a turn; None if there is none."""
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
+    parameters = {"session_id": session_id, "name": branch, "before": before}
+    rows = statements.last_before.fetch(unit.connection, parameters)
+    return message_record(rows[0]) if rows else None
+
+
+def find_messages(
+    unit: Unit,
+    session_id: str,
+    branch: str | None,
+    contains: Callable[[MessageRecord], bool],
+    after: int,
+    count: int,
+) -> list[MessageRecord]:
+    """Give user messages of a line that contain something, as ``user_messages`` does."""
+    found: list[MessageRecord] = []
+    while len(found) < count:
+        batch = user_messages(unit, session_id, branch, after, _BATCH)
+        found += filter(contains, batch)
+        if len(batch) < _BATCH:
+            break
+        after = batch[-1].turn
+    return found[:count]
+
+
+def wanted_text(name: str, text: str) -> Callable[[MessageRecord], bool]:
+    """Make what says whether a message contains a text.
+
+    Raises:
+        InvalidInput: The text is empty, or no str.
+    """
+    wanted = _folded(validation.text(name, text))
+    if not wanted:
+        raise InvalidInput(f"{name} must not be empty. Pass what the user said, or a part of it.")
+    return lambda message: wanted in _folded(message_text(message))
+
+
+def message_text(message: MessageRecord) -> str:
+    """Give what of a message is text."""
+    content = message.content
+    if isinstance(content, str):
+        return readable_text(content, None, message.payload)
+    return readable_text(None, content, message.payload)
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+@dataclass(frozen=True, slots=True)
+class _TurnStatements:
+    after: Prepared
+    last_before: Prepared
+    end: Prepared
+
+
+@lru_cache(maxsize=256)
+def _statements(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
+) -> _TurnStatements:
+    line = line_of(tables, active=active, called="line_of_turns")
+    edge = tables.messages.alias("edge")
+
+    def turn_at(end: Any) -> Any:
+        """Give the turn at the beginning, or at the end, of a segment."""
+        return (
+            select(edge.c.turn)
+            .where(
+                edge.c.session_id == bindparam("session_id"),
+                edge.c.branch == line.c.branch,
+                edge.c.seq.between(line.c.first_seq, line.c.last_seq),
+            )
+            .order_by(end(edge.c.seq))
+            .limit(literal_column("1"))
+            .correlate(line)
+            .scalar_subquery()
+        )
+
+    def user_messages(
+        above: Any, last: Any, order: Any, limit: Any, columns: Columns = line_columns
+    ) -> Select[Any]:
+        # The turns are bounded by those of the segment: its branch may have any number of others,
+        # which the index by turns would walk past one by one.
+        source, found = for_each_segment(
+            line,
+            tables,
+            dialect,
+            lambda messages: messages.role == "user",
+            lambda messages: messages.turn > above,
+            lambda messages: messages.turn <= last,
+            order=lambda messages: order(messages.turn),
+            limit=limit,
+        )
+        query = select(*columns(found)).select_from(source)
+        return query.order_by(order(found.turn)).limit(limit)
+
+    first, last = turn_at(asc), turn_at(desc)
+    after, before = (bindparam(name, type_=BigInteger) for name in ("after", "before"))
+    after_turn = case((first > after, first - 1), else_=after), last, asc, COUNT
+    # Before the next turn's user message there may still be a summary of turns after this.
+    following = user_messages(*after_turn, columns=_seq).scalar_subquery()
+    end = select_newest(
+        tables,
+        dialect,
+        lambda messages: messages.turn <= after,
+        active=active,
+        columns=_seq_and_turn,
+        through=func.coalesce(following - 1, MAX_INTEGER),
+    )
+    end_before = case((last < before, last), else_=before - 1)
+    one_before = user_messages(first - 1, end_before, desc, literal_column("1"))
+    return _TurnStatements(
+        Prepared(user_messages(*after_turn), driver),
+        Prepared(one_before, driver),
+        Prepared(end, driver),
+    )
+
+
+def _seq(messages: Any) -> list[Any]:
+    return [messages.seq]
+
+
+def _seq_and_turn(messages: Any) -> list[Any]:
+    return [messages.seq, messages.turn]
+
+
+def start_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
+    """Give the sequence number of the user message that begins a turn; of turn 0, the first.
+
+    Raises:
+        NotFound: The branch shows no such turn.
+    """
+    if turn == 0:
+        return 1
+    found = user_messages(unit, session_id, branch, turn - 1, 1)
+    if not found or found[0].turn != turn:
+        raise no_turn(turn)
+    return found[0].seq
+
+
+def end_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
+    """Give the sequence number of the last message of a turn; of turn 0 perhaps none.
+
+    Raises:
+        NotFound: The branch shows no such turn.
+    """
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
+    parameters = {"session_id": session_id, "name": branch, "after": turn, "count": 1}
+    rows = statements.end.fetch(unit.connection, parameters)
+    if not rows:
+        require(unit, session_id, branch)
+    seq, last = rows[0] if rows else (0, 0)
+    if last != turn:
+        raise no_turn(turn)
+    return int(seq)
+
+
+def of_turns(
+    unit: Unit, session_id: str, branch: str | None, from_turn: int, to_turn: int
+) -> Sequence[MessageRecord]:
+    """Give the messages of some turns, in their order."""
+    before = last_user_message(unit, session_id, branch, from_turn)
+    after = user_messages(unit, session_id, branch, to_turn, 1)
+    low = before.seq if before else 0
+    high = after[0].seq - 1 if after else MAX_INTEGER
+    rows = between(unit, session_id, low, high, branch=branch)
+    found = [message_record(row) for row in rows]
+    return [message for message in found if from_turn <= message.turn <= to_turn]
+
+
+# Compaction: one message in the place of many, on one branch.
+
+
+def tell_shorter(
+    unit: Unit,
+    session: LockedSession,
+    number: int,
+    replaced: Sequence[MessageRecord],
+    summary: Mapping[str, Any],
+) -> MessageRecord:
+    """Put a summary into the place of messages that follow one another on a branch.
+
+    The summary has the number of the last message that it replaces, so it cannot be stored on
+    the same branch. It gets a branch of its own, which is marked as gone from the beginning.
+
+    Args:
+        unit: In a write transaction.
+        session: The session, locked.
+        number: The branch.
+        replaced: The messages, one at least.
+        summary: Role, content and token count.
+    """
+    first, last = replaced[0], replaced[-1]
+    turns = {"from_turn": first.turn, "to_turn": last.turn, "messages": len(replaced)}
+    told = draft({**summary, "metadata": {"summary_of": turns}})
+    home = session.last_branch + 1
+    insert_branch(unit, session, number, last.seq, last.turn, name=new_id(), gone=True)
+    told.row |= {
+        "session_id": session.id,
+        "branch": home,
+        "seq": last.seq,
+        "turn": last.turn,
+        "created_at": unit.now(),
+        **unit.dialect.message_number(unit.connection, unit.tables),
+    }
+    unit.connection.execute(insert(unit.tables.messages), told.row)
+    count_in(unit, session.id, 1, told.row["token_count"], from_nanos(0))
+    sessions, now = unit.tables.sessions, told.row["created_at"]
+    here = update(sessions).where(sessions.c.id == session.id, sessions.c.newest_at < now)
+    unit.connection.execute(here.values(newest_at=now))
+    change(unit, session.id, session.active_branch, Tally(-1, 0))
+    cut = read_cut(unit, session.id, number, first.seq - 1)
+    line, new = cut.segments, NewLine(unit, session.id, cut)
+    new.show(home, last.seq, last.seq, Tally(1, 0))
+    own = NOTHING
+    for segment in reversed(line):
+        if segment.last_seq <= last.seq:
+            continue
+        own = segment.tally
+        if segment.first_seq <= last.seq:
+            own -= _tally_of(replaced, segment)
+        if segment.first_seq < first.seq:
+            own -= new.divided
+        new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq, own)
+    set_tip(unit, session, number, new, own)
+    release(unit, session.id, line[0].number)
+    remove_unseen(unit, session, _within(line, first.seq, last.seq))
+    remove_gone_branches(unit, session)
+    told.row["branch"] = None  # its home has no name
+    return told.record(session.id)
+
+
+def _within(line: Sequence[Segment], first: int, last: int) -> list[Stretch]:
+    """Give what of a line lies between two numbers."""
+    cut = [(s.branch, max(s.first_seq, first), min(s.last_seq, last)) for s in line]
+    return [(branch, low, high) for branch, low, high in cut if low <= high]
+
+
+def _tally_of(messages: Sequence[MessageRecord], segment: Segment) -> Tally:
+    """Count those that the segment shows: no two segments of a line have numbers in common."""
+    shown = [
+        message for message in messages if segment.first_seq <= message.seq <= segment.last_seq
+    ]
+    return Tally(len(shown), sum(message.begins_turn for message in shown))
+
+
+# Making a branch: a name, a row, and segments that lead to what it shares.
+
+
+def grow(
+    unit: Unit,
+    session: LockedSession,
+    parent: int | str,
+    through: int,
+    name: str | None,
+    *,
+    activate: bool,
+    reserve: bool = False,
+) -> BranchRecord:
+    """Make a branch that begins with what its parent shows up to a number.
+
+    Raises:
+        NotFound: There is no such parent.
+        AlreadyExists: The name is taken; ``NameReserved`` if the branch that had it is gone.
+    """
+    number = session.last_branch + 1
+    wanted = f"branch-{number}" if name is None else name
+    cut = read_cut(unit, session.id, parent, through, wanted)
+    if name is not None:
+        refuse_taken(name, cut.taken)
+    elif cut.taken is not None:
+        wanted = new_id()
+    new = NewLine(unit, session.id, cut)
+    if new.tip is not None:
+        new.show(number, session.last_seq + 1)
+    changes: list[Change] = [*new.inserts(unit)]
+    if activate:
+        changes.append(putting_down(unit.tables, session.id, session.active_branch))
+    seq, turn, _ = cut.shown or (0, 0, "")
+    created_at = insert_branch(
+        unit,
+        session,
+        cut.branch,
+        seq,
+        turn,
+        *changes,
+        name=wanted,
+        tip=new.tip,
+        activate=activate,
+        reserved=reserve,
+    )
+    return BranchRecord(
+        session_id=session.id,
+        number=number,
+        name=wanted,
+        parent=cut.name,
+        fork_turn=turn,
+        fork_seq=seq,
+        current=activate,
+        created_at=created_at,
+        reserved=reserve,
+    )
+
+
+def keep_name(unit: Unit, session: LockedSession, name: str) -> None:
+    """Leave the name of a branch that is gone where no other branch can have it."""
+    insert_branch(unit, session, None, 0, 0, name=name, gone=True, reserved=True)
+
+
+def insert_branch(
+    unit: Unit,
+    session: LockedSession,
+    parent: int | None,
+    fork_seq: int,
+    fork_turn: int,
+    *beside: Change,
+    name: str,
+    tip: int | None = None,
+    gone: bool = False,
+    activate: bool = False,
+    reserved: bool = False,
+) -> datetime:
+    """Insert the row of a branch of a locked session; its number is the next one.
+
+    Other changes are made beside it; see ``EngineDialect.at_once``.
+
+    Returns:
+        When the branch was made.
+    """
+    number = session.last_branch = session.last_branch + 1
+    created_at = unit.now()
+    row = {
+        "session_id": session.id,
+        "number": number,
+        "name": name,
+        "parent": parent,
+        "fork_seq": fork_seq,
+        "fork_turn": fork_turn,
+        "created_at": created_at,
+        "tip": tip,
+        "gone": gone,
+        "reserved": reserved,
+        # It adds nothing yet; see lines.tallies.
+        "own_messages": -session.message_count if activate else 0,
+        "own_turns": -fork_turn if activate else 0,
+    }
+    sessions = unit.tables.sessions
+    values: dict[str, int | None] = {"last_branch": number}
+    if activate:
+        values |= {"active_branch": number, "tip": tip, "turn": fork_turn}
+    unit.dialect.at_once(
+        unit.connection,
+        *beside,
+        insert(unit.tables.branches).values(row),
+        update(sessions).where(sessions.c.id == session.id).values(values),
+    )
+    return created_at
+
+
+def require_free_name(unit: Unit, session_id: str, name: str) -> None:
+    """Require that no branch of the session has this name, and none had it that was reserved.
+
+    Raises:
+        AlreadyExists: One has; ``NameReserved`` if it is gone.
+    """
+    branches = unit.tables.branches.c
+    query = select(branches.gone).where(branches.session_id == session_id, branches.name == name)
+    refuse_taken(name, unit.connection.execute(query).scalar())
+
+
+def refuse_taken(name: str, gone: bool | None) -> None:
+    """Refuse a name that is taken.
+
+    Args:
+        name: The name.
+        gone: Whether the branch that has it is gone; None if no branch has it.
+
+    Raises:
+        AlreadyExists: A branch has it; ``NameReserved`` if that is gone.
+    """
+    if gone is not None:
+        raise (NameReserved if gone else AlreadyExists)("branch", name)
+
+
+# Summaries: the compressed memory of a conversation, kept beside its messages.
+
+
+class Summaries(Repository):
+    """The summaries of sessions, one for each branch that has its own.
+
+    A summary is no message: clearing the messages leaves it, and a history begins with it only
+    where ``prepend_summary`` says so. A branch without one has that of the branch it grew from,
+    unless that tells of messages which came after.
+    """
+
+    __slots__ = ()
+
+    @writes
+    def put(
+        self,
+        session_id: str,
+        content: str,
+        *,
+        through_seq: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        branch: str | None = None,
+    ) -> SummaryRecord:
+        """Write the summary of a branch, in place of what it had of its own.
+
+        Args:
+            session_id: The session.
+            content: The text.
+            through_seq: The sequence number of the last message that it tells of; None means the
+                last one of the branch as it is now.
+            metadata: A JSON object of the application's.
+            branch: The branch's name; None for the active one.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: An argument cannot be stored.
+        """
+        content = validation.text("content", content)
+        through_seq = validation.optional_amount("through_seq", through_seq)
+        document = validation.json_object("metadata", metadata)
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, branch)
+        if through_seq is None:
+            rows = newest(self.unit, session_id, 1, branch=branch)
+            through_seq = message_record(rows[0]).seq if rows else 0
+        self._hand_down(session_id, number)
+        summaries, now = self.tables.summaries, self.unit.now()
+        values = {
+            "content": content,
+            "metadata": document,
+            "through_seq": through_seq,
+            "updated_at": now,
+        }
+        changed = (
+            update(summaries)
+            .where(summaries.c.session_id == session_id, summaries.c.branch == number)
+            .values(values)
+        )
+        if self.connection.execute(changed).rowcount == 0:
+            key = {"session_id": session_id, "branch": number, "created_at": now}
+            self.connection.execute(insert(summaries), key | values)
+        found = find_summary(self.unit, session_id, branch)
+        assert found is not None, "it was just written"
+        return found
+
+    @reads
+    def find(self, session_id: str, *, branch: str | None = None) -> SummaryRecord | None:
+        """Give the summary of a branch, or None.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        found = find_summary(self.unit, session_id, branch)
+        if found is None:
+            require(self.unit, session_id, branch)
+        return found
+
+    @writes
+    def delete(self, session_id: str, *, branch: str | None = None) -> bool:
+        """Delete the summary that a branch has of its own.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, branch)
+        self._hand_down(session_id, number)
+        summaries = self.tables.summaries
+        gone = delete(summaries).where(
+            summaries.c.session_id == session_id, summaries.c.branch == number
+        )
+        return self.connection.execute(gone).rowcount > 0
+
+    def _hand_down(self, session_id: str, number: int) -> None:
+        """Give the summary of a branch to those that grew from it and have it from there: it is
+        about to change, and they are not.
+        """
+        summaries, branches = self.tables.summaries, self.tables.branches
+        own, child = summaries.alias("own"), branches.alias("child")
+        columns = [column.key for column in summaries.columns if column.key != "branch"]
+        heirs = (
+            select(branches.c.number, *(summaries.c[name] for name in columns))
+            .join_from(summaries, branches, branches.c.session_id == summaries.c.session_id)
+            .where(
+                summaries.c.session_id == session_id,
+                summaries.c.branch == number,
+                branches.c.parent == number,
+                branches.c.fork_seq >= func.coalesce(summaries.c.through_seq, 0),
+                or_(
+                    branches.c.gone.is_(False),
+                    exists().where(
+                        child.c.session_id == session_id, child.c.parent == branches.c.number
+                    ),
+                ),
+                ~exists().where(own.c.session_id == session_id, own.c.branch == branches.c.number),
+            )
+        )
+        self.connection.execute(insert(summaries).from_select(["branch", *columns], heirs))
+
+
+def find_summary(unit: Unit, session_id: str, branch: str | None) -> SummaryRecord | None:
+    """Give the summary with which a branch's history begins; one query."""
+    query = _of_branch(unit.tables, dialect_of(unit.connection), active=branch is None)
+    rows = query.fetch(unit.connection, {"session_id": session_id, "name": branch})
+    return SummaryRecord(*rows[0]) if rows else None
+
+
+@lru_cache(maxsize=256)
+def _of_branch(tables: Tables, driver: Dialect, *, active: bool) -> Prepared:
+    return Prepared(select_summary(tables, active=active), driver)
+
+
+def select_summary(tables: Tables, *, active: bool) -> Select[Any]:
+    """Select the summary of a branch: of the nearest of itself and those that it grew from that
+    has one which tells only of what the branch shows.
+    """
+    summaries = tables.summaries.c
+    anchor, parents = anchor_of(tables, active=active), tables.branches
+    child = parents.alias("child")
+    this = and_(child.c.session_id == bindparam("session_id"), child.c.number == anchor.branch)
+    line = (
+        select(
+            child.c.number,
+            child.c.parent,
+            child.c.fork_seq,
+            literal(MAX_INTEGER, BigInteger).label("through"),
+            literal(0, BigInteger).label("depth"),
+        )
+        .select_from(anchor.table.join(child, this))
+        .where(anchor.condition)
+        .cte("grew_from", recursive=True)
+    )
+    line = line.union_all(
+        select(
+            parents.c.number,
+            parents.c.parent,
+            parents.c.fork_seq,
+            case((line.c.fork_seq < line.c.through, line.c.fork_seq), else_=line.c.through),
+            line.c.depth + 1,
+        ).join_from(
+            line,
+            parents,
+            and_(
+                parents.c.session_id == bindparam("session_id"), parents.c.number == line.c.parent
+            ),
+        )
+    )
+    return (
+        select(
+            summaries.session_id,
+            name_of_branch(tables.branches, summaries.session_id, summaries.branch),
+            summaries.content,
+            summaries.through_seq,
+            summaries.metadata,
+            summaries.created_at,
+            summaries.updated_at,
+        )
+        .join_from(
+            line,
+            tables.summaries,
+            and_(
+                summaries.session_id == bindparam("session_id"),
+                summaries.branch == line.c.number,
+            ),
+        )
+        .where(func.coalesce(summaries.through_seq, 0) <= line.c.through)
+        .order_by(line.c.depth)
+        .limit(literal_column("1"))
+    )

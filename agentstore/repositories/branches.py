@@ -1,0 +1,744 @@
+r"""Branches of a conversation, its turns, and compaction.
+
+A *turn* is a user message and what follows it, up to the next user message; what comes before the
+first is turn 0. A *branch* begins with what another one shows up to some turn, and goes on in its
+own way. Nothing is copied: the two show the same messages up to there.
+
+```text
+main        1 --- 2 --- 3          shows the turns 1, 2, 3
+             \
+branch-1      2' --- 3'            create(from_turn=2): shows turn 1 of main, then its own
+```
+
+One branch of a session is *active*: messages are added to it. Every session has ``main``.
+*Compaction* replaces some turns of one branch with a summary; other branches go on showing them.
+
+The invariant: a message is stored once, keeps its number and its turn on every branch, and is
+there as long as a branch shows it. Every change is made under the session's lock.
+
+``branches`` holds all methods. Beside it: ``turn_places`` finds where turns begin and end,
+``growing`` makes a branch, ``dropping`` deletes one, ``compaction`` writes a summary. Which
+messages a branch shows is the subject of ``repositories.lines``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Literal, get_args
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Dialect,
+    Select,
+    and_,
+    bindparam,
+    func,
+    select,
+    update,
+)
+
+from agentstore.engines.base.dialect import Change, EngineDialect
+from agentstore.engines.base.statements import Prepared, Stacked, dialect_of
+from agentstore.errors import BranchInUse, InvalidInput, NotFound
+from agentstore.execution.unit import Unit
+from agentstore.models.tables import owner_stays
+from agentstore.records import (
+    BranchRecord,
+    CountedBranch,
+    MessageRecord,
+    Page,
+    TurnMessages,
+    TurnRecord,
+    TurnToolUse,
+)
+from agentstore.records.base import complete
+from agentstore.repositories.branch_turns import (
+    end_of_turn,
+    find_messages,
+    grow,
+    keep_name,
+    last_user_message,
+    message_text,
+    no_turn,
+    of_turns,
+    require_free_name,
+    start_of_turn,
+    tell_shorter,
+    user_messages,
+    wanted_text,
+)
+from agentstore.repositories.line_counts import (
+    NOTHING,
+    LockedSession,
+    Segment,
+    Tally,
+    add_up,
+    branch_number,
+    lock_session,
+    own_tally,
+    taking_up,
+)
+from agentstore.repositories.line_segments import (
+    LAST_ONE,
+    Stretch,
+    activate,
+    activating,
+    end_columns,
+    end_of,
+    note_active,
+    releasing,
+    remove_gone_branches,
+    remove_unseen,
+    segments_from,
+    select_end,
+    select_seen,
+    select_segments,
+)
+from agentstore.repositories.lines import (
+    SESSION_ID,
+    anchor_of,
+    between,
+    line_of,
+    message_records,
+    no_branch,
+    require,
+    shown_by,
+)
+from agentstore.repositories.listing import over_pages
+from agentstore.repositories.operations import Repository, one_page, reads, reads_snapshot, writes
+from agentstore.schema import Tables
+from agentstore.values import validation
+from agentstore.values.ids import new_id
+from agentstore.values.types import MAX_INTEGER
+from agentstore.values.validation import DEFAULT_LIMIT, MAIN, Cursors, check_limit
+
+# Branches: a conversation continued in several ways, read by turns, and compacted.
+
+
+Teller = Literal["system", "developer", "assistant"]
+"""The roles that a summary may have: with another one it would begin a turn, or end a call."""
+
+
+class Branches(Repository):
+    """The branches of sessions, and the turns on them.
+
+    What happens on one branch is not seen on another, but for what deletes messages themselves:
+    ``messages.delete``, ``messages.delete_by_mark`` and ``messages.clear``. A message is there as
+    long as a branch shows it.
+    """
+
+    __slots__ = ()
+
+    @writes
+    def create(
+        self,
+        session_id: str,
+        *,
+        from_turn: int | None = None,
+        after_turn: int | None = None,
+        containing: str | None = None,
+        name: str | None = None,
+        branch: str | None = None,
+        reserve: bool = False,
+    ) -> BranchRecord:
+        """Make a branch, which becomes the active one.
+
+        Nothing is copied: the cost does not depend on the length of the conversation. Say at most
+        one of ``from_turn``, ``after_turn`` and ``containing``; without any the branch begins
+        with all that there is.
+
+        Args:
+            session_id: The session.
+            from_turn: The first turn that the branch does not show: it begins with what precedes
+                this turn, which for turn 1 may be nothing.
+            after_turn: The last turn that the branch begins with; 0 is what precedes turn 1.
+            containing: Like ``from_turn``, for the first turn whose user message contains this
+                text: any case, any script, every character as itself.
+            name: Its name, unique in the session; left out, it is called ``branch-`` and its
+                number.
+            branch: The branch that it grows from; None for the active one.
+            reserve: Whether its name is never to be used again in the session, also once it is
+                deleted, or the session is reset. So who kept the name finds this branch or none.
+
+        Raises:
+            NotFound: There is no such session, branch or turn.
+            AlreadyExists: The name is taken; ``NameReserved`` if the branch that had it is gone.
+            InvalidInput: More than one place to begin was given, or an argument is not valid.
+        """
+        places = [from_turn, after_turn, containing]
+        if sum(place is not None for place in places) > 1:
+            raise InvalidInput("Pass only one of from_turn, after_turn and containing.")
+        validation.optional_amount("from_turn", from_turn)
+        validation.optional_amount("after_turn", after_turn)
+        contains = None if containing is None else wanted_text("containing", containing)
+        name = validation.optional_key("name", name)
+        branch = validation.optional_text("branch", branch)
+        validation.flag("reserve", reserve)
+        session = lock_session(self.unit, session_id)
+        if from_turn is not None:
+            through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
+        elif after_turn is not None:
+            through = end_of_turn(self.unit, session_id, branch, after_turn)
+        elif contains is not None:
+            found = find_messages(self.unit, session_id, branch, contains, 0, 1)
+            if not found:
+                raise no_turn(None)
+            through = found[0].seq - 1
+        else:
+            through = session.last_seq
+        parent = session.active_branch if branch is None else branch
+        return grow(self.unit, session, parent, through, name, activate=True, reserve=reserve)
+
+    @reads
+    def get(self, session_id: str, name: str) -> BranchRecord:
+        """Give a branch.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        return self._read(session_id, validation.text("name", name))
+
+    @reads
+    def active(self, session_id: str) -> BranchRecord:
+        """Give the active branch: the one to which messages are added, also after a restart.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        branches, sessions = self.tables.branches.c, self.tables.sessions.c
+        query = _select(self.tables).where(
+            branches.session_id == session_id, branches.number == sessions.active_branch
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise NotFound("session", session_id)
+        return _record(row)
+
+    @writes
+    def switch(self, session_id: str, name: str) -> BranchRecord:
+        """Make a branch the active one, for all who use the session.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        name = validation.text("name", name)
+        session = lock_session(self.unit, session_id)
+        given = {"session_id": session_id, "name": name, **LAST_ONE}
+        row = self.connection.execute(
+            _select_with_end(self.tables, self.unit.dialect), given
+        ).first()
+        if row is None:
+            raise no_branch(name)
+        if row.number != session.active_branch:
+            activate(self.unit, session, row.number, row.tip, row.turn)
+        return replace(_record(row), current=True)
+
+    @writes
+    def rename(self, session_id: str, name: str, new_name: str) -> BranchRecord:
+        """Give a branch another name.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            AlreadyExists: The name is taken; ``NameReserved`` if the branch that had it is gone.
+            InvalidInput: It is main, which keeps its name, as one does whose name is reserved; or
+                the new name is not valid.
+        """
+        name = validation.text("name", name)
+        new_name = validation.key("new_name", new_name)
+        session = lock_session(self.unit, session_id)
+        found = self._read(session.id, name)
+        if found.number == 0 or found.reserved:
+            kept = "main" if found.number == 0 else "A branch whose name is reserved"
+            raise InvalidInput(
+                f"{kept} keeps its name. Create a branch after its last turn instead."
+            )
+        if new_name != name:
+            require_free_name(self.unit, session_id, new_name)
+            self._change(session_id, found.number, name=new_name)
+        return self._read(session_id, new_name)
+
+    @writes
+    def delete(
+        self, session_id: str, name: str, *, force: bool = False, then: str | None = None
+    ) -> int:
+        """Delete a branch, and those messages that no other branch shows.
+
+        Branches that grew from it go on showing what they did. Its name is free again, unless it
+        was reserved when the branch was created.
+
+        Args:
+            session_id: The session.
+            name: The branch.
+            force: Delete it also if it is the active one; then the branch that it grew from
+                becomes that, or main if that is gone.
+            then: Delete it also if it is the active one; then the branch with this name becomes
+                that. Another active branch stays it.
+
+        Returns:
+            How many messages were deleted.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            BranchInUse: It is the active one, and neither ``force`` nor ``then`` was given.
+            InvalidInput: It is main, or ``then`` names the branch itself.
+        """
+        name = validation.text("name", name)
+        validation.flag("force", force)
+        if validation.optional_text("then", then) == name:
+            raise InvalidInput("then must be another branch than the one that is deleted.")
+        session = lock_session(self.unit, session_id)
+        return drop(self.unit, session, name, force=force, then=then)
+
+    @writes
+    def compact(
+        self,
+        session_id: str,
+        summary: str,
+        *,
+        from_turn: int = 1,
+        to_turn: int,
+        role: Teller = "system",
+        token_count: int = 0,
+        branch: str | None = None,
+        keep_as: str | None = None,
+    ) -> MessageRecord:
+        """Replace turns of a branch with a summary of them.
+
+        Only this branch shows the summary, and branches that are made from it later; usage stays
+        as it was recorded. The replaced messages are deleted unless another branch
+        shows them: ``keep_as`` makes one.
+
+        Args:
+            session_id: The session.
+            summary: The text that replaces them.
+            from_turn: The first turn that is replaced; 0 begins with what precedes turn 1.
+            to_turn: The last one.
+            role: The role of the summary: system, developer or assistant.
+            token_count: The tokens of the summary.
+            branch: The branch's name; None for the active one.
+            keep_as: The name of a branch to be made, which shows all as it was.
+
+        Returns:
+            The summary, a message with the sequence number and the turn of the last one that it
+            replaces. Its metadata says which turns, and how many messages, in ``summary_of``.
+
+        Raises:
+            NotFound: There is no such session, branch or turn.
+            AlreadyExists: There is a branch called ``keep_as`` already.
+            InvalidInput: An argument cannot be stored, or ``to_turn`` comes before ``from_turn``.
+        """
+        summary = validation.text("summary", summary)
+        validation.amount("from_turn", from_turn)
+        validation.amount("to_turn", to_turn)
+        keep_as = validation.optional_key("keep_as", keep_as)
+        branch = validation.optional_text("branch", branch)
+        if to_turn < from_turn:
+            raise InvalidInput(
+                f"to_turn must be at least from_turn, which is {from_turn}, not {to_turn}."
+            )
+        validation.choice("role", role, get_args(Teller))
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, branch)
+        replaced = of_turns(self.unit, session_id, branch, from_turn, to_turn)
+        if not replaced:
+            raise no_turn(to_turn)
+        if keep_as is not None:
+            grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
+        told = {"role": role, "content": summary, "token_count": token_count}
+        return tell_shorter(self.unit, session, number, replaced, told)
+
+    @reads
+    def turns(
+        self,
+        session_id: str,
+        *,
+        branch: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        messages: bool = False,
+    ) -> Page[TurnRecord]:
+        """List the turns of a branch, in the order of the conversation.
+
+        Args:
+            session_id: The session.
+            branch: The branch's name; None for the active one.
+            limit: How many at most.
+            cursor: The ``next_cursor`` of the page before.
+            messages: Give the whole user message of each turn too, with its payload and metadata.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        check_limit(limit)
+        branch = validation.optional_text("branch", branch)
+        validation.flag("messages", messages)
+        cursors = Cursors("turns", session_id, branch)
+        after = 0 if cursor is None else cursors.read(cursor, 1)[0]
+        found = user_messages(self.unit, session_id, branch, after, limit + 1)
+        following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
+        return Page(tuple(_turn(each, whole=messages) for each in found[:limit]), following)
+
+    iter_turns = over_pages(turns)
+    """Go over the turns of all pages; see ``turns``."""
+
+    @reads_snapshot
+    def by_turn(
+        self,
+        session_id: str,
+        *,
+        branch: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[TurnMessages]:
+        """Give the messages of a branch grouped by turn, in the order of the conversation.
+
+        Args:
+            session_id: The session.
+            branch: The branch's name; None for the active one.
+            limit: How many turns; turn 0 comes with the first ones and is not counted.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        check_limit(limit)
+        branch = validation.optional_text("branch", branch)
+        cursors = Cursors("messages by turn", session_id, branch)
+        first = 0 if cursor is None else cursors.read(cursor, 1)[0]
+        begun = user_messages(self.unit, session_id, branch, max(0, first - 1), limit + 1)
+        # Where the page before ended, though what begins this one may have been deleted since.
+        ended = last_user_message(self.unit, session_id, branch, first) if first else None
+        low = ended.seq + 1 if ended else 0
+        more = len(begun) > limit
+        high = begun[limit].seq - 1 if more else MAX_INTEGER
+        rows = between(self.unit, session_id, low, high, branch=branch)
+        records = (r for r in message_records(self.unit, rows) if r.turn >= first)
+        grouped = groupby(records, key=lambda message: message.turn)
+        turns = tuple(TurnMessages(number, tuple(messages)) for number, messages in grouped)
+        return Page(turns, cursors.make([begun[limit].turn]) if more else None)
+
+    iter_by_turn = over_pages(by_turn)
+    """Go over the turns of all pages; see ``by_turn``."""
+
+    @reads
+    def tool_usage(self, session_id: str, *, branch: str | None = None) -> list[TurnToolUse]:
+        """Count the calls of each tool in each turn of a branch.
+
+        Returns:
+            In the order of the turns, and of the tools' names in each.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        messages, calls = self.tables.messages, self.tables.message_tool_calls
+        line = line_of(self.tables, active=branch is None)
+        query = (
+            select(messages.c.turn, calls.c.name, func.count().label("calls"))
+            .join_from(calls, messages, messages.c.id == calls.c.message_id)
+            .where(
+                calls.c.session_id == bindparam("session_id"),
+                calls.c.name != "",
+                shown_by(line, messages.c),
+            )
+            .group_by(messages.c.turn, calls.c.name)
+            .order_by(messages.c.turn, calls.c.name)
+        )
+        parameters = {"session_id": session_id, "name": branch}
+        rows = self.connection.execute(query, parameters).all()
+        if not rows:
+            require(self.unit, session_id, branch)
+        used = [TurnToolUse(turn, tool, calls) for turn, tool, calls in rows]
+        return sorted(used, key=lambda use: (use.turn, use.tool))  # engines collate differently
+
+    @reads_snapshot
+    def find_turns(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        branch: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[TurnRecord]:
+        """Find the turns of a branch whose user message contains a text, in their order.
+
+        Every character counts as itself. Case does not, in any script that has it, nor does how
+        accents are encoded. All turns of the branch may have to be read; ``messages.search``
+        looks words up in an index instead.
+
+        Args:
+            session_id: The session.
+            text: What to look for.
+            branch: The branch's name; None for the active one.
+            limit: How many at most.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: The text is empty.
+        """
+        check_limit(limit)
+        branch = validation.optional_text("branch", branch)
+        wanted = wanted_text("text", text)
+        cursors = Cursors("turns by text", session_id, branch, text)
+        after = 0 if cursor is None else cursors.read(cursor, 1)[0]
+        found = find_messages(self.unit, session_id, branch, wanted, after, limit + 1)
+        following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
+        return Page(tuple(map(_turn, found[:limit])), following)
+
+    iter_find_turns = over_pages(find_turns)
+    """Go over the turns of all pages; see ``find_turns``."""
+
+    @reads_snapshot
+    def list(
+        self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+    ) -> Page[CountedBranch]:
+        """List the branches of a session in the order of their making, main first.
+
+        What each shows is counted by its segments: it costs the same however long they are.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        branches = self.tables.branches.c
+        query = _select(self.tables).add_columns(branches.tip, *own_tally(self.tables))
+        page = one_page(
+            self.connection,
+            query.where(branches.session_id == session_id, branches.gone.is_(False)),
+            [branches.number],
+            Cursors("branches", session_id),
+            limit,
+            cursor,
+            lambda row: (_record(row), row.tip, Tally(*row[-3:-1])),
+            ascending=True,
+        )
+        if not page.items:
+            require(self.unit, session_id)
+            return Page((), None)
+        before = add_up(self.unit, session_id, [tip for _, tip, _ in page if tip is not None])
+        return Page(
+            tuple(_counted(branch, own + before.get(tip, NOTHING)) for branch, tip, own in page),
+            page.next_cursor,
+        )
+
+    iter = over_pages(list)
+    """Go over the branches of all pages; see ``list``."""
+
+    def _read(self, session_id: str, name: str) -> BranchRecord:
+        branches = self.tables.branches.c
+        query = _select(self.tables).where(
+            branches.session_id == session_id, branches.name == name, branches.gone.is_(False)
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            require(self.unit, session_id, name)
+        return _record(row)
+
+    def _change(self, session_id: str, number: int, **values: Any) -> None:
+        branches = self.tables.branches
+        self.connection.execute(
+            update(branches)
+            .where(branches.c.session_id == session_id, branches.c.number == number)
+            .values(values)
+        )
+
+
+@lru_cache(maxsize=256)
+def _select(tables: Tables) -> Select[Any]:
+    branches, sessions = tables.branches, tables.sessions
+    parent = branches.alias("parent")
+    grew_from = (
+        (parent.c.session_id == branches.c.session_id)
+        & (parent.c.number == branches.c.parent)
+        & parent.c.gone.is_(False)
+    )
+    return (
+        select(
+            branches.c.session_id.label("session_id"),
+            branches.c.number,
+            branches.c.name,
+            parent.c.name.label("parent"),
+            branches.c.fork_turn,
+            branches.c.fork_seq,
+            (branches.c.number == sessions.c.active_branch).label("current"),
+            branches.c.created_at,
+            branches.c.reserved,
+        )
+        .select_from(
+            branches.join(sessions, sessions.c.pk == branches.c.session_id).outerjoin(
+                parent, grew_from
+            )
+        )
+        .where(owner_stays(tables, sessions.c.user_id))
+    )
+
+
+@lru_cache(maxsize=256)
+def _select_with_end(tables: Tables, dialect: EngineDialect) -> Select[Any]:
+    named = anchor_of(tables, active=False).condition
+    return _select(tables).add_columns(*end_columns(tables, dialect)).where(named)
+
+
+def _record(row: Any) -> BranchRecord:
+    return complete(
+        BranchRecord(
+            session_id=row.session_id,
+            number=row.number,
+            name=row.name,
+            parent=row.parent,
+            fork_turn=row.fork_turn,
+            fork_seq=row.fork_seq,
+            current=bool(row.current),
+            created_at=row.created_at,
+            reserved=bool(row.reserved),
+        )
+    )
+
+
+def _counted(branch: BranchRecord, tally: Tally) -> CountedBranch:
+    known = {name: getattr(branch, name) for name in BranchRecord.__slots__}
+    return CountedBranch(**known, messages=tally.messages, turns=tally.turns)
+
+
+def _turn(message: MessageRecord, *, whole: bool = False) -> TurnRecord:
+    return TurnRecord(
+        session_id=message.session_id,
+        number=message.turn,
+        seq=message.seq,
+        message_id=message.id,
+        text=message_text(message),
+        can_branch=message.status == "complete",
+        created_at=message.created_at,
+        message=message if whole else None,
+    )
+
+
+# Deleting a branch, and those messages that no other one shows.
+#
+# One statement reads all that has to be known, and one changes what leads to the branch. Then the
+# messages go, and last what is left of branches that were deleted before.
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """A branch that is to go.
+
+    Attributes:
+        number: Its number.
+        reserved: Whether its name is.
+        parent: The name of the branch that it grew from; None if that is gone.
+        line: Its segments, the newest first.
+        following: Number, tip and last turn of the branch that was asked for in its place.
+        seen: What is shown of the branches that its line has messages of: by which branch, from
+            where, up to where, and by which segment; None for a whole branch.
+    """
+
+    number: int
+    reserved: bool
+    parent: str | None
+    line: list[Segment]
+    following: tuple[int, int | None, int] | None
+    seen: list[tuple[int, int, int, int | None]]
+
+    def seen_without(self, released: set[int]) -> list[Stretch]:
+        """Give what is seen once the branch is gone, and these segments with it."""
+        return [
+            (branch, first, last)
+            for branch, first, last, segment in self.seen
+            if (branch != self.number if segment is None else segment not in released)
+        ]
+
+
+def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: str | None) -> int:
+    """Delete a branch of a locked session; see ``Branches.delete``."""
+    going = _read(unit, session, name, then)
+    if going.number == 0:
+        raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
+    if then is not None and going.following is None:
+        raise no_branch(then)
+    was_active = going.number == session.active_branch
+    given = {SESSION_ID: session.id, "going": going.number, "gone_name": new_id()}
+    given["released"] = going.line[0].number
+    if was_active:
+        if then is None and not force:
+            raise BranchInUse(session.id, name)
+        end = going.following or end_of(unit, session.id, going.parent or MAIN)
+        given["following"], given["its_tip"], given["its_turn"] = end
+        note_active(unit, session, *end)
+    *others, last = _changing(unit.tables, unit.dialect, dialect_of(unit.connection), was_active)
+    for each in others:
+        each.execute_many(unit.connection, [given])
+    released = {segment for (segment,) in last.rows(unit.connection, given)}
+    if going.reserved:
+        keep_name(unit, session, name)
+    shown = [(each.branch, each.first_seq, each.last_seq) for each in going.line]
+    deleted = remove_unseen(unit, session, shown, going.seen_without(released))
+    remove_gone_branches(unit, session)
+    return deleted
+
+
+def _read(unit: Unit, session: LockedSession, name: str, then: str | None) -> _Going:
+    wanted = {SESSION_ID: session.id, "branch": name, "name": then, **LAST_ONE}
+    reading = _reading(unit.tables, unit.dialect, dialect_of(unit.connection))
+    going, ends, line, by_segments, whole = reading.fetch(unit.connection, wanted)
+    if not going:
+        raise no_branch(name)
+    number, reserved, parent = going[0]
+    number_tip_turn = next(iter(ends), None)
+    seen: list[Any] = [*by_segments, *whole]
+    return _Going(number, reserved, parent, segments_from(line), number_tip_turn, seen)
+
+
+@lru_cache(maxsize=256)
+def _reading(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Stacked:
+    """Read the branch, the one that follows, the line, and what is seen of the line's branches."""
+    branches, parents = tables.branches, tables.branches.alias("parents")
+    grew_from = and_(
+        parents.c.session_id == branches.c.session_id,
+        parents.c.number == branches.c.parent,
+        parents.c.gone.is_(False),
+    )
+    going = (
+        select(branches.c.number, branches.c.reserved, parents.c.name)
+        .select_from(branches.outerjoin(parents, grew_from))
+        .where(
+            branches.c.session_id == bindparam(SESSION_ID),
+            branches.c.name == bindparam("branch"),
+            branches.c.gone.is_(False),
+        )
+    )
+    segments, line = select_segments(tables, named=True)
+    seen = select_seen(tables, bindparam(SESSION_ID), select(line.c.branch))
+    return Stacked([going, select_end(tables, dialect), segments, *seen], driver)
+
+
+@lru_cache(maxsize=256)
+def _changing(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, was_active: bool
+) -> list[Prepared]:
+    """Have nothing lead to the branch, and another one be active if it was.
+
+    The last statement gives the numbers of the segments that are no more.
+    """
+    branches = tables.branches
+    session_id: BindParameter[str] = bindparam(SESSION_ID)
+    number, released = (bindparam(name, type_=BigInteger) for name in ("going", "released"))
+    nothing: dict[str, Any] = {"tip": None, "own_messages": 0, "own_turns": 0}
+    gone: dict[str, Any] = {
+        "name": bindparam("gone_name"),
+        "gone": True,
+        "reserved": False,
+        **nothing,
+    }
+    this = branches.c.session_id == session_id, branches.c.number == number
+    changes: list[Change] = [update(branches).where(*this).values(gone)]
+    if was_active:
+        names = ("following", "its_tip", "its_turn")
+        its_number, tip, turn = (bindparam(name, type_=BigInteger) for name in names)
+        changes.append(taking_up(tables, session_id, its_number, turn))
+        changes.append(activating(tables, session_id, its_number, tip, turn))
+    changes.append(releasing(tables, session_id, released, number))
+    return [Prepared(change, driver) for change in dialect.together(*changes)]

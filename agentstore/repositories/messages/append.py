@@ -1,0 +1,932 @@
+"""Appending messages: what is there already, what is replaced, and what is new."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from operator import itemgetter
+from typing import Any, Literal, Required, Self, TypedDict, get_args
+
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+
+from agentstore.engines.base.dialect import FULL, room_in
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    CounterFull,
+    InvalidInput,
+    NotFound,
+    StreamEnded,
+    shown,
+)
+from agentstore.execution.gathering import LEFT_OUT, SeveralStatements
+from agentstore.execution.unit import Unit, in_autocommit
+from agentstore.models.tables import session_stays
+from agentstore.records import MessageRecord
+from agentstore.records.base import Role
+from agentstore.records.conversations import make_message_record, stored_role, told_role, users
+from agentstore.repositories.line_counts import count_in, lock_session, lock_session_of
+from agentstore.repositories.line_segments import working_on
+from agentstore.repositories.lines import message_records, require, select_messages
+from agentstore.repositories.new_sessions import NewSession, make_unless_there
+from agentstore.repositories.operations import chunks
+from agentstore.repositories.search import forget_deleted
+from agentstore.schema import Tables
+from agentstore.values import validation
+from agentstore.values.chat import (
+    ChatMessage,
+    FromChat,
+    as_payload,
+    from_client,
+    only_answers,
+    plain,
+    tools_called,
+)
+from agentstore.values.encoding import dump_json, is_plain_key, load_json
+from agentstore.values.ids import new_id
+from agentstore.values.types import SOUGHT_ID, Document, from_nanos, to_nanos
+from agentstore.values.validation import (
+    COMPLETE,
+    INCOMPLETE,
+    NO_BRANCH,
+    OUT_OF_ORDER,
+    ROLES,
+    STREAMING,
+)
+
+OnDuplicate = Literal["skip", "refuse", "replace"]
+_CHOICES = get_args(OnDuplicate)
+
+_MOST_ROWS = 1_000
+_MOST_CHARACTERS = 1_000_000
+"""Of a group at most: others wait for its end, and it is held in memory twice."""
+
+_LONG = itemgetter(
+    "content", "blocks", "tool_calls", "metadata", "payload", "name", "tool_call_id", "chat_keys"
+)
+"""The columns whose values may be of any length."""
+
+_STAY = frozenset({"id", "idempotency_key", "external_id"})
+"""Columns of a draft that a message keeps when the draft replaces it."""
+
+
+def replaces(kwargs: Mapping[str, Any]) -> bool:
+    """Say whether an append may replace messages, which takes several statements."""
+    return kwargs.get("on_duplicate") == "replace"
+
+
+def looks_first(kwargs: Mapping[str, Any]) -> bool:
+    """Say whether an append looks first whether its messages are there already."""
+    return kwargs.get("idempotency_key") is not None or kwargs.get("external_id") is not None
+
+
+class Append:
+    """Messages to be appended to a session: a ``Write`` that gives their records.
+
+    This is the one way in for ``save``, ``save_many`` and ``begin``, on both engines: first what is
+    there already is looked for, if the arguments ask for that; then ``append_messages`` of the
+    engine counts and inserts what is left.
+    """
+
+    __slots__ = (
+        "branch",
+        "creates",
+        "drafts",
+        "fresh",
+        "idempotency_key",
+        "known",
+        "now",
+        "on_duplicate",
+        "session_id",
+        "there",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        drafts: list[Draft],
+        on_duplicate: str,
+        idempotency_key: str | None,
+        now: datetime,
+        branch: str | None = None,
+        creates: NewSession | None = None,
+    ) -> None:
+        """Check the arguments that the messages have in common.
+
+        Args:
+            session_id: The session, as the others in ``save``.
+            drafts: The messages.
+            on_duplicate: See there.
+            idempotency_key: See there.
+            now: The time of all of them.
+            branch: See there.
+            creates: The session to be made if it is not there.
+
+        Raises:
+            InvalidInput: One of them cannot be stored.
+        """
+        self.on_duplicate = validation.choice("on_duplicate", on_duplicate, _CHOICES)
+        self.session_id = validation.text("session_id", session_id)
+        self.idempotency_key = validation.optional_key("idempotency_key", idempotency_key)
+        self.branch = validation.optional_text("branch", branch)
+        self.creates = creates
+        self.drafts = drafts
+        self.now = now
+        self.fresh = drafts
+        self.there: dict[str, MessageRecord] = {}
+        self.known: list[MessageRecord] | None = None
+
+    @classmethod
+    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+        """Append messages, each session's in their order.
+
+        Returns:
+            For each the write itself, which can give its ``records`` now; LEFT_OUT, in a group, for
+            one that looks something up first, is too large for the group, or whose session cannot
+            take it now.
+
+        Raises:
+            NotFound: By itself: there is no such session, and none is to be made.
+            CounterFull: By itself: the session's counters have no room.
+            SeveralStatements: By itself: the branch is not the active one, or the session is to be
+                made.
+            AlreadyExists: By itself: an external id is there, and is to be refused.
+            InvalidInput: By itself: a message would be replaced by one of another role.
+        """
+        if by_itself and writes[0].creates is not None:
+            return [writes[0]._with_session(unit, writes[0].creates)]
+        return cls._write(unit, writes, by_itself=by_itself)
+
+    @classmethod
+    def _write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+        if by_itself:
+            writes[0].known = writes[0]._look(unit)
+            if writes[0].known is not None:
+                return [*writes]
+        going = writes if by_itself else _group(writes)
+        additions = additions_of(going)
+        if by_itself and max(additions[0].tokens, additions[0].cost) > FULL:
+            raise CounterFull("session", writes[0].session_id)
+        landed: Collection[str] = ()
+        if additions:
+            landed = unit.dialect.append_messages(
+                unit.connection,
+                unit.tables,
+                [addition.counts() for addition in additions],
+                [row for addition in additions for row in addition.rows],
+                [call for addition in additions for call in addition.calls],
+                [mark for addition in additions for mark in addition.marks],
+                wait=by_itself,
+            )
+        if by_itself and not landed:
+            if writes[0].branch is None:
+                raise _why_not(unit, writes[0].session_id)
+            return [writes[0]._elsewhere(unit)]
+        written = {write for write in going if write.session_id in landed}
+        return [write if write in written else LEFT_OUT for write in writes]
+
+    @property
+    def looks_nothing_up(self) -> bool:
+        """Whether it can be written without a look at what is there."""
+        return (
+            bool(self.drafts)
+            and self.idempotency_key is None
+            and self.on_duplicate != "replace"
+            and all(new.row["external_id"] is None for new in self.drafts)
+        )
+
+    def _look(self, unit: Unit) -> list[MessageRecord] | None:
+        """Look what is there already; give the records if nothing is left to be written."""
+        session_id, drafts = self.session_id, self.drafts
+        if self.idempotency_key is not None and (
+            done := _by_idempotency_key(unit, session_id, self.idempotency_key, drafts)
+        ):
+            return done
+        wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
+        if wanted:
+            if self.on_duplicate == "replace":
+                lock_session(unit, session_id)
+            self.there = by_external_ids(unit, session_id, wanted)
+            if self.on_duplicate == "refuse" and (self.there or len(set(wanted)) < len(wanted)):
+                taken = next(x for x in wanted if x in self.there or wanted.count(x) > 1)
+                raise AlreadyExists("message", taken)
+            latest: dict[str, Draft] = {}
+            if self.on_duplicate == "replace":
+                latest = {d.row["external_id"]: d for d in drafts}
+                replaced = [(record, latest[x]) for x, record in self.there.items()]
+                self.there |= _replace(unit, session_id, replaced)
+            self.fresh = _fresh(drafts, self.there, latest)
+        if self.fresh:
+            return None
+        if not drafts:
+            require(unit, session_id)
+        return self.records()
+
+    def _with_session(self, unit: Unit, new: NewSession) -> Self:
+        """Write by itself; only where the session is not there, make it and write again."""
+        try:
+            Append._write(unit, [self], by_itself=True)
+        except NotFound as missing:
+            if missing.kind != "session":
+                raise
+            if in_autocommit(unit):
+                raise SeveralStatements from None
+            make_unless_there(unit, new)
+            Append._write(unit, [self], by_itself=True)
+        return self
+
+    def _elsewhere(self, unit: Unit) -> Self:
+        """Write to a branch that is not the active one, by making it that for so long."""
+        if in_autocommit(unit):
+            raise SeveralStatements
+        session = lock_session(unit, self.session_id)
+        with working_on(unit, session, self.branch):
+            self.branch = None
+            Append._write(unit, [self], by_itself=True)
+        return self
+
+    def records(self) -> list[MessageRecord]:
+        """Give a record for each draft, once those that were to be written are."""
+        if self.known is not None:
+            return self.known
+        written = iter(self.fresh)
+        records: list[MessageRecord] = []
+        for new in self.drafts:
+            external_id = new.row["external_id"]
+            record = self.there.get(external_id)
+            if record is None:
+                record = next(written).record(self.session_id)
+                if external_id is not None:
+                    self.there[external_id] = record
+            records.append(record)
+        return records
+
+
+def _fresh(
+    drafts: Sequence[Draft], there: Collection[str], latest: Mapping[str, Draft]
+) -> list[Draft]:
+    """Give the drafts that are to be written: of those with one external id only one, where the
+    first of them stands.
+    """
+    fresh: list[Draft] = []
+    seen = set(there)
+    for new in drafts:
+        external_id = new.row["external_id"]
+        if external_id is None:
+            fresh.append(new)
+        elif external_id not in seen:
+            seen.add(external_id)
+            fresh.append(latest.get(external_id, new))
+    return fresh
+
+
+def _group(writes: Sequence[Append]) -> list[Append]:
+    """Choose those that go together, in their order. The first of them may be of any size."""
+    candidates = [write for write in writes if write.looks_nothing_up]
+    if len(candidates) < 2:
+        return candidates
+    chosen: list[Append] = []
+    rows = characters = 0
+    branches: dict[str, str | None] = {}
+    for write in candidates:
+        if branches.setdefault(write.session_id, write.branch) != write.branch:
+            continue
+        more = len(write.drafts), sum(map(_characters, write.drafts))
+        fits = rows + more[0] <= _MOST_ROWS and characters + more[1] <= _MOST_CHARACTERS
+        if fits or not chosen:
+            rows, characters = rows + more[0], characters + more[1]
+            chosen.append(write)
+    return chosen
+
+
+def _characters(new: Draft) -> int:
+    return sum(map(len, filter(None, _LONG(new.row))))
+
+
+def _why_not(unit: Unit, session_id: str) -> AgentStoreError:
+    """Say why nothing was appended."""
+    sessions = unit.tables.sessions
+    there = (sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
+    full = select(sessions.c.pk).where(*there, ~room_in(sessions))
+    if unit.connection.execute(full).first() is None:
+        return NotFound("session", session_id)
+    return CounterFull("session", session_id)
+
+
+def _replace(
+    unit: Unit, session_id: str, replaced: Sequence[tuple[MessageRecord, Draft]]
+) -> dict[str, MessageRecord]:
+    """Replace messages of a locked session by drafts, where they stand.
+
+    Returns:
+        What they are now, by their external ids.
+    """
+    for position, (old, new) in enumerate(replaced):
+        if stored_role(old) != new.row["role"]:
+            raise InvalidInput(
+                f"messages[{position}] would replace a message of role {shown(old.role)} by one "
+                f"of role {shown(new.row['role'])}. Turns depend on roles: delete it instead."
+            )
+    for old, new in replaced:
+        values = {column: value for column, value in new.row.items() if column not in _STAY}
+        rewrite_message(unit, old, values, new.calls, new.marks)
+    if replaced:
+        forget_deleted(unit)
+    wanted = [old.external_id for old, _ in replaced if old.external_id is not None]
+    return by_external_ids(unit, session_id, wanted)
+
+
+def _by_idempotency_key(
+    unit: Unit, session_id: str, idempotency_key: str, drafts: list[Draft]
+) -> list[MessageRecord]:
+    """Give what the first call with this key gave: it carries the key on its first row,
+    and the others follow without a gap, but for those that it skipped.
+
+    If this call asks for external ids of which none is there, it is another call that has the key,
+    and is given the same.
+    """
+    messages = unit.tables.messages.c
+    first = (
+        select(messages.seq)
+        .where(messages.session_id == session_id, messages.idempotency_key == idempotency_key)
+        .scalar_subquery()
+    )
+    branch = (
+        select(messages.branch)
+        .where(messages.session_id == session_id, messages.idempotency_key == idempotency_key)
+        .scalar_subquery()
+    )
+    query = (
+        select_messages(unit.tables)
+        .where(
+            messages.session_id == session_id,
+            messages.branch == branch,
+            messages.seq >= first,
+            messages.seq < first + len(drafts),
+        )
+        .order_by(messages.seq)
+    )
+    written = message_records(unit, unit.connection.execute(query))
+    wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
+    if not written or not wanted:
+        return written
+    there = by_external_ids(unit, session_id, wanted)
+    following = {record.seq: record for record in written}
+    seq = written[0].seq
+    records: list[MessageRecord | None] = []
+    for new in drafts:
+        external_id = new.row["external_id"]
+        found = following.get(seq) if external_id is None else there.get(external_id)
+        records.append(found)
+        seq += external_id is None or (found is not None and found.seq == seq)
+    return [record for record in records if record is not None] or written
+
+
+def by_external_ids(
+    unit: Unit, session_id: str, external_ids: Sequence[str]
+) -> dict[str, MessageRecord]:
+    """Give the messages of a session that have these external ids, by them."""
+    messages = unit.tables.messages.c
+    found: dict[str, MessageRecord] = {}
+    for chunk in chunks(external_ids):
+        query = select_messages(unit.tables).where(
+            messages.session_id == session_id,
+            messages.external_id.is_not(None),
+            messages.external_id.in_(chunk),
+        )
+        rows = unit.connection.execute(query).all()
+        for row, record in zip(rows, message_records(unit, rows), strict=True):
+            found[row.external_id] = record
+    return found
+
+
+# Messages on their way in: checked and written out once, before anything is sent.
+#
+# Every argument of a message is checked here and nowhere else; a ``Draft`` holds only what can be
+# stored.
+
+
+Marks = str | Enum | Collection[str | Enum] | None
+"""A mark or several; an ``Enum`` of str counts as its value."""
+
+
+Unknown = Literal["refuse", "keep"]
+"""What becomes of a JSON object that is no message and no item that agentstore knows."""
+
+
+class NewMessage(TypedDict, total=False):
+    """A message for ``save_many``: the arguments of ``save``."""
+
+    role: Required[Role]
+    content: str | list[Any] | None
+    tool_calls: list[dict[str, Any]] | None
+    tool_call_id: str | None
+    name: str | None
+    token_count: int
+    cost: Decimal | int | str | None
+    metadata: Mapping[str, Any] | None
+    payload: Any
+    external_id: str | None
+    marks: Marks
+
+
+_KEYS = frozenset(NewMessage.__annotations__)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message that can be written.
+
+    Attributes:
+        row: Its row in ``messages``; who appends it adds session, branch, seq and turn.
+        calls: Its rows in ``message_tool_calls``.
+        marks: Its rows in ``message_marks``; None if none were named.
+        layout: How it was laid out as a chat message; see ``values.chat.layouts``.
+    """
+
+    row: dict[str, Any]
+    calls: list[dict[str, Any]]
+    marks: list[dict[str, Any]] | None
+    layout: list[Any] | None
+
+    def record(self, session_id: str) -> MessageRecord:
+        """Give what a reader would see of a message of a session, once the row is complete."""
+        row = self.row
+
+        def read(column: str) -> Any:
+            stored = row[column]
+            return None if stored is None else load_json(stored)
+
+        return make_message_record(
+            row["id"],
+            session_id,
+            row["seq"],
+            row["branch"],
+            row["turn"],
+            told_role(row["role"], self.layout),
+            row["content"] if row["blocks"] is None else read("blocks"),
+            read("tool_calls"),
+            row["tool_call_id"],
+            row["name"],
+            row["token_count"],
+            row["cost"],
+            read("metadata"),
+            read("payload"),
+            row["external_id"],
+            row["status"],
+            row["created_at"],
+            self.layout,
+        )
+
+
+def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
+    """Check a message and write out its documents.
+
+    Args:
+        message: Its keys are those of ``NewMessage``.
+        prefix: What the names of arguments begin with in errors, such as ``messages[3].``.
+
+    Raises:
+        InvalidInput: It cannot be stored.
+    """
+    if not isinstance(message, Mapping):
+        raise InvalidInput(f"{prefix.rstrip('.') or 'message'} must be a mapping with a role.")
+    if unknown := message.keys() - _KEYS:
+        key = min(unknown, key=str)
+        plain = is_plain_key(key) if isinstance(key, str) else isinstance(key, int)
+        which = f"{prefix}{key if isinstance(key, str) else shown(key)}" if plain else "A key"
+        raise InvalidInput(
+            f"{which} is not an argument of a message. Use "
+            f"{', '.join(sorted(_KEYS))}, and put the rest into metadata or payload."
+        )
+    get = message.get
+    identity = new_id()
+    row: dict[str, Any] = {
+        **_ABSENT,
+        "id": identity,
+        "role": validation.choice(f"{prefix}role", get("role"), ROLES),
+        "token_count": validation.tokens(f"{prefix}token_count", get("token_count", 0)),
+    }
+    for name, check in _OPTIONAL.items():
+        if (value := get(name)) is not None:
+            row[name] = check(f"{prefix}{name}", value)
+    content, payload = get("content"), get("payload")
+    if isinstance(content, list):
+        row["content"], row["blocks"] = None, row["content"]
+    layout = message.layout if isinstance(message, FromChat) else None
+    if row["role"] == "user" and only_answers(content, payload):
+        row["role"], layout = "tool", users(layout)
+    if layout is not None:
+        row["chat_keys"] = Document(dump_json(layout, f"{prefix}keys"))
+    marks: list[dict[str, Any]] | None = None
+    if (given := get("marks")) is not None:
+        found = validation.marks(f"{prefix}marks", given)
+        marks = [{"message_id": identity, "mark": mark} for mark in found]
+    calls: list[dict[str, Any]] = []
+    if row["tool_calls"] is not None:
+        calls = tool_call_rows(identity, message["tool_calls"])
+    elif payload is not None or row["blocks"] is not None:
+        calls = _other_call_rows(identity, content, payload)
+    return Draft(row, calls, marks, layout)
+
+
+def chat_drafts(
+    messages: ChatMessage | Sequence[ChatMessage],
+    marks: Marks = None,
+    token_counter: Callable[[dict[str, Any]], int] | None = None,
+    unknown: Unknown = "refuse",
+) -> list[Draft]:
+    """Check chat messages and write out their documents; see ``Messages.save_chat``."""
+    keep = validation.choice("unknown", unknown, get_args(Unknown)) == "keep"
+    counter = validation.optional_function("token_counter", token_counter)
+    given = [*messages] if isinstance(messages, list | tuple) else [messages]
+    drafts: list[Draft] = []
+    for n, each in enumerate(given):
+        message = from_client(each, f"messages[{n}]", counter, keep=keep)
+        message["marks"] = marks
+        try:
+            drafts.append(draft(message, f"messages[{n}]."))
+        except InvalidInput as refused:
+            if not keep or message.layout == []:
+                raise
+            whole = as_payload(plain(each))
+            whole.update(marks=marks, token_count=message.get("token_count", 0))
+            try:
+                drafts.append(draft(whole, f"messages[{n}]."))
+            except InvalidInput:
+                raise refused from None  # it names the place as the caller knows it
+    return drafts
+
+
+def _content(name: str, value: Any) -> str | Document:
+    if isinstance(value, str):
+        return validation.text(name, value)
+    if isinstance(value, list):
+        return Document(dump_json(value, name))
+    raise InvalidInput(
+        f"{name} must be a str, a list of blocks or None, not {type(value).__name__}. Pass other "
+        "values, such as what a tool returned, as text: json.dumps(value)."
+    )
+
+
+def _tool_calls(name: str, value: Any) -> Document:
+    if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
+        raise InvalidInput(f"{name} must be a list of dicts.")
+    return Document(dump_json(value, name))
+
+
+_OPTIONAL: dict[str, Callable[[str, Any], Any]] = {
+    "content": _content,
+    "tool_call_id": validation.text,
+    "name": validation.text,
+    "cost": validation.cost,
+    "metadata": validation.json_object,
+    "payload": validation.document,
+    "external_id": validation.key,
+    "tool_calls": _tool_calls,
+}
+"""The arguments that may be None, and what checks each and writes it as it is stored."""
+
+_ABSENT: dict[str, Any] = {
+    **dict.fromkeys(_OPTIONAL),
+    "blocks": None,
+    "chat_keys": None,
+    "cost": Decimal(0),
+    "idempotency_key": None,
+    "status": COMPLETE,
+}
+"""The columns of a message of which nothing is said."""
+
+
+def tool_call_rows(message_id: str, tool_calls: list[Any]) -> list[dict[str, Any]]:
+    """Give the rows of ``message_tool_calls`` for the calls of a message.
+
+    A name that no index takes is left out of it: the call is stored, and not found by its name.
+    """
+    calls = [_call(message_id, position, call) for position, call in enumerate(tool_calls)]
+    return [call for call in calls if call["name"] or call["call_id"] is not None]
+
+
+def _other_call_rows(message_id: str, content: Any, payload: Any) -> list[dict[str, Any]]:
+    """Give the rows for the calls in blocks, or of an item; what no index takes is left out."""
+    rows = [
+        {
+            "message_id": message_id,
+            "position": position,
+            "name": name if validation.is_short(name) else "",
+            "call_id": None if call_id is None else indexed_call_id(call_id),
+        }
+        for position, (name, call_id) in enumerate(tools_called(content, payload))
+    ]
+    return [row for row in rows if row["name"] or row["call_id"] is not None]
+
+
+def indexed_call_id(call_id: str) -> str:
+    """Give a call's id as it is indexed: some providers' are too long for an index."""
+    if validation.is_short(call_id):
+        return call_id
+    return f"sha256:{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def _call(message_id: str, position: int, call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, dict) else call.get("name")
+    call_id = call.get("id")
+    return {
+        "message_id": message_id,
+        "position": position,
+        "name": name if isinstance(name, str) and validation.is_short(name) else "",
+        "call_id": indexed_call_id(call_id) if isinstance(call_id, str) else None,
+    }
+
+
+# What is appended to each session: its rows, numbered from one, and what they add up to.
+
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def additions_of(writes: Sequence[Append]) -> list[Addition]:
+    """Put the rows of each session together, in the order of the writes."""
+    sessions: dict[str, Addition] = {}
+    for write in writes:
+        addition = sessions.get(write.session_id)
+        if addition is None:
+            addition = sessions[write.session_id] = Addition(write)
+        addition.add(write)
+    return list(sessions.values())
+
+
+class Addition:
+    """The rows that are to be appended to one session, and what they add to its counters."""
+
+    __slots__ = (
+        "branch",
+        "calls",
+        "cost",
+        "earliest",
+        "latest",
+        "marks",
+        "rows",
+        "session_id",
+        "tokens",
+        "users",
+    )
+
+    def __init__(self, first: Append) -> None:
+        self.session_id, self.branch = first.session_id, first.branch
+        self.earliest = self.latest = first.now
+        self.users = self.tokens = self.cost = 0
+        self.rows: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.marks: list[dict[str, Any]] = []
+
+    def add(self, write: Append) -> None:
+        """Add what a write has left to be written, behind what was added before."""
+        now = write.now
+        self.earliest, self.latest = min(now, self.earliest), max(now, self.latest)
+        write.fresh[0].row["idempotency_key"] = write.idempotency_key
+        for new in write.fresh:
+            row = new.row
+            self.users += row["role"] == "user"
+            self.tokens += row["token_count"]
+            self.cost += to_nanos("cost", row["cost"])
+            seq = len(self.rows) + 1
+            row.update(session_id=self.session_id, seq=seq, turn=self.users, created_at=now)
+            self.rows.append(row)
+            if new.calls or new.marks:
+                own = {"session_id": self.session_id, "seq": seq}
+                self.calls += [{**call, **own} for call in new.calls]
+                self.marks += [{**mark, **own} for mark in new.marks or ()]
+
+    def counts(self) -> dict[str, Any]:
+        """Say what to count in the session; see ``EngineDialect.append_messages``."""
+        return {
+            "session_id": self.session_id,
+            "branch": self.branch,
+            "now": self.latest,
+            "bearable": self._bearable(),
+            "messages": len(self.rows),
+            "users": self.users,
+            "tokens": self.tokens,
+            "cost": from_nanos(self.cost),
+        }
+
+    def _bearable(self) -> datetime:
+        """Give the time up to which earlier messages may have been saved; none if these are not
+        in order themselves.
+        """
+        try:
+            bearable = self.earliest + OUT_OF_ORDER
+        except OverflowError:  # the calendar ends with the year 9999
+            bearable = self.earliest
+        return bearable if self.latest <= bearable else _NEVER
+
+
+# Rewriting a message where it stands: replacing one, finishing one that was streamed.
+
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def rewrite_message(
+    unit: Unit,
+    old: MessageRecord,
+    values: Mapping[str, Any],
+    calls: Rows | None = (),
+    marks: Rows | None = None,
+) -> None:
+    """Write over a message of a locked session, and count the difference.
+
+    Args:
+        unit: The open unit.
+        old: The message as it was read.
+        values: Columns of ``messages``, as a draft has them; the others stay.
+        calls: Its rows in ``message_tool_calls``, in place of those it has; None leaves them.
+        marks: Its rows in ``message_marks``, in place of those it has; None leaves them.
+    """
+    tables, messages = unit.tables, unit.tables.messages
+    place = {"message_id": old.id, "session_id": old.session_id, "seq": old.seq}
+    if values:
+        unit.connection.execute(update(messages).where(messages.c.id == old.id).values(values))
+    beside: list[tuple[Table, Rows | None]] = [
+        (tables.message_tool_calls, calls),
+        (tables.message_chunks, () if old.status != COMPLETE else None),  # what was streamed goes
+        (tables.message_marks, marks),
+    ]
+    for table, rows in beside:
+        if rows is None:
+            continue
+        unit.connection.execute(delete(table).where(table.c.message_id == old.id))
+        if rows:
+            unit.connection.execute(insert(table), [{**row, **place} for row in rows])
+    tokens = values.get("token_count", old.token_count) - old.token_count
+    cost: Decimal = values.get("cost", old.cost) - old.cost
+    if tokens or cost:
+        count_in(unit, old.session_id, 0, tokens, cost)
+
+
+# Messages that come piece by piece, and can be read while they do.
+#
+# A message that is being streamed is a row of ``messages`` in status ``streaming``, without text,
+# and
+# its pieces are rows of ``message_chunks``. When it ends, the pieces become its text and are
+# deleted.
+# What users call is in ``Messages``: ``begin``, ``append``, ``finish``, ``give_up``.
+
+
+_STREAMING: ColumnElement[str] = literal_column("'streaming'")
+_COMPLETE: ColumnElement[str] = literal_column("'complete'")
+"""Written into the statement: the index of what is not complete is of use to those alone who say
+so in its own words.
+"""
+
+
+_GIVEN = ("content", "blocks", "tool_calls", "token_count", "cost", "metadata", "payload")
+"""The columns that are said when a message is finished."""
+
+
+def idle_streams(tables: Tables, oldest: datetime) -> Select[Any]:
+    """Select the ids of messages that are being streamed, and of their sessions, of which nothing
+    has come since an instant; in no order.
+    """
+    messages, chunks = tables.messages.c, tables.message_chunks.c
+    last = (
+        select(func.max(chunks.created_at))
+        .where(chunks.message_id == messages.id)
+        .scalar_subquery()
+    )
+    return select(messages.id, messages.session_id.label("session_id")).where(
+        messages.status == _STREAMING,
+        messages.status != _COMPLETE,
+        messages.created_at < oldest,
+        or_(last.is_(None), last < oldest),
+    )
+
+
+def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> int:
+    """Add a piece of text; see ``Messages.append``."""
+    messages, chunks = unit.tables.messages.c, unit.tables.message_chunks
+    here = chunks.c.message_id == bindparam("id", type_=SOUGHT_ID)
+    next_ = select(func.coalesce(func.max(chunks.c.position) + 1, 0)).where(here)
+    piece = select(
+        messages.id,
+        next_.scalar_subquery(),
+        messages.session_id,
+        literal(text, chunks.c.content.type),
+        literal(unit.now(), chunks.c.created_at.type),
+    ).where(
+        messages.id == bindparam("id", type_=SOUGHT_ID),
+        messages.status == STREAMING,
+        session_stays(unit.tables, messages.session_id),
+    )
+    if position is not None:
+        piece = piece.where(next_.scalar_subquery() == position)
+    # Who ends the message locks its row, and then looks which pieces there are: either this
+    # one is among them, or it finds that the message has ended.
+    piece = piece.with_for_update(read=True, of=unit.tables.messages)
+    columns = ["message_id", "position", "session_id", "content", "created_at"]
+    added = insert(chunks).from_select(columns, piece).returning(chunks.c.position)
+    while True:
+        landed = unit.connection.execute(added, {"id": message_id}).scalar()
+        if landed is not None:
+            return int(landed) + 1
+        _require_streaming(unit, message_id)
+        count = int(unit.connection.execute(next_, {"id": message_id}).scalar_one())
+        if position is not None and position < count:
+            return count
+        if position is None or position > count:
+            raise InvalidInput(f"position must be {count}, the next piece's, not {position}.")
+        # The one before it has come meanwhile: now it is its turn.
+
+
+def end_stream(
+    unit: Unit, message_id: str, status: str, ending: Draft | None = None
+) -> MessageRecord:
+    """End a message that is being streamed; see ``Messages.finish`` and ``Messages.give_up``.
+
+    Args:
+        unit: The open unit.
+        message_id: The message.
+        status: The one in which it ends.
+        ending: What it is to have then; what has no value in it stays as it is.
+    """
+    lock_session_of(unit, message_id)
+    _require_streaming(unit, message_id)
+    _end(unit, _read(unit, message_id), status, ending)
+    return _read(unit, message_id)
+
+
+def give_up_these(unit: Unit, idle: Sequence[Row[Any]]) -> int:
+    """Give up messages, given by ``id`` and ``session_id``, that are idle still; say how many."""
+    given_up = 0
+    for row in sorted(idle, key=lambda row: (row.session_id, row.id)):
+        # Another one, or its writer, may have been here since the look.
+        with suppress(NotFound, StreamEnded):
+            lock_session(unit, row.session_id)
+            _require_streaming(unit, row.id)
+            record = _read(unit, row.id)
+            if record.status == INCOMPLETE:
+                _end(unit, record, INCOMPLETE, None)
+                given_up += 1
+    return given_up
+
+
+def _end(unit: Unit, old: MessageRecord, status: str, ending: Draft | None) -> None:
+    """Write a locked message as it ends."""
+    values: dict[str, Any] = {"status": status, "content": old.content}
+    if ending is not None:
+        values |= {name: ending.row[name] for name in _GIVEN if ending.row[name] is not None}
+        if ending.row["blocks"] is not None:
+            values["content"] = None
+    rewrite_message(unit, old, values, () if ending is None else ending.calls)
+    if status == COMPLETE:  # to give up is no activity
+        sessions = unit.tables.sessions
+        activity = unit.dialect.take_activity(unit.connection, unit.tables)
+        unit.connection.execute(
+            update(sessions)
+            .where(sessions.c.id == old.session_id)
+            .values(activity=activity, listed_activity=activity, last_active_at=unit.now())
+        )
+
+
+def _require_streaming(unit: Unit, message_id: str) -> None:
+    """Lock a message that can still be added to, however long nothing has come of it.
+
+    Raises:
+        NotFound: There is no such message.
+        StreamEnded: It is finished, or was given up.
+    """
+    messages = unit.tables.messages.c
+    query = select(messages.status).where(
+        messages.id == message_id, session_stays(unit.tables, messages.session_id)
+    )
+    status = unit.connection.execute(query.with_for_update()).scalar()
+    if status is None:
+        raise NotFound("message", message_id)
+    if status != STREAMING:
+        raise StreamEnded(message_id, status)
+
+
+def _read(unit: Unit, message_id: str) -> MessageRecord:
+    query = select_messages(unit.tables).where(unit.tables.messages.c.id == message_id)
+    return message_records(unit, unit.connection.execute(query))[0]

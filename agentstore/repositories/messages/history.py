@@ -1,0 +1,765 @@
+"""Histories: the last messages of a line, as the models' APIs accept them.
+
+A history begins with the prompts of its line, and early enough that no result is without its call.
+What else an API would refuse is repaired in what was read, never in what is stored; see
+``agentstore.values.chat``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+
+from sqlalchemy import Select, bindparam, case, func, select
+
+from agentstore.errors import InvalidInput, TurnTooLarge
+from agentstore.execution.unit import Unit
+from agentstore.records import MessageRecord
+from agentstore.records.conversations import chat_message, users
+from agentstore.repositories.line_counts import (
+    LockedSession,
+    lock_session,
+    pop_of_whole,
+    remove_messages,
+    settle_turn,
+)
+from agentstore.repositories.line_segments import cut_line, is_seen_elsewhere, working_on
+from agentstore.repositories.lines import (
+    MOST_PROMPTS,
+    Columns,
+    Rows,
+    between,
+    line_columns,
+    line_of,
+    message_records,
+    newest,
+    opening_of,
+    shown_by,
+    streamed,
+)
+from agentstore.repositories.messages.append import Append, Draft, indexed_call_id
+from agentstore.repositories.messages.marks import MarkFilter, marked_between, newest_marked
+from agentstore.repositories.operations import chunks
+from agentstore.schema import Tables
+from agentstore.values import validation
+from agentstore.values.chat import (
+    Said,
+    Step,
+    from_chat,
+    is_settled,
+    part_of,
+    plan,
+    said_by,
+    said_in,
+    start_with_calls,
+    stubs,
+)
+from agentstore.values.types import MAX_INTEGER
+from agentstore.values.validation import MAIN, PROMPTS, STREAMING
+
+# What a history reads of each message: all of it, what the chat APIs take, or its payload.
+
+
+class MessageLine(Protocol):
+    """A message as it is read: a record, or less."""
+
+    @property
+    def seq(self) -> int:
+        """See ``MessageRecord``."""
+
+    @property
+    def role(self) -> str:
+        """See ``MessageRecord``."""
+
+    @property
+    def tool_calls(self) -> list[Any] | None:
+        """See ``MessageRecord``."""
+
+
+M = TypeVar("M", bound=MessageLine)
+V = TypeVar("V")
+"""What callers get of each message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion(Generic[M, V]):
+    """What is read of each message.
+
+    Attributes:
+        columns: What is selected.
+        made: Makes of such rows what a history is a list of, in the same order.
+        settled: Says at a glance that nothing has to be repaired; if not, it may be so still.
+        said: Says what each of these says to the models' APIs.
+        part: Makes a part of a message, as a step of a repair asks for it.
+        stub: Makes what stands for the results of calls that a message makes.
+        shown: Makes of a history what callers get.
+        seq: Where among the columns the sequence number is.
+    """
+
+    columns: Columns
+    made: Callable[[Unit, Rows], list[M]]
+    settled: Callable[[Sequence[M]], bool]
+    said: Callable[[Sequence[M]], list[Said | None]]
+    part: Callable[[M, Step], M]
+    stub: Callable[[M, dict[str, Any]], M]
+    shown: Callable[[list[M]], list[V]]
+    seq: int = 0
+
+
+class ChatLine(NamedTuple):
+    """What the chat APIs take of a message.
+
+    Attributes:
+        streaming: The id, if the message is being streamed.
+        payload: It is read only if there is a layout.
+    """
+
+    seq: int
+    role: str
+    content: str | None
+    blocks: list[Any] | None
+    tool_calls: list[Any] | None
+    tool_call_id: str | None
+    name: str | None
+    layout: list[Any] | None
+    payload: Any
+    streaming: str | None = None
+
+    def to_chat(self) -> dict[str, Any]:
+        """See ``MessageRecord``."""
+        return chat_message(
+            self.role,
+            self.content if self.blocks is None else self.blocks,
+            self.tool_calls,
+            self.tool_call_id,
+            self.name,
+            self.layout,
+            self.payload,
+        )
+
+
+class PayloadLine(NamedTuple):
+    """A message's payload, and what tells which calls belong to it."""
+
+    seq: int
+    role: str
+    tool_calls: list[Any] | None
+    tool_call_id: str | None
+    payload: Any
+
+
+def _chat_columns(messages: Any) -> list[Any]:
+    return [
+        messages.seq,
+        messages.role,
+        messages.content,
+        messages.blocks,
+        messages.tool_calls,
+        messages.tool_call_id,
+        messages.name,
+        messages.chat_keys,
+        case((messages.chat_keys.is_not(None), messages.payload)),
+        case((messages.status == STREAMING, messages.id)),
+    ]
+
+
+def _chat_lines(unit: Unit, rows: Rows) -> list[ChatLine]:
+    lines = [*map(ChatLine._make, rows)]
+    streaming = [line.streaming for line in lines if line.streaming is not None]
+    if not streaming:
+        return lines
+    partial, final = streamed(unit, streaming)
+
+    def as_it_is(line: ChatLine) -> ChatLine:
+        if line.streaming is None or line.streaming not in partial:
+            return line
+        if (ended := final.get(line.streaming)) is not None:
+            return _chat_line(ended.seq, {name: getattr(ended, name) for name in _OF_A_RECORD})
+        return line._replace(content=partial[line.streaming].text, blocks=None)
+
+    return [*map(as_it_is, lines)]
+
+
+_OF_A_RECORD = ("role", "content", "tool_calls", "tool_call_id", "name")
+
+
+def _chat_line(seq: int, message: Mapping[str, Any], layout: Any = None) -> ChatLine:
+    """Make a line of the arguments with which a message is saved."""
+    get, content = message.get, message.get("content")
+    blocks = content if isinstance(content, list) else None
+    text = None if blocks is not None else content
+    answers, name = get("tool_call_id"), get("name")
+    payload = None if layout is None else get("payload")
+    return ChatLine(
+        seq, message["role"], text, blocks, get("tool_calls"), answers, name, layout, payload
+    )
+
+
+def _payload_columns(messages: Any) -> list[Any]:
+    return [getattr(messages, name) for name in PayloadLine._fields]
+
+
+def _payload_lines(unit: Unit, rows: Rows) -> list[PayloadLine]:
+    return [*map(PayloadLine._make, rows)]
+
+
+def _bare_payload(messages: Any) -> list[Any]:
+    return [messages.payload]
+
+
+def _payloads(unit: Unit, rows: Rows) -> list[Any]:
+    return [PayloadLine(0, "", None, None, payload) for (payload,) in rows]
+
+
+def _said_by_records(records: Sequence[MessageRecord]) -> list[Said | None]:
+    return [
+        said_by(m.role, m.content, m.tool_calls, m.tool_call_id, m.name, m.payload) for m in records
+    ]
+
+
+def _said_by_chat(lines: Sequence[ChatLine]) -> list[Said | None]:
+    return [
+        said_by(m.role, m.blocks, m.tool_calls, m.tool_call_id, m.name, m.payload) for m in lines
+    ]
+
+
+def _said_by_payload(line: PayloadLine) -> Said | None:
+    said = said_in(line.payload) if isinstance(line.payload, dict) else None
+    if said is None:
+        said = said_by(line.role, None, line.tool_calls, line.tool_call_id, None, None)
+        if said is not None:  # in a format of the application's: no stub can be made in it
+            said = said._replace(calls=tuple(c._replace(required=False) for c in said.calls))
+    return said
+
+
+def _is_plain(line: PayloadLine) -> bool:
+    """Say at a glance that a message is a role and a text, as most are: it calls and answers
+    nothing.
+    """
+    _, _, made, answered, payload = line
+    return (
+        made is None
+        and answered is None
+        and type(payload) is dict
+        and len(payload) == 2
+        and type(payload.get("content")) is str
+        and "role" in payload
+    )
+
+
+def _part_of_record(record: MessageRecord, step: Step) -> MessageRecord:
+    layout = record._layout if step.rest or record.role != "user" else users(record._layout)
+    if isinstance(record.content, list):
+        return replace(record, content=part_of(record.content, step), _layout=layout)
+    return replace(record, payload=_part_of_payload(record.payload, step), _layout=layout)
+
+
+def _part_of_chat(line: ChatLine, step: Step) -> ChatLine:
+    return line if line.blocks is None else line._replace(blocks=part_of(line.blocks, step))
+
+
+def _part_of_payload(payload: Any, step: Step) -> Any:
+    blocks = payload.get("content") if isinstance(payload, dict) else None
+    return {**payload, "content": part_of(blocks, step)} if isinstance(blocks, list) else payload
+
+
+def _stub_record(calling: MessageRecord, stub: dict[str, Any]) -> MessageRecord:
+    made = from_chat(stub)
+    return replace(
+        calling,
+        id="",
+        role=made["role"],
+        content=made.get("content"),
+        tool_calls=None,
+        tool_call_id=made.get("tool_call_id"),
+        name=made.get("name"),
+        token_count=_STUB_TOKENS,
+        cost=Decimal(0),
+        metadata=None,
+        payload=made.get("payload"),
+        external_id=None,
+        status="interrupted",
+        _layout=users(None) if made["role"] == "user" else made.layout,
+    )
+
+
+def _stub_chat(calling: ChatLine, stub: dict[str, Any]) -> ChatLine:
+    made = from_chat(stub)
+    return _chat_line(calling.seq, made, made.layout)
+
+
+_STUB_TOKENS = 16
+"""What a stub counts for where tokens are counted by what was stored: a few more than it has."""
+
+RECORDS: Portion[MessageRecord, MessageRecord] = Portion(
+    line_columns,
+    message_records,
+    lambda records: is_settled(records, [m.content for m in records]),
+    _said_by_records,
+    _part_of_record,
+    _stub_record,
+    lambda records: records,
+    seq=2,
+)
+CHAT: Portion[ChatLine, dict[str, Any]] = Portion(
+    _chat_columns,
+    _chat_lines,
+    lambda lines: is_settled(lines, [m.blocks for m in lines]),
+    _said_by_chat,
+    _part_of_chat,
+    _stub_chat,
+    lambda lines: [line.to_chat() for line in lines],
+)
+PAYLOADS: Portion[PayloadLine, Any] = Portion(
+    _payload_columns,
+    _payload_lines,
+    lambda lines: all(_is_plain(line) or _said_by_payload(line) is None for line in lines),
+    lambda lines: [*map(_said_by_payload, lines)],
+    lambda line, step: line._replace(payload=_part_of_payload(line.payload, step)),
+    lambda calling, stub: PayloadLine(calling.seq, "tool", None, None, stub),
+    lambda lines: [line.payload for line in lines],
+)
+BARE_PAYLOADS: Portion[PayloadLine, Any] = replace(PAYLOADS, columns=_bare_payload, made=_payloads)
+"""Where no call has to be looked for."""
+
+
+_LOOKBACK = 4
+"""Rows read beyond a history's limit, in case it would cut a tool's result from its call. One
+assistant message with up to four parallel calls is then found without a second query."""
+
+Unanswered = Literal["stub", "drop", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a history is to be, beside its limit; see ``Messages.history``."""
+
+    keep_tool_calls: bool = True
+    unanswered: Unanswered = "stub"
+    keep_system: bool = True
+
+    def __post_init__(self) -> None:
+        """Check what a caller passed."""
+        validation.flag("keep_tool_calls", self.keep_tool_calls)
+        validation.choice("unanswered", self.unanswered, get_args(Unanswered))
+        validation.flag("keep_system", self.keep_system)
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Generic[M]):
+    """A history.
+
+    Attributes:
+        lines: Its messages.
+        prompts: How many of them are prompts that the line begins with.
+        whole: Whether nothing is left out before the others.
+    """
+
+    lines: list[M]
+    prompts: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class History(Generic[M]):
+    """What is read of a session: a branch, the active one if it has no name, and which messages
+    of it, all of them if nothing filters them.
+
+    Attributes:
+        portion: What is read of each message.
+        whole: Whether the active branch is whole in itself, where that is known.
+    """
+
+    unit: Unit
+    session_id: str
+    branch: str | None
+    marks: MarkFilter | None
+    portion: Portion[M, Any]
+    whole: bool | None = None
+
+    def last(self, limit: int | None, *, keep_tool_calls: bool) -> list[M]:
+        """Give the last messages as they are stored, the oldest of them first; None means all.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        return self.told(limit, Terms(keep_tool_calls, "keep", keep_system=False)).lines
+
+    def told(self, limit: int | None, terms: Terms) -> Told[M]:
+        """Give the last messages as the models' APIs accept them, the oldest of them first.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        came: list[M] = []
+        if limit is None:
+            lines, start, all_read = self._between(0, MAX_INTEGER), 0, True
+        else:
+            count = min(limit + (_LOOKBACK if terms.keep_tool_calls and limit else 0), MAX_INTEGER)
+            lines, came = self._newest(count, prompts=terms.keep_system and limit > 0)
+            start, all_read = max(0, len(lines) - limit), len(lines) < count
+        begin = _at_the_call(lines, start) if start and terms.keep_tool_calls else start
+        shown = lines[begin:] if begin else lines
+        as_stored = terms.unanswered == "keep" and not terms.keep_tool_calls
+        settled = as_stored or self.portion.settled(shown)
+        if settled:
+            start = begin
+        elif start and terms.keep_tool_calls:
+            lines, start = self._with_their_calls(lines, start)
+            shown = lines[start:]
+        cut = bool(start) or not all_read
+        kept = cut and limit and terms.keep_system
+        prompts = self._prompts(lines, start, came, all_read=all_read) if kept else []
+        if not settled and terms.unanswered != "keep":
+            shown = (self._repaired_cut if cut else self.repaired)(shown, terms)
+        lines = [*prompts, *shown] if prompts else shown
+        return Told(lines, leading_prompts(lines) if prompts or not cut else 0, whole=not cut)
+
+    def _newest(self, count: int, *, prompts: bool) -> tuple[list[M], list[M]]:
+        """Read the newest messages, and the prompts before them as far as that costs no query."""
+        if self.marks is None:
+            rows = newest(
+                self.unit,
+                self.session_id,
+                count,
+                branch=self.branch,
+                whole=self.whole,
+                columns=self.portion.columns,
+                prompts=prompts,
+            )
+        else:
+            rows = newest_marked(
+                self.unit,
+                self.session_id,
+                count,
+                self.marks,
+                self.branch,
+                self.portion.columns,
+                prompts=prompts,
+            )
+        return self._split(rows) if prompts else (self.portion.made(self.unit, rows[::-1]), [])
+
+    def _split(self, rows: Rows) -> tuple[list[M], list[M]]:
+        """Tell messages, the newest first, from the prompts that came with them."""
+        at = self.portion.seq
+        rows = sorted(rows, key=itemgetter(at))  # SQL promises no order of the two
+        count = 0
+        while count < len(rows) and rows[count][at] < 0:
+            count += 1
+        prompts = [(*row[:at], -row[at], *row[at + 1 :]) for row in rows[:count][::-1]]
+        lines = self.portion.made(self.unit, rows[count:] if count else rows)
+        return lines, self.portion.made(self.unit, prompts) if prompts else []
+
+    def _between(self, first: int, last: int) -> list[M]:
+        if self.marks is None:
+            rows = between(
+                self.unit,
+                self.session_id,
+                first,
+                last,
+                branch=self.branch,
+                whole=self.whole,
+                columns=self.portion.columns,
+            )
+        else:
+            rows = marked_between(
+                self.unit,
+                self.session_id,
+                first,
+                last,
+                self.marks,
+                self.branch,
+                self.portion.columns,
+            )
+        return self.portion.made(self.unit, rows)
+
+    def _prompts(self, lines: list[M], start: int, found: list[M], *, all_read: bool) -> list[M]:
+        """Give the prompts that the line begins with, of what stands before a history."""
+        if all_read:
+            first = lines[: _before_users(lines[:MOST_PROMPTS])]
+            return [line for line in first[:start] if line.role in PROMPTS]
+        return [line for line in found if line.seq < lines[start].seq]
+
+    def repaired(self, lines: list[M], terms: Terms) -> list[M]:
+        """Leave out, move and put in what the terms ask for."""
+        if terms.unanswered == "keep":
+            return lines
+        return self._planned(lines, self.portion.said(lines), terms)
+
+    def _repaired_cut(self, lines: list[M], terms: Terms) -> list[M]:
+        """Repair what was cut off; Anthropic's API wants it to begin with a user message."""
+        said = self.portion.said(lines)
+        repaired = self._planned(lines, said, terms)
+        if not (repaired and repaired[0].role == "assistant" and any(map(_calls_in_blocks, said))):
+            return repaired
+        rows = opening_of(
+            self.unit, self.session_id, self.branch, repaired[0].seq, self.portion.columns
+        )
+        # What was said between is left out.
+        return self.repaired([*self.portion.made(self.unit, rows), *lines], terms)
+
+    def _planned(self, lines: list[M], said: list[Said | None], terms: Terms) -> list[M]:
+        drop = terms.unanswered == "drop"
+        steps = plan(said, lambda at: lines[at].role == "assistant", drop=drop)
+        if steps is None:
+            return lines
+        repaired: list[M] = []
+        for step in steps:
+            line = lines[step.at]
+            if step.stub:
+                repaired += [self.portion.stub(line, stub) for stub in stubs(step.stub)]
+            else:
+                repaired.append(line if step.results is None else self.portion.part(line, step))
+        return repaired
+
+    def _with_their_calls(self, lines: list[M], start: int) -> tuple[list[M], int]:
+        """Begin early enough that every tool's result has its call.
+
+        Args:
+            lines: The history, with some messages before it.
+            start: Where it begins if nothing is cut apart.
+
+        Returns:
+            As many messages or more, and where it begins.
+        """
+        said = self.portion.said(lines)
+        before = lines[0].seq
+        while True:
+            start, missing = start_with_calls(said, start)
+            wanted = [key for key in missing if isinstance(key, str)]
+            if not wanted:
+                return lines, start
+            # Calls further back than the lookback, or on another branch, or never stored. An id may
+            # have been used before: the last call that has it is meant.
+            made: list[int] = []
+            for chunk in chunks([indexed_call_id(call) for call in sorted(wanted)]):
+                query = _last_calls(self.unit.tables, chunk, before, active=self.branch is None)
+                parameters = {"session_id": self.session_id, "name": self.branch}
+                made.extend(self.unit.connection.execute(query, parameters).scalars())
+            if not made:
+                return lines, start
+            before = min(made)
+            further = self._between(before, lines[0].seq - 1)
+            lines = further + lines
+            said = self.portion.said(further) + said
+            start += len(further)
+
+
+def _last_calls(tables: Tables, ids: Sequence[str], before: int, *, active: bool) -> Select[Any]:
+    """Select where on a line each of these calls was made last: another branch may use the same
+    ids, and as often as it likes.
+    """
+    calls, messages = tables.message_tool_calls, tables.messages
+    return (
+        select(func.max(calls.c.seq))
+        .join_from(calls, messages, messages.c.id == calls.c.message_id)
+        .where(
+            calls.c.session_id == bindparam("session_id"),
+            calls.c.call_id.in_(ids),
+            calls.c.seq < before,
+            shown_by(line_of(tables, active=active), messages.c),
+        )
+        .group_by(calls.c.call_id)
+    )
+
+
+def _at_the_call(lines: Sequence[MessageLine], start: int) -> int:
+    """Move the start from a tool's result to the call right before it, the usual case."""
+    call = start
+    while call and lines[call].role == "tool":
+        call -= 1
+    return call if call < start and lines[call].tool_calls else start
+
+
+def _calls_in_blocks(one: Said | None) -> bool:
+    return one is not None and any(call.form == "blocks" for call in one.calls)
+
+
+def _before_users(lines: Sequence[MessageLine]) -> int:
+    """Count the messages before the first user message."""
+    roles = [line.role for line in lines]
+    return roles.index("user") if "user" in roles else len(roles)
+
+
+def leading_prompts(lines: Sequence[MessageLine]) -> int:
+    """Count the prompts that a history begins with."""
+    return next((n for n, line in enumerate(lines) if line.role not in PROMPTS), len(lines))
+
+
+# The end of a branch: taking its last message back, and replacing its last ones by others.
+
+
+def pop_last(unit: Unit, session_id: str, branch: str | None) -> MessageRecord | None:
+    """Take the last message of a branch back; see ``Messages.pop``."""
+    if branch in (None, MAIN) and (popped := pop_of_whole(unit, session_id)) is not None:
+        return popped
+    session = lock_session(unit, session_id)
+    with working_on(unit, session, branch):
+        whole = session.tip is None
+        rows = newest(unit, session_id, 1, whole=whole, columns=_with_number_of_branch)
+        if not rows:
+            return None
+        (last,) = message_records(unit, rows)
+        _cut(unit, session, last.seq, [(last.id, rows[0][-1])])
+    return last
+
+
+def replace_last(
+    unit: Unit, session_id: str, branch: str | None, expected: Sequence[str], drafts: list[Draft]
+) -> bool:
+    """Replace the last messages of a branch; see ``Messages.replace_tail``."""
+    session = lock_session(unit, session_id)
+    with working_on(unit, session, branch):
+        whole = session.tip is None
+        rows = newest(unit, session_id, len(expected), whole=whole, columns=_places)
+        if [row[1] for row in rows] != [*reversed(expected)]:
+            return False
+        _cut(unit, session, rows[-1][0], [row[1:] for row in rows])
+        if drafts:
+            append = Append(session_id, drafts, "skip", None, unit.now())
+            Append.write(unit, [append], by_itself=True)
+    return True
+
+
+def _with_number_of_branch(messages: Any) -> list[Any]:
+    return [*line_columns(messages), messages.branch]
+
+
+def _places(messages: Any) -> list[Any]:
+    return [messages.seq, messages.id, messages.branch]
+
+
+def _cut(
+    unit: Unit, session: LockedSession, first_seq: int, last: Sequence[tuple[str, int]]
+) -> None:
+    """Take the last messages off the active branch: their ids, and the branches they are of."""
+    messages = unit.tables.messages.c
+    if session.last_branch == 0:
+        remove_messages(unit, session, messages.seq >= first_seq)
+    elif _is_alone(unit, session, first_seq, last):
+        remove_messages(unit, session, messages.id == last[0][0], by_id=True, added=True)
+    else:
+        cut_line(unit, session, first_seq)
+    settle_turn(unit, session)
+
+
+def _is_alone(
+    unit: Unit, session: LockedSession, seq: int, last: Sequence[tuple[str, int]]
+) -> bool:
+    """Say whether it is one message, of the active branch, that no other branch shows."""
+    return (
+        len(last) == 1
+        and last[0][1] == session.active_branch
+        and not is_seen_elsewhere(unit, session, session.active_branch, seq)
+    )
+
+
+# Histories within a number of tokens: as many whole turns as fit, the newest first.
+
+
+_FIRST_LOOK = 64
+"""Messages that are read at first where nothing but the tokens limits a history."""
+
+Count = Callable[[MessageRecord], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a history may take.
+
+    Attributes:
+        tokens: How many tokens at most.
+        count: Counts those of a message.
+    """
+
+    tokens: int
+    count: Count
+
+    @classmethod
+    def of(
+        cls,
+        max_tokens: int | None,
+        token_counter: Callable[[Any], int] | None,
+        view: Callable[[MessageRecord], Any],
+    ) -> Budget | None:
+        """Make one of a caller's arguments; None if nothing limits the tokens.
+
+        Args:
+            max_tokens: See ``Messages.history``.
+            token_counter: See ``Messages.history``.
+            view: What of a message the counter is given.
+
+        Raises:
+            InvalidInput: They are no such arguments.
+        """
+        token_counter = validation.optional_function("token_counter", token_counter)
+        if max_tokens is None:
+            return None
+        tokens = validation.amount("max_tokens", max_tokens)
+        if token_counter is None:
+            return cls(tokens, _stored_count)
+
+        def count(message: MessageRecord) -> int:
+            counted = token_counter(view(message))
+            return validation.amount("What token_counter returns", counted)
+
+        return cls(tokens, count)
+
+
+def _stored_count(message: MessageRecord) -> int:
+    if not message.token_count and (message.content or message.tool_calls or message.payload):
+        which = f"message {message.seq}" if message.seq else "the summary"
+        raise InvalidInput(
+            f"token_counter must be given, because {which} has no token_count. Pass a function "
+            "that counts a message's tokens, or save messages with their token_count."
+        )
+    return message.token_count
+
+
+def within(
+    budget: Budget,
+    history: History[MessageRecord],
+    limit: int | None,
+    terms: Terms,
+    summary: MessageRecord | None,
+) -> tuple[list[MessageRecord], int]:
+    """Give the history of the newest turns that fit, and how many prompts it begins with.
+
+    Prompts and summary are counted first, and always stay.
+
+    Raises:
+        TurnTooLarge: Not even the newest turn fits.
+    """
+    count = _FIRST_LOOK if limit is None else limit
+    while True:
+        told = history.told(count, terms)
+        prompts, rest = told.lines[: told.prompts], told.lines[told.prompts :]
+        room = budget.tokens - sum(map(budget.count, prompts))
+        room -= 0 if summary is None else budget.count(summary)
+        counts = map(budget.count, reversed(rest))
+        through_end = [*accumulate(counts, initial=0)][::-1]  # from each message on
+        starts = _turns(rest, whole=told.whole)
+        if limit is not None or told.whole or (starts and through_end[starts[0]] > room):
+            break
+        count *= 4
+    if not starts and rest:
+        starts = [0]  # the newest turn is longer than the limit
+    fitting = [start for start in starts if through_end[start] <= room]
+    if fitting:
+        # An item's result may stand in a later turn than its call.
+        rest = history.repaired(rest[fitting[0] :], terms) if fitting[0] else rest
+        return prompts + rest, told.prompts
+    if rest or room < 0:
+        newest = through_end[starts[-1]] if starts else 0
+        raise TurnTooLarge(newest + budget.tokens - room, budget.tokens)
+    return prompts, told.prompts
+
+
+def _turns(messages: Sequence[MessageRecord], *, whole: bool) -> list[int]:
+    """Give where turns begin that are there whole."""
+    starts = [n for n, message in enumerate(messages) if message.begins_turn]
+    return [0, *(n for n in starts if n)] if whole and messages else starts

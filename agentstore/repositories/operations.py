@@ -1,0 +1,474 @@
+"""What all repositories share: how a method becomes a unit of work.
+
+A repository has no SQL engine, no connection and no transaction of its own. Its methods are
+*bodies*: plain functions that use ``self.unit``. A decorator says what the body needs of its
+transaction and makes an *operation* of it:
+
+```text
+@reads            one SELECT
+@reads_snapshot   several SELECTs that see one state of the database
+@appends          a write of one statement
+@writes           several statements, all or nothing
+@gathers(Kind)    a body in two halves around a yield; writes of one kind are sent together
+@several_units    a method that runs several bodies, each in a transaction of its own
+```
+
+Called on a store, an operation gets a unit of its own from the store's runner. Called by another
+body, or in ``store.transaction()``, it joins the unit that is open. ``AsyncStore`` runs the same
+bodies. So each method is written once.
+
+The invariant: a body never commits, rolls back, sleeps, or keeps anything between two calls. A
+runner may therefore run it again after a conflict. ``operations`` holds the decorators, ``units``
+the methods of several units, ``inserting`` the rows that are inserted together, ``sums`` exact
+sums, ``scoping`` the conditions that say which rows are one user's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    literal,
+    select,
+    tuple_,
+    union,
+)
+
+from agentstore.engines.base.dialect import Mode
+from agentstore.errors import InvalidCursor, InvalidInput
+from agentstore.execution.gathering import Body, GatheredCall, Write
+from agentstore.execution.unit import LoneRead, Runner, Unit
+from agentstore.records import Page
+from agentstore.schema import Tables
+from agentstore.schema.conversations import in_sessions
+from agentstore.values.types import UtcDateTime, from_micros, require_utc, to_micros
+from agentstore.values.validation import Cursors, check_limit
+
+# What repositories share: how a method becomes an operation that a unit runs.
+#
+# A method is written once, synchronously, against ``self.unit``. Its decorator says what it needs
+# from a transaction; called on a store's repository it runs in a unit of its own, called from
+# another repository's body, or in a transaction, it joins the one that is open.
+
+
+R = TypeVar("R", bound="Repository")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CHUNK = 500
+"""Ids in one IN list: far below the engines' limits on parameters, 32,766 and 65,535."""
+
+
+MOST_IDS = 5_000
+"""Ids that one call changes something of at most: others wait for its end."""
+
+
+class Unset:
+    """The default of an argument that can be None: left out means left as it is."""
+
+    def __repr__(self) -> str:
+        """Show up well in signatures."""
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+class Repository:
+    """The queries of one aggregate."""
+
+    __slots__ = ("_runner", "_unit")
+
+    def __init__(self, runner: Runner | Unit) -> None:
+        """Bind to a runner, which opens a unit for each call, or to a unit that is open."""
+        self._unit = runner if isinstance(runner, Unit) else None
+        self._runner = None if isinstance(runner, Unit) else runner
+
+    @property
+    def unit(self) -> Unit:
+        """The open unit. Only bodies may ask."""
+        assert self._unit is not None, "a repository's body runs inside a unit"
+        return self._unit
+
+    def _units(self, *, repeatable: bool = True) -> Units:
+        """Give what runs the units of a method that is several; see ``Units``."""
+        return Units(self.unit if self._runner is None else self._runner, repeatable=repeatable)
+
+    @property
+    def connection(self) -> Connection:
+        """The open unit's connection."""
+        return self.unit.connection
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of the open unit's database."""
+        return self.unit.tables
+
+
+class Operation:
+    """What the decorator knows of a method; the asynchronous side lifts it."""
+
+    __slots__ = ("_takes_several", "body", "mode")
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        mode: Mode,
+        takes_several: Callable[[Mapping[str, Any]], bool],
+    ) -> None:
+        """Keep a body with its mode, and what says that these arguments need ``Mode.WRITE``."""
+        self.body = body
+        self.mode = mode
+        self._takes_several = takes_several
+
+    def mode_for(self, kwargs: Mapping[str, Any]) -> Mode:
+        """Say what a call with these arguments needs of its transaction."""
+        return Mode.WRITE if self._takes_several(kwargs) else self.mode
+
+    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        """Give what a runner runs, perhaps more than once: no argument may be used up by it."""
+        body = self.body
+        return lambda unit: body(repository(unit), *args, **kwargs)
+
+    def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
+        """Run it in the repository's open unit."""
+        return self.body(repository, *args, **kwargs)
+
+
+class _ReadOperation(Operation):
+    """An operation that is one SELECT, and so needs no transaction around it."""
+
+    __slots__ = ()
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__(body, Mode.READ, _never)
+
+    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        return LoneRead(self.body, repository, args, kwargs)
+
+
+class _GatheredOperation(Operation):
+    """An operation whose body is in two halves, and whose write may go together with others."""
+
+    __slots__ = ("_kind", "_looks_first")
+
+    def __init__(
+        self,
+        body: Callable[..., Body[Any]],
+        takes_several: Callable[[Mapping[str, Any]], bool],
+        kind: type[Write],
+        looks_first: Callable[[Mapping[str, Any]], bool],
+    ) -> None:
+        super().__init__(body, Mode.STATEMENT, takes_several)
+        self._kind = kind
+        self._looks_first = looks_first
+
+    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        kind = None if self._looks_first(kwargs) else self._kind
+        return GatheredCall(kind, self.body, repository, args, kwargs)
+
+    def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
+        return self.work(type(repository), args, kwargs)(repository.unit)
+
+
+def _never(_: Mapping[str, Any]) -> bool:
+    return False
+
+
+def operation(
+    mode: Mode,
+) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
+    """Make a method an operation that needs this of its transaction."""
+
+    def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+        return _method(body, Operation(body, mode, _never))
+
+    return decorate
+
+
+def appends_unless(
+    takes_several: Callable[[Mapping[str, Any]], bool],
+) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
+    """Make a method one that ``appends``, unless it ``writes`` with these keyword arguments."""
+
+    def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+        return _method(body, Operation(body, Mode.STATEMENT, takes_several))
+
+    return decorate
+
+
+def gathers(
+    kind: type[Write],
+    *,
+    takes_several: Callable[[Mapping[str, Any]], bool] = _never,
+    looks_first: Callable[[Mapping[str, Any]], bool] = _never,
+) -> Callable[[Callable[Concatenate[R, P], Body[T]]], Callable[Concatenate[R, P], T]]:
+    """Make a method of a body in two halves, whose write goes together with others of its kind.
+
+    Args:
+        kind: What the body yields.
+        takes_several: Says whether these arguments need ``Mode.WRITE``.
+        looks_first: Says whether with these arguments something is read before it writes, so that
+            it does not go with others.
+    """
+
+    def decorate(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
+        call: Callable[Concatenate[R, P], T]
+        call = _method(body, _GatheredOperation(body, takes_several, kind, looks_first))
+        declare_result(call, body)
+        return call
+
+    return decorate
+
+
+def _method(body: Callable[..., Any], described: Operation) -> Callable[Concatenate[R, P], T]:
+    @wraps(body)
+    def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._runner is None:
+            here: T = described.here(self, args, kwargs)
+            return here
+        result: T = self._runner.run(
+            described.mode_for(kwargs),
+            described.work(type(self), args, kwargs),
+            repeatable=kwargs.get("idempotency_key") is not None,
+        )
+        return result
+
+    call.operation = described  # type: ignore[attr-defined]
+    return call
+
+
+def declare_result(call: Callable[..., Any], body: Callable[..., Generator[Any, Any, Any]]) -> None:
+    """Have a method declare what its caller gets, where its body is a generator.
+
+    The body's own annotation is ``Generator[..., ..., T]``, by whatever alias; callers get the T.
+    """
+    returned = get_args(get_type_hints(body)["return"])[-1]
+    call.__annotations__ = body.__annotations__ | {"return": returned}
+    signature = inspect.signature(body).replace(return_annotation=returned)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+
+
+def reads(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+    """Make a method an operation that is one SELECT."""
+    return _method(body, _ReadOperation(body))
+
+
+reads_snapshot = operation(Mode.SNAPSHOT)
+"""Several SELECTs that see one state of the database."""
+appends = operation(Mode.STATEMENT)
+"""A write that is one statement where the engine can say it in one."""
+writes = operation(Mode.WRITE)
+"""Several statements, all or nothing."""
+
+
+def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    """Cut a long list of ids into pieces that fit into one statement."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def ids_of(name: str, values: object, *, most: int | None = None) -> list[str]:
+    """Require a list of ids, and drop what it holds twice.
+
+    Args:
+        name: The argument's.
+        values: The list.
+        most: How many it may hold, where what is done with them is one transaction.
+
+    Raises:
+        InvalidInput: It is a single str, holds something else than str, or too many.
+    """
+    if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
+        raise InvalidInput(f"{name} must be a list of ids, not {type(values).__name__}.")
+    if most is not None and len(values) > most:
+        raise InvalidInput(
+            f"{name} must hold up to {most} ids, not {len(values)}. Call again for the rest."
+        )
+    if not all(isinstance(value, str) for value in values):
+        raise InvalidInput(f"{name} must hold ids, which are str.")
+    return list(dict.fromkeys(values))
+
+
+def one_page(
+    connection: Connection,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    cursors: Cursors,
+    limit: int,
+    cursor: str | None,
+    record: Callable[[Any], T],
+    *,
+    ascending: bool = False,
+) -> Page[T]:
+    """Run a query as one page, the largest key first, or the smallest if ascending.
+
+    Args:
+        connection: Where to run it.
+        query: Filtered, unordered; an index on its filters and then the key makes it cheap.
+        key: Columns that together no two rows share: whole numbers, or instants.
+        cursors: What reads and makes the cursors of this query.
+        limit: How many records the page may hold.
+        cursor: Where to go on, or None.
+        record: Makes a record of a row.
+        ascending: Whether the smallest key comes first.
+    """
+    check_limit(limit)
+    if cursor is not None:
+        position = cursors.read(cursor, len(key))
+        values = [_key_value(column, number) for column, number in zip(key, position, strict=True)]
+        last, this = (key[0], values[0]) if len(key) == 1 else (tuple_(*key), tuple_(*values))
+        query = query.where(last > this if ascending else last < this)
+    labelled = [column.label(f"page_key_{n}") for n, column in enumerate(key)]
+    order = [column.asc() if ascending else column.desc() for column in key]
+    query = query.add_columns(*labelled).order_by(*order)
+    rows = connection.execute(query.limit(written(limit + 1))).all()
+    following = None
+    if len(rows) > limit:
+        following = cursors.make([_key_number(value) for value in rows[limit - 1][-len(key) :]])
+    return Page(tuple(record(row) for row in rows[:limit]), following)
+
+
+def written(limit: int) -> ColumnElement[int]:
+    """Give a LIMIT that stands in the statement itself.
+
+    Of a parameter PostgreSQL expects that it lets a tenth of the rows through. A plan for all
+    parameters then looks costly, so it plans each time, which takes as long as reading a page.
+    """
+    return bindparam(None, limit, type_=Integer, literal_execute=True)
+
+
+def window(
+    column: ColumnElement[datetime], since: datetime | None, until: datetime | None
+) -> list[ColumnElement[bool]]:
+    """Give the conditions of a window of time: from ``since`` on, before ``until``.
+
+    Either both ends or none: SQLite counts a range with one end for a quarter of the table,
+    however short it is, and then reads all of the table instead.
+
+    Raises:
+        NaiveDatetime: ``since`` or ``until`` has no time zone.
+    """
+    begins, ends, last = ends_of(since, until)
+    if begins is None:
+        return []
+    return [column >= begins, column <= ends if last else column < ends]
+
+
+def ends_of(
+    since: datetime | None, until: datetime | None
+) -> tuple[datetime | None, datetime | None, bool]:
+    """Give both ends of a window of time, or none, and whether the second belongs to it.
+
+    Raises:
+        NaiveDatetime: ``since`` or ``until`` has no time zone.
+    """
+    if since is None and until is None:
+        return None, None, False
+    begins = _FIRST if since is None else require_utc("since", since)
+    ends = _LAST if until is None else require_utc("until", until)
+    return begins, ends, until is None
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+def _key_number(value: Any) -> int:
+    return to_micros(value) if isinstance(value, datetime) else int(value)
+
+
+def _key_value(column: ColumnElement[Any], number: int) -> Any:
+    if not isinstance(column.type, UtcDateTime):
+        return literal(number, column.type)
+    try:
+        return literal(from_micros(number), column.type)
+    except OverflowError:
+        raise InvalidCursor("cannot be read") from None
+
+
+# Methods that are several units of work, one after the other.
+#
+# Most methods are one body in one transaction. A few must not be: an index is brought up to date
+# in batches, so that others can write between two of them, and a search that finds the index up to
+# date should not wait for the writer at all. Such a method is a plain function that passes each
+# body to ``Units.run``. ``AsyncStore`` calls the same function in a greenlet, see
+# ``agentstore.execution.async_runners.bridged``; inside a transaction every unit joins that one.
+
+
+Method = TypeVar("Method", bound=Callable[..., object])
+
+
+class Units:
+    """Runs units of work, one after the other."""
+
+    __slots__ = ("_repeatable", "_runner")
+
+    def __init__(self, runner: Runner | Unit, *, repeatable: bool = True) -> None:
+        """Run them on a runner, or in a unit that is open.
+
+        Args:
+            runner: The runner, or the unit.
+            repeatable: Whether to repeat a write if it is not known whether it was committed.
+        """
+        self._runner = runner
+        self._repeatable = repeatable
+
+    def run(
+        self, mode: Mode, body: Callable[Concatenate[Unit, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a body in a unit of its own; it may be repeated after a conflict."""
+        if isinstance(self._runner, Unit):
+            return body(self._runner, *args, **kwargs)
+        return self._runner.run(
+            mode, lambda unit: body(unit, *args, **kwargs), repeatable=self._repeatable
+        )
+
+
+def several_units(method: Method) -> Method:
+    """Mark a repository's method that is several units of work: it has no unit of its own."""
+    method.several_units = True  # type: ignore[attr-defined]
+    return method
+
+
+# Whose rows are whose, as conditions: what belongs to the user of a scope.
+#
+# A session belongs to its user, and so does all that is in it. A thread of checkpoints belongs to
+# its
+# user or, if it has none, to its session's. What belongs to nobody is in no scope.
+
+
+Conditions = list[ColumnElement[bool]]
+
+
+def users(unit: Unit) -> Conditions:
+    """Give the condition on ``users`` that it is the unit's user; none if the unit sees all."""
+    return [] if unit.only is None else [unit.tables.users.c.id == unit.only]
+
+
+def sessions(unit: Unit, session_id: ColumnElement[Any]) -> Conditions:
+    """Give the condition that a column names a session of the unit's user."""
+    if unit.only is None:
+        return []
+    theirs = unit.tables.sessions.c
+    return [in_sessions(theirs, session_id, theirs.user_id == unit.only)]
+
+
+def threads(unit: Unit, thread_id: ColumnElement[Any]) -> Conditions:
+    """Give the condition that a column names a thread of the unit's user.
+
+    A UNION, for PostgreSQL reads the whole table where an OR joins a column and a subquery.
+    """
+    if unit.only is None:
+        return []
+    every = unit.tables.checkpoint_threads.c
+    by_session = select(every.id).where(every.user_id.is_(None), *sessions(unit, every.session_id))
+    return [thread_id.in_(union(select(every.id).where(every.user_id == unit.only), by_session))]

@@ -1,0 +1,689 @@
+"""What each method does on a scoped store, and how it is guarded there.
+
+``store.scoped(user_id)`` gives the same methods for one user's data. A *scope* is that user. The
+table in ``table`` has a *decision* for every public method of every repository:
+
+```text
+a Guard     run it; first look whether the ids in its arguments name something of the user's
+KEEPS       run it: it adds the condition itself, see ``repositories.base.scoping``
+Refused     raise UnscopedOnly: it is for all users' data
+```
+
+A *kind* says what an argument names (a session, a task, a thread ...). If it names something of
+somebody else, the body gets an id that does not exist instead, in the same transaction. So the
+answer is the same for what belongs to others and for what is not there.
+
+The invariants: a method that is not in the table is refused, and a test holds that the table is
+complete; what is made in a scope belongs to its user. On PostgreSQL, row-level security enforces
+the same once more.
+
+``table`` holds the decisions and makes the guarded classes; ``guarding`` holds guard and kinds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import Signature, signature
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import ColumnElement, Select, bindparam, select
+from sqlalchemy.exc import IntegrityError
+
+from agentstore.engines.base.dialect import Mode
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    OutsideScope,
+    UnscopedOnly,
+    WrongOwner,
+    WrongThread,
+    named,
+    printed,
+)
+from agentstore.execution.unit import Unit
+from agentstore.repositories import operations
+from agentstore.repositories.checkpoints.threads import in_root
+from agentstore.repositories.operations import MOST_IDS, Operation, Repository, chunks, operation
+from agentstore.schema.conversations import key_for
+from agentstore.values.ids import new_id
+from agentstore.values.types import SOUGHT_ID, OwnId
+
+# How a method is run in a scope: ids that are not its user's are those of nothing.
+#
+# Each argument that names something has a *kind*: a function that is given its value before the
+# method's body runs, in the same transaction, and gives the value that the body gets. Where the
+# value
+# names something of somebody else, or nothing, the body gets an id that does not exist, so it does
+# what it does for what is not there, whatever that is. An error that names this id then names the
+# one
+# that was passed.
+#
+# A method that writes locks the session or thread that is named, so that nobody deletes it, and
+# makes
+# another one under its id, before the body is done. An owner never changes otherwise.
+
+
+Taken = Callable[["ScopedCall"], AgentStoreError | None]
+"""Says what it means that the database, which hides others' rows, refuses a key as taken."""
+
+
+class ScopedCall:
+    """A call in a scope: its arguments, and the ids in them that are replaced.
+
+    Attributes:
+        arguments: By name, those left out with their defaults.
+        thread: The thread of the checkpoint that is named, as far as one was looked for.
+    """
+
+    def __init__(self, unit: Unit, arguments: dict[str, Any], *, locks: bool) -> None:
+        """Take the arguments as they were passed."""
+        self.unit = unit
+        self.arguments = arguments
+        self.thread: str | None = None
+        self._locks = locks
+        self._replaced: dict[str, str] = {}
+
+    @property
+    def user(self) -> str:
+        """The user of the scope."""
+        assert self.unit.only is not None, "only a unit with a scope is guarded"
+        return self.unit.only
+
+    def absent(self, id: str) -> str:
+        """Give an id that does not exist, always the same one for the same id."""
+        return self._replaced.setdefault(id, new_id())
+
+    def find(self, statement: Callable[[Unit, bool], Select[Any]], id: str) -> Any:
+        """Run one of the statements below; give the first row."""
+        return self.unit.connection.execute(
+            statement(self.unit, self._locks), {"wanted": id}
+        ).first()
+
+    def named_again(self, error: AgentStoreError) -> None:
+        """Have an error name what was passed."""
+        for passed, given in self._replaced.items():
+            for attribute, value in vars(error).items():
+                if value == given:
+                    setattr(error, attribute, passed)
+            error.args = tuple(
+                each.replace(repr(given), named(passed)).replace(given, printed(passed))
+                if isinstance(each, str)
+                else each
+                for each in error.args
+            )
+
+
+Kind = Callable[[ScopedCall, Any], Any]
+"""What is done with an argument: it gives the value for the body. None names nothing."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How a method is to be run in a scope.
+
+    Attributes:
+        kinds: By argument; the others are passed on as they are.
+        taken: See ``Taken``.
+    """
+
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    taken: Taken = lambda _: None
+
+    def run(
+        self,
+        repository: Repository,
+        described: Operation,
+        signature: inspect.Signature,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run a method's body in the open unit.
+
+        Args:
+            repository: Of the unit, and without guards.
+            described: The method.
+            signature: The method's, without ``self``.
+            args: What was passed.
+            kwargs: What was passed by name.
+
+        Raises:
+            OutsideScope: Something was to be made for somebody else.
+        """
+        unit = repository.unit
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        call = ScopedCall(
+            unit, bound.arguments, locks=described.mode not in (Mode.READ, Mode.SNAPSHOT)
+        )
+        try:
+            if unit.only is not None:
+                passed = dict(bound.arguments)
+                bound.arguments |= {
+                    name: kind(call, passed[name]) for name, kind in self.kinds.items()
+                }
+            return described.here(repository, bound.args, bound.kwargs)
+        except IntegrityError:
+            if unit.scope is not None and (meaning := self.taken(call)) is not None:
+                raise meaning from None
+            raise
+        except WrongOwner as error:
+            if error.thread_id == bound.arguments.get("to_thread"):
+                raise AlreadyExists("checkpoint thread", error.thread_id) from None
+            call.named_again(error)
+            raise
+        except AgentStoreError as error:
+            call.named_again(error)
+            raise
+
+
+# --- The kinds of what arguments name --------------------------------------------------------
+
+
+def _of(statement: Callable[[Unit, bool], Select[Any]]) -> Kind:
+    def kind(call: ScopedCall, value: Any) -> Any:
+        if not isinstance(value, str) or call.find(statement, value) is not None:
+            return value
+        return call.absent(value)
+
+    return kind
+
+
+def user(call: ScopedCall, value: Any) -> Any:
+    """A user who is asked after."""
+    return value if value == call.user or not isinstance(value, str) else call.absent(value)
+
+
+def only_user(call: ScopedCall, value: Any) -> Any:
+    """A user to whom a list is narrowed: the scope's, if none is named."""
+    return call.user if value is None else user(call, value)
+
+
+def owner(call: ScopedCall, value: Any) -> Any:
+    """A user for whom something is made: the scope's, if none is named."""
+    if value is not None and value != call.user:
+        raise OutsideScope("user_id", value)
+    return call.user
+
+
+def _wanted(column: ColumnElement[Any]) -> ColumnElement[bool]:
+    kind = SOUGHT_ID if isinstance(column.type, OwnId) else column.type
+    return column == bindparam("wanted", type_=kind)
+
+
+def _session(unit: Unit, locks: bool) -> Select[Any]:
+    sessions = unit.tables.sessions
+    query = select(sessions.c.pk).where(_wanted(sessions.c.id), sessions.c.user_id == unit.only)
+    return query.with_for_update(key_share=True) if locks else query
+
+
+def _any_session(unit: Unit, locks: bool) -> Select[Any]:
+    sessions = unit.tables.sessions
+    return select(sessions.c.pk).where(_wanted(sessions.c.id))
+
+
+def _in_session(table: str) -> Callable[[Unit, bool], Select[Any]]:
+    def statement(unit: Unit, locks: bool) -> Select[Any]:
+        rows, sessions = unit.tables[table], unit.tables.sessions
+        return (
+            select(rows.c.pk)
+            .join(sessions, key_for(sessions.c, rows.c.session_id) == rows.c.session_id)
+            .where(_wanted(rows.c.id), sessions.c.user_id == unit.only)
+        )
+
+    return statement
+
+
+def _of_user(table: str) -> Callable[[Unit, bool], Select[Any]]:
+    def statement(unit: Unit, locks: bool) -> Select[Any]:
+        rows = unit.tables[table]
+        return select(rows.c.pk).where(_wanted(rows.c.id), rows.c.user_id == unit.only)
+
+    return statement
+
+
+def _thread(unit: Unit, locks: bool) -> Select[Any]:
+    threads = unit.tables.checkpoint_threads
+    query = select(threads.c.id).where(
+        _wanted(threads.c.id), *operations.threads(unit, threads.c.id)
+    )
+    return query.with_for_update(key_share=True) if locks else query
+
+
+def _any_thread(unit: Unit, locks: bool) -> Select[Any]:
+    threads = unit.tables.checkpoint_threads
+    return select(threads.c.id).where(_wanted(threads.c.id))
+
+
+def _thread_of_checkpoint(unit: Unit, locks: bool) -> Select[Any]:
+    threads, checkpoints = unit.tables.checkpoint_threads, unit.tables.checkpoints
+    query = (
+        select(threads.c.id)
+        .join(checkpoints, checkpoints.c.thread_id == threads.c.id)
+        .where(
+            _wanted(checkpoints.c.id),
+            in_root(checkpoints),
+            *operations.threads(unit, threads.c.id),
+        )
+    )
+    return query.with_for_update(key_share=True, of=threads) if locks else query
+
+
+session = _of(_session)
+message = _of(_in_session("messages"))
+task = _of(_in_session("tasks"))
+tool_log = _of(_in_session("tool_logs"))
+attachment = _of(_in_session("attachments"))
+api_key = _of(_of_user("api_keys"))
+reservation = _of(_of_user("quota_reservations"))
+thread = _of(_thread)
+
+
+def session_to_save(call: ScopedCall, value: Any) -> Any:
+    """A session that may be created if it does not exist; the id of another user's is refused."""
+    given = session(call, value)
+    if given is value or not call.arguments["create_session"]:
+        return given
+    if call.find(_any_session, value) is not None:
+        raise AlreadyExists("session", value)
+    return value
+
+
+def own_session(call: ScopedCall, value: Any) -> Any:
+    """The session of what would have no user without one."""
+    if value is None:
+        raise OutsideScope("session_id", None)
+    return session(call, value)
+
+
+def messages(call: ScopedCall, values: Any) -> Any:
+    """A list of messages, those of others among them."""
+    if not isinstance(values, list | tuple | set | frozenset) or not all(
+        isinstance(value, str) for value in values
+    ):
+        return values
+    rows, theirs = call.unit.tables.messages, call.unit.tables.sessions
+    query = select(rows.c.id).join(theirs, theirs.c.pk == rows.c.session_id)
+    query = query.where(theirs.c.user_id == call.user)
+    found: set[str] = set()
+    for chunk in chunks(list(dict.fromkeys(values))):
+        found.update(call.unit.connection.execute(query.where(rows.c.id.in_(chunk))).scalars())
+    return [value if value in found else call.absent(value) for value in values]
+
+
+def few_messages(call: ScopedCall, values: Any) -> Any:
+    """The same, as many as one call may change: the body refuses more, without a look at them."""
+    few = not isinstance(values, list | tuple | set | frozenset) or len(values) <= MOST_IDS
+    return messages(call, values) if few else values
+
+
+def thread_to_put(call: ScopedCall, value: Any) -> Any:
+    """A thread that is created if it does not exist; the id of another user's is refused."""
+    hidden = isinstance(value, str) and call.find(_thread, value) is None
+    if hidden and call.find(_any_thread, value) is not None:
+        raise WrongOwner(value, "user_id")
+    return value
+
+
+def checkpoint(call: ScopedCall, value: Any) -> Any:
+    """A checkpoint of the thread that is named with it or, without one, of the root namespace."""
+    if call.arguments.get("thread_id") is not None or not isinstance(value, str):
+        return value
+    found = call.find(_thread_of_checkpoint, value)
+    if found is None:
+        return call.absent(value)
+    call.thread = found.id
+    return value
+
+
+def state(call: ScopedCall, value: Any) -> Any:
+    """What ``sessions.state_dict`` gave."""
+    if not isinstance(value, Mapping) or "session_id" not in value:
+        return value
+    return {**value, "session_id": session(call, value["session_id"])}
+
+
+def task_key(call: ScopedCall, value: Any) -> Any:
+    """An idempotency key of a task; refused if another user's task in the queue has it."""
+    queue = call.arguments["queue"]
+    if isinstance(value, str) and isinstance(queue, str):
+        tasks = call.unit.tables.tasks.c
+        query = select(tasks.id).where(tasks.queue == queue, tasks.idempotency_key == value)
+        found = call.unit.connection.execute(query).scalar()
+        if found is not None and call.find(_in_session("tasks"), found) is None:
+            raise AlreadyExists("idempotency key of a task", value)
+    return value
+
+
+# --- Keys that are taken by what is hidden ---------------------------------------------------
+
+
+def session_taken(call: ScopedCall) -> AgentStoreError | None:
+    """A session's id is the caller's own."""
+    id = call.arguments["id"]
+    return None if id is None else AlreadyExists("session", id)
+
+
+def task_key_taken(call: ScopedCall) -> AgentStoreError | None:
+    """See ``task_key``."""
+    key = call.arguments["idempotency_key"]
+    return None if key is None else AlreadyExists("idempotency key of a task", key)
+
+
+def checkpoint_taken(call: ScopedCall) -> AgentStoreError | None:
+    """In the root namespace a checkpoint's id belongs to one thread."""
+    given = call.arguments
+    id = given.get("new_checkpoint_id", given.get("checkpoint_id"))
+    target = given.get("to_thread") or given["thread_id"] or call.thread
+    if id is None:
+        return None
+    return AlreadyExists("checkpoint", id) if target is None else WrongThread(target, id)
+
+
+# What each public method is in a scope: one table, which a test holds complete.
+#
+# A method is run under a ``Guard`` that says what its arguments name; or it is refused, because it
+# is for all users' data or for none of theirs. One that is not in the table is refused. Those
+# whose
+# guard names nothing keep to the scope by themselves (see ``scoping``), or have nothing to keep
+# to.
+
+
+R = TypeVar("R", bound=Repository)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The method is not available on a scoped store.
+
+    Attributes:
+        why: The reason, in short.
+    """
+
+    why: str
+
+
+def names(**kinds: Kind) -> Guard:
+    """Say what arguments name."""
+    return Guard(kinds)
+
+
+KEEPS = Guard()
+"""The method keeps to the scope by itself."""
+
+_UNDECIDED = Refused("no decision is in the table")
+_WORKERS = Refused("workers take the tasks of all users")
+_EVERYBODYS = Refused("it tidies up for everybody")
+_INDEX = Refused("all users share the index")
+_SESSION = names(session_id=session)
+_SAVES = names(session_id=session_to_save)
+_MESSAGE = names(message_id=message)
+_TASK = names(task_id=task)
+_USER = names(user_id=user)
+_THREAD = names(thread_id=thread)
+_CHECKPOINT = names(checkpoint_id=checkpoint, thread_id=thread)
+
+Decision = Guard | Refused
+
+DECISIONS: dict[str, dict[str, Decision]] = {
+    "Users": {
+        "create": Refused("a scope has one user, who is there already"),
+        "get": _USER,
+        "find": _USER,
+        "list": KEEPS,
+        "find_by_preference": KEEPS,
+        "update": _USER,
+        "delete": KEEPS,
+        "check_quota": _USER,
+        "consume_quota": _USER,
+        "reservations": _USER,
+        "reserve_quota": _USER,
+        "reserve_for_session": _SESSION,
+        "settle_quota": names(reservation_id=reservation),
+        "release_quota": names(reservation_id=reservation),
+        "issue_api_key": _USER,
+        "authenticate": Refused("whose a key is, is not known before"),
+        "touch_api_key": names(key_id=api_key),
+        "api_keys": _USER,
+        "revoke_api_key": names(key_id=api_key),
+    },
+    "Sessions": {
+        "create": Guard({"user_id": owner}, session_taken),
+        "ensure": KEEPS,
+        "get": _SESSION,
+        "find": _SESSION,
+        "restore": _SESSION,
+        "state_dict": _SESSION,
+        "load_state_dict": names(state=state),
+        "find_ids": KEEPS,
+        "list": names(user_id=only_user),
+        "walk": KEEPS,
+        "count": names(user_id=only_user),
+        "rename": _SESSION,
+        "update": _SESSION,
+        "patch": _SESSION,
+        "pause": _SESSION,
+        "resume": _SESSION,
+        "complete": _SESSION,
+        "cancel": _SESSION,
+        "fail": _SESSION,
+        "wait_for_user": _SESSION,
+        "answer": _SESSION,
+        "reset": _SESSION,
+        "delete": _SESSION,
+        "delete_expired": _EVERYBODYS,
+        "verify": _SESSION,
+    },
+    "Messages": {
+        "save": _SAVES,
+        "save_many": _SAVES,
+        "save_chat": _SAVES,
+        "begin": _SESSION,
+        "append": _MESSAGE,
+        "finish": _MESSAGE,
+        "give_up": _MESSAGE,
+        "give_up_idle": _EVERYBODYS,
+        "get": _MESSAGE,
+        "find": _MESSAGE,
+        "find_by_external_id": _SESSION,
+        "find_many": _SESSION,
+        "find_by_tool": _SESSION,
+        "history": _SESSION,
+        "chat": _SESSION,
+        "payloads": _SESSION,
+        "page": _SESSION,
+        "search": KEEPS,
+        "follow": Refused("it follows the messages of all sessions"),
+        "update": _MESSAGE,
+        "pop": _SESSION,
+        "replace_tail": _SESSION,
+        "delete": names(session_id=session, ids=few_messages),
+        "delete_by_mark": _SESSION,
+        "size": _SESSION,
+        "clear": _SESSION,
+    },
+    "ToolLogs": {
+        "log": names(session_id=session, message_id=message),
+        "get": names(log_id=tool_log),
+        "find": names(log_id=tool_log),
+        "list": _SESSION,
+        "stats": _SESSION,
+    },
+    "Tasks": {
+        "create": Guard({"session_id": own_session, "idempotency_key": task_key}, task_key_taken),
+        "get": _TASK,
+        "find": _TASK,
+        "list": _SESSION,
+        "count": _SESSION,
+        "start": _TASK,
+        "complete": _TASK,
+        "fail": _TASK,
+        "pause": _TASK,
+        "resume": _TASK,
+        "retry": _TASK,
+        "cancel": _TASK,
+        "heartbeat": _TASK,
+        "release": _TASK,
+        "claim": _WORKERS,
+        "heartbeat_many": _WORKERS,
+        "complete_many": _WORKERS,
+        "fail_many": _WORKERS,
+        "rescue": _WORKERS,
+        "requeue": _WORKERS,
+        "due": _WORKERS,
+        "watch": _WORKERS,
+    },
+    "Usage": {
+        "stats": _USER,
+        "record": names(session_id=session, reservation_id=reservation),
+        "list": _SESSION,
+        "delete": _SESSION,
+        "replace": _SESSION,
+        "sum_by": names(session_id=session, user_id=only_user),
+        "of_sessions": KEEPS,
+        "totals": Refused("it counts the whole database"),
+    },
+    "Search": {
+        "status": _INDEX,
+        "refresh": _INDEX,
+        "reindex": _INDEX,
+    },
+    "Checkpoints": {
+        "put": Guard(
+            {
+                "user_id": owner,
+                "session_id": session,
+                "thread_id": thread_to_put,
+            },
+            checkpoint_taken,
+        ),
+        "put_writes": names(user_id=owner, session_id=session, thread_id=thread_to_put),
+        "get": _CHECKPOINT,
+        "find": _CHECKPOINT,
+        "latest": _THREAD,
+        "list": _THREAD,
+        "namespaces": _THREAD,
+        "threads": names(session_id=session, user_id=user),
+        "path": _CHECKPOINT,
+        "tree": _THREAD,
+        "fork": Guard(_CHECKPOINT.kinds, checkpoint_taken),
+        "rewind": _THREAD,
+        "copy_thread": names(thread_id=thread, to_thread=thread_to_put),
+        "delete_thread": _THREAD,
+        "delete": _THREAD,
+        "delete_before": _THREAD,
+        "delete_run": _THREAD,
+        "prune": _THREAD,
+        "writes": _THREAD,
+    },
+    "Memories": {
+        "put": names(user_id=owner),
+        **dict.fromkeys(
+            ("get", "find", "delete", "touch", "list", "search", "namespaces"),
+            names(user_id=only_user),
+        ),
+        "delete_expired": _EVERYBODYS,
+    },
+    "Branches": {
+        "create": _SESSION,
+        "get": _SESSION,
+        "active": _SESSION,
+        "list": _SESSION,
+        "switch": _SESSION,
+        "rename": _SESSION,
+        "delete": _SESSION,
+        "compact": _SESSION,
+        "turns": _SESSION,
+        "by_turn": _SESSION,
+        "tool_usage": _SESSION,
+        "find_turns": _SESSION,
+    },
+    "Marks": {
+        "of": names(ids=messages),
+        "count": _SESSION,
+        "update": names(session_id=session, ids=few_messages),
+    },
+    "Summaries": {
+        "put": _SESSION,
+        "find": _SESSION,
+        "delete": _SESSION,
+    },
+    "Attachments": {
+        "add": _MESSAGE,
+        "get": names(attachment_id=attachment),
+        "find": names(attachment_id=attachment),
+        "read": names(attachment_id=attachment),
+        "list": _MESSAGE,
+        "list_of_session": _SESSION,
+        "delete": names(attachment_id=attachment),
+    },
+}
+"""By repository and method."""
+
+
+def decision_on(repository: type[Repository], method: str) -> Decision:
+    """Say what a method is in a scope."""
+    return DECISIONS.get(repository.__name__, {}).get(method, _UNDECIDED)
+
+
+def public_methods(repository: type[Repository]) -> dict[str, Callable[..., Any]]:
+    """Give what a repository offers, by name."""
+    offered = {name: getattr(repository, name) for name in dir(repository) if name[0] != "_"}
+    return {
+        name: method
+        for name, method in offered.items()
+        if hasattr(method, "operation") or hasattr(method, "several_units")
+    }
+
+
+_made: dict[type[Repository], type[Repository]] = {}
+
+
+def scoped(repository: type[R]) -> type[R]:
+    """Give the repository for scopes: the same methods, guarded or refused.
+
+    Its units have a user; see ``ScopedUnit``.
+    """
+    if repository not in _made:
+        _made[repository] = _make(repository)
+    return cast("type[R]", _made[repository])
+
+
+def _make(repository: type[Repository]) -> type[Repository]:
+    methods: dict[str, Any] = {}
+    for name, method in public_methods(repository).items():
+        decision = decision_on(repository, name)
+        if isinstance(decision, Refused):
+            methods[name] = _refused(repository, name, method)
+        elif hasattr(method, "operation"):
+            methods[name] = _guarded(repository, method, decision)
+        # What is several units of work has no unit to check in: its units keep to the scope.
+    names = {"__slots__": (), "__doc__": repository.__doc__}
+    return type(repository.__name__, (repository,), names | methods)
+
+
+def _refused(
+    repository: type[Repository], name: str, method: Callable[..., Any]
+) -> Callable[..., Any]:
+    @wraps(method, updated=())
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise UnscopedOnly(f"{repository.__name__}.{name}()")
+
+    return refuse
+
+
+def _guarded(
+    repository: type[Repository], method: Callable[..., Any], guard: Guard
+) -> Callable[..., Any]:
+    described: Operation = method.operation  # type: ignore[attr-defined]
+    of_method = signature(method)
+    without_self = Signature([*of_method.parameters.values()][1:])
+
+    @wraps(method)
+    def body(self: Repository, /, *args: Any, **kwargs: Any) -> Any:
+        # Bodies that call one another do so without guards: what they are given is looked at once.
+        return guard.run(repository(self.unit), described, without_self, args, kwargs)
+
+    return operation(described.mode)(body)

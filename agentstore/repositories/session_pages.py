@@ -1,0 +1,488 @@
+"""Pages of sessions, those with the newest activity first, or those with the oldest.
+
+A page may have a thousand sessions, so the statement is prepared and its rows are read by columns.
+The limit is in its text, as ``listing`` says.
+It joins the documents' row for the version and the question, which lie before the documents in
+it; what lies behind them is read with them alone.
+
+Where a filter lets some through, sessions are read in batches until the page is full, or
+``MOST_READ`` were read: such a page has fewer sessions and says where to go on.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, Literal, TypedDict, cast, get_args
+
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    Select,
+    Text,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+)
+from sqlalchemy import cast as sql_cast
+
+from agentstore.engines.base.dialect import EngineDialect
+from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.errors import InvalidInput
+from agentstore.execution.unit import Documents, Unit
+from agentstore.models.tables import owner_stays
+from agentstore.records import Page, SessionRecord, SessionSummary
+from agentstore.records.base import SessionStatus, complete
+from agentstore.records.conversations import make_session_summary
+from agentstore.repositories.listing import newest
+from agentstore.schema import Tables
+from agentstore.values import validation
+from agentstore.values.tokens import readable_text
+from agentstore.values.types import Whole, require_utc
+from agentstore.values.validation import (
+    SESSION_STATUSES,
+    At,
+    Cursors,
+    Wanted,
+    check_limit,
+    has_all,
+    wanted_at,
+)
+
+MOST_READ = 2_000
+"""Sessions that are read for one page, if filters let few through: some 20 ms."""
+
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Which sessions are listed, and in which order.
+
+    Attributes:
+        passing: What they must be like beyond that; None lets all through.
+    """
+
+    user_id: str | None
+    status: SessionStatus | None
+    passing: SessionFilter | None
+    order: Order
+
+
+def page_of_sessions(
+    unit: Unit,
+    listed: Listed,
+    limit: int,
+    cursor: str | None,
+    *,
+    documents: bool,
+    preview: bool,
+) -> Page[SessionSummary]:
+    """Give a page; see ``Sessions.list``."""
+    user_id, status, passing = listed.user_id, listed.status, listed.passing
+    order = validation.choice("order", listed.order, get_args(Order))
+    filters = (*(passing.named() if passing else ()), *(() if order == "newest" else (order,)))
+    cursors = Cursors("sessions", user_id, status, *filters)
+    parameters = {
+        "user_id": validation.optional_text("user_id", user_id),
+        "status": None if status is None else validation.choice("status", status, SESSION_STATUSES),
+        "most": check_limit(limit) + 1,
+        "beyond": None if cursor is None else cursors.read(cursor, 1)[0],
+    }
+    read = _passing if passing else _all
+    columns, last = read(unit, parameters, limit, listed, documents)
+    following = None if last is None else cursors.make([last])
+    if not columns:
+        return Page((), following)
+    _, seconds, *rest = columns
+    ttl = [None if each is None else timedelta(seconds=each) for each in seconds]
+    items: tuple[SessionSummary, ...]
+    if documents:
+        first, behind = rest[:-5], rest[-5:]
+        items = tuple(map(_record, *first, ttl, *behind))
+    else:
+        items = tuple(map(make_session_summary, *rest[:15], ttl, repeat(None)))
+    if preview:
+        texts = previews_of(unit, [each.id for each in items])
+        items = tuple(replace(each, preview=texts.get(each.id)) for each in items)
+    return Page(items, following)
+
+
+_record: Callable[..., SessionRecord] = SessionRecord
+
+_Read = tuple[Sequence[Sequence[Any]], int | None]
+"""Columns, none if there are no sessions; and after which activity to go on, if there are more."""
+
+
+def _all(
+    unit: Unit, parameters: dict[str, Any], limit: int, listed: Listed, documents: bool
+) -> _Read:
+    statement = _statement_for(unit, parameters, "documents" if documents else "", listed.order)
+    rows = _sorted(unit, statement, parameters, listed.order)
+    last = rows[limit - 1][0] if len(rows) > limit else None
+    return (statement.columns(rows[:limit]) if rows else ()), last
+
+
+def _passing(
+    unit: Unit,
+    parameters: dict[str, Any],
+    limit: int,
+    listed: Listed,
+    documents: bool,
+) -> _Read:
+    passing = listed.passing
+    assert passing is not None
+    behind = "documents" if documents else "metadata" if passing.metadata else ""
+    found: list[tuple[Any, ...]] = []
+    left = MOST_READ
+    parameters["most"] = _BATCH
+    while True:
+        statement = _statement_for(unit, parameters, behind, listed.order)
+        rows = _sorted(unit, statement, parameters, listed.order)
+        columns = zip(*statement.columns(rows), strict=True) if rows else ()
+        found += [
+            row
+            for row in columns
+            if passing.passes(
+                row[_TITLE], row[_MODEL], row[_ACTIVE], row[_METADATA] if behind else {}
+            )
+        ]
+        if len(found) > limit:
+            found = found[:limit]
+            return [*zip(*found, strict=True)], found[-1][0]
+        if len(rows) < _BATCH:
+            return [*zip(*found, strict=True)], None
+        left -= len(rows)
+        parameters["beyond"] = rows[-1][0]
+        if left <= 0:
+            return [*zip(*found, strict=True)], rows[-1][0]
+
+
+def _statement_for(unit: Unit, parameters: dict[str, Any], behind: str, order: Order) -> Prepared:
+    asked = tuple(name for name, value in parameters.items() if value is not None)
+    return _statement(unit.tables, dialect_of(unit.connection), asked, behind, order)
+
+
+def _sorted(unit: Unit, statement: Prepared, parameters: dict[str, Any], order: Order) -> list[Any]:
+    """Read rows, sorted here: an engine would take all columns of all rows through its sorter."""
+    rows = statement.rows(unit.connection, parameters)
+    activity = cast("Whole", unit.tables.sessions.c.activity.type)
+    activity.all_strictly([row[0] for row in rows], required=True)
+    rows.sort(key=itemgetter(0), reverse=order == "newest")
+    return rows
+
+
+_TITLE, _MODEL, _ACTIVE, _METADATA = 5, 6, 16, 17
+"""Where these are in a row."""
+
+
+@lru_cache(maxsize=1024)
+def _statement(
+    tables: Tables, driver: Dialect, asked: tuple[str, ...], behind: str, order: Order
+) -> Prepared:
+    """Compile; ``behind`` says what is read of what lies behind: documents, metadata or nothing."""
+    sessions, data = tables.sessions.c, tables.session_data.c
+    user_id, status, beyond = (
+        bindparam(name, type_=column.type) if name in asked else None
+        for name, column in (
+            ("user_id", sessions.user_id),
+            ("status", sessions.status),
+            ("beyond", sessions.activity),
+        )
+    )
+    found = newest(
+        tables,
+        *([] if user_id is None else [sessions.user_id == user_id]),
+        owner_stays(tables, sessions.user_id),
+        most=bindparam("most", type_=BigInteger, literal_execute=True),
+        beyond=beyond,
+        status=status,
+        oldest=order == "oldest",
+    )
+    query = select(
+        sessions.activity,
+        sessions.ttl_seconds,
+        sessions.id,
+        sessions.user_id,
+        sessions.status,
+        sessions.title,
+        sessions.model,
+        data.version,
+        data.question,
+        data.asked_at,
+        sessions.message_count,
+        sessions.total_tokens,
+        sessions.total_cost,
+        sessions.last_seq,
+        sessions.turn,
+        sessions.created_at,
+        sessions.last_active_at,
+        *([data.metadata] if behind else []),
+        *([data.config, data.state, data.updated_at, data.epoch] if behind == "documents" else []),
+    ).join_from(tables.sessions, tables.session_data)
+    return Prepared(query.where(sessions.pk.in_(found)), driver)
+
+
+# Reading sessions: their rows as records, with documents from the cache where that is right.
+
+
+def find_session(unit: Unit, session_id: str) -> SessionRecord | None:
+    """Give a session, or None.
+
+    One statement. A second one only where the cache has other documents than the session has
+    now: they are then read with the rest of it once more, so that all is of one moment.
+    """
+    cache = unit.cache
+    if cache is None:
+        row = _fetch(unit, session_id, documents=True)
+        return None if row is None else session_record(row)
+    key = validation.text("session_id", session_id)
+    if cache.knows(key):
+        row = _fetch(unit, key, documents=False)
+        if row is None:
+            cache.forget([key])
+            return None
+        if (documents := cache.find(key, _version(row))) is not None:
+            return session_record(row, documents)
+    row = _fetch(unit, key, documents=True)
+    if row is None:
+        return None
+    cache.remember(key, _version(row), (row.metadata, row.config, row.state))
+    return session_record(row)
+
+
+def session_record(row: Any, documents: Documents | None = None) -> SessionRecord:
+    """Make a record of a row that ``select_sessions`` selected.
+
+    Args:
+        row: The row.
+        documents: What the row does not have, if it was selected without them.
+    """
+    metadata, config, state = documents or (row.metadata, row.config, row.state)
+    return complete(
+        SessionRecord(
+            id=row.id,
+            user_id=row.user_id,
+            status=row.status,
+            title=row.title,
+            model=row.model,
+            metadata=metadata,
+            config=config,
+            state=state,
+            version=row.version,
+            question=row.question,
+            asked_at=row.asked_at,
+            message_count=row.message_count,
+            total_tokens=row.total_tokens,
+            total_cost=row.total_cost,
+            last_seq=row.last_seq,
+            last_turn=row.turn,
+            ttl=None if row.ttl_seconds is None else timedelta(seconds=row.ttl_seconds),
+            created_at=row.created_at,
+            last_active_at=row.last_active_at,
+            updated_at=row.updated_at,
+            epoch=row.epoch,
+        )
+    )
+
+
+@lru_cache(maxsize=256)
+def select_sessions(tables: Tables, *, documents: bool = True) -> Select[Any]:
+    """Select sessions with what is beside them, without their documents if so wanted."""
+    sessions, data = tables.sessions.c, tables.session_data.c
+    query = select(
+        sessions.pk,
+        sessions.id,
+        sessions.user_id,
+        sessions.status,
+        sessions.title,
+        sessions.model,
+        sessions.message_count,
+        sessions.total_tokens,
+        sessions.total_cost,
+        sessions.last_seq,
+        sessions.turn,
+        sessions.ttl_seconds,
+        sessions.created_at,
+        sessions.last_active_at,
+        data.version,
+        data.question,
+        data.asked_at,
+        data.updated_at,
+        data.epoch,
+    )
+    if documents:
+        query = query.add_columns(data.metadata, data.config, data.state)
+    query = query.join_from(tables.sessions, tables.session_data)
+    return query.where(owner_stays(tables, sessions.user_id))
+
+
+@lru_cache(maxsize=256)
+def select_session(tables: Tables, *, documents: bool = True) -> Select[Any]:
+    """Select the session whose id is the parameter ``session_id``."""
+    query = select_sessions(tables, documents=documents)
+    return query.where(tables.sessions.c.id == bindparam("session_id"))
+
+
+def _fetch(unit: Unit, session_id: str, *, documents: bool) -> Any:
+    query = select_session(unit.tables, documents=documents)
+    return unit.connection.execute(query, {"session_id": session_id}).first()
+
+
+def _version(row: Any) -> tuple[Any, ...]:
+    """Give what tells this version of the documents from every other.
+
+    The version counts from 1 in each session; the rest is for sessions that are deleted and made
+    again under the same id, and for databases that are restored from a backup.
+    """
+    return row.pk, row.created_at, row.version, row.updated_at
+
+
+# What a list of sessions may be narrowed to, beyond what its indexes have side by side.
+#
+# These filters are applied here and not by the engine, so that both engines let the same through:
+# any
+# case in any script, JSON values compared as JSON.
+
+
+Order = Literal["newest", "oldest"]
+"""Which activity comes first."""
+
+
+class SessionFilters(TypedDict, total=False):
+    """The arguments of ``sessions.list`` and ``iter`` but ``documents``, for type checkers."""
+
+    user_id: str | None
+    status: SessionStatus | None
+    title: str | None
+    model: str | None
+    since: datetime | None
+    until: datetime | None
+    metadata: Wanted | None
+    order: Order
+    preview: bool
+    limit: int
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """What a session must be like; None lets all through.
+
+    Attributes:
+        title: What its title must contain, folded.
+        metadata: What must be at which paths, as canonical JSON.
+    """
+
+    title: str | None
+    model: str | None
+    since: datetime | None
+    until: datetime | None
+    metadata: At
+
+    @classmethod
+    def of(
+        cls,
+        title: str | None,
+        model: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        metadata: Wanted | None,
+    ) -> SessionFilter | None:
+        """Make one of a caller's arguments; None if it would let everything pass.
+
+        Raises:
+            InvalidInput: One of them cannot be asked for.
+        """
+        if (folded := title) is not None and not (folded := _folded("title", title)):
+            raise InvalidInput("title must not be empty. Pass a part of the title, or None.")
+        found = cls(
+            folded,
+            validation.optional_text("model", model),
+            None if since is None else require_utc("since", since),
+            None if until is None else require_utc("until", until),
+            wanted_at("metadata", metadata),
+        )
+        return None if found == _EVERYTHING else found
+
+    def named(self) -> Sequence[Any]:
+        """Give what tells it from other filters, as JSON can say it."""
+        moments = (None if m is None else m.isoformat() for m in (self.since, self.until))
+        return [self.title, self.model, *moments, [[*path, value] for path, value in self.metadata]]
+
+    def passes(self, title: Any, model: Any, active: datetime, metadata: Any) -> bool:
+        """Say whether it lets a session through."""
+        return (
+            (self.model is None or model == self.model)
+            and (self.since is None or active >= self.since)
+            and (self.until is None or active < self.until)
+            and (self.title is None or (title is not None and self.title in _folded("", title)))
+            and has_all(metadata, self.metadata)
+        )
+
+
+_EVERYTHING = SessionFilter(None, None, None, None, ())
+
+
+def _folded(name: str, text: object) -> str:
+    composed = unicodedata.normalize("NFC", validation.text(name, text))
+    return unicodedata.normalize("NFC", composed.casefold())
+
+
+# Previews of sessions: the beginning of what the user said first.
+
+
+LONGEST = 200
+"""Characters of a preview."""
+
+_READ = 2_000
+"""Characters that are read of a text, for there may be much white space in it."""
+
+_LARGEST = 20_000
+"""Characters of content blocks, or of a payload, that are read: they cannot be read in part."""
+
+
+def previews_of(unit: Unit, ids: Sequence[str]) -> dict[str, str]:
+    """Give the previews of a page of sessions, by one statement; a session without is left out."""
+    query = _query(unit.tables, unit.dialect)
+    rows = unit.connection.execute(query, {"ids": list(ids)})
+    texts = {id: " ".join(readable_text(*said).split()) for id, *said in rows}
+    return {id: text[:LONGEST] for id, text in texts.items() if text}
+
+
+@lru_cache(maxsize=256)
+def _query(tables: Tables, dialect: EngineDialect) -> Select[Any]:
+    """Select what was said first by the user on main: the message of the smallest turn."""
+    sessions, said = tables.sessions, tables.messages.alias("said")
+    first = (
+        select(said)
+        .where(
+            said.c.session_id == sessions.c.pk,
+            said.c.branch == literal_column("0"),
+            said.c.role == literal_column("'user'"),  # as the index of turns says it
+        )
+        .order_by(said.c.turn)
+        .limit(literal_column("1"))
+    )
+    source, found = dialect.for_each(sessions, tables.messages, first)
+
+    def small(document: Any) -> Any:
+        return case((func.length(sql_cast(document, Text)) <= _LARGEST, document))
+
+    return (
+        select(
+            sessions.c.id,
+            func.substr(found.content, 1, _READ, type_=found.content.type),
+            small(found.blocks),
+            small(found.payload),
+        )
+        .select_from(source)
+        .where(sessions.c.id.in_(bindparam("ids", expanding=True)))
+    )

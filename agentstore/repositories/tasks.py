@@ -1,0 +1,676 @@
+"""Tasks, and the queue that workers claim them from.
+
+```text
+create             pending
+claim, start       pending --> running
+complete                       running --> completed
+release            pending <-- running
+fail, rescue       pending <-- running --> failed, dead
+pause              pending ------> paused <------ running
+resume             pending <------ paused
+cancel             pending, running, paused --> cancelled
+retry, requeue     pending <------ failed, dead
+```
+
+A failed attempt makes a claimed task pending again until its retries are used up; then it is
+*dead*. A worker that holds a task is asked to cancel it; it stops and confirms.
+
+A worker that claims a task gets a *lease*, which ends at some time unless a heartbeat renews it,
+and a *fence* (a fencing token): a number that grows with every attempt.
+
+```text
+worker A   claim, fence 4 ... hangs ...........................  complete(fence=4): LeaseLost
+           |------ lease ------|
+worker B                        rescue, claim, fence 5 ... complete(fence=5): completed
+```
+
+The invariants: no two workers hold a task at the same time, and a write with an old fence changes
+nothing. So a worker that was believed dead does no harm when it comes back.
+
+``tasks`` holds all methods. Beside it: ``arguments`` checks, ``clock`` says whose time counts,
+``transitions`` changes a status, ``leases`` renews and ends leases, ``statements`` builds the
+statements of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import case, func, literal_column, or_, select, update
+
+from agentstore.engines.base.dialect import TaskSignal
+from agentstore.engines.base.statements import dialect_of
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound
+from agentstore.execution.unit import Unit
+from agentstore.models.tables import session_stays
+from agentstore.records import Page, TaskBatch, TaskRecord
+from agentstore.records.base import TaskStatus
+from agentstore.repositories import operations
+from agentstore.repositories.claims import (
+    DEFAULT_LEASE,
+    RUNNING,
+    batch,
+    claim_statement,
+    clock_of,
+    completed,
+    due_statement,
+    failed_attempt,
+    find_task,
+    get_task,
+    in_order_of_claims,
+    insert_statement,
+    length,
+    lock_held,
+    make_task_record,
+    move,
+    names,
+    pairs,
+    present,
+    records,
+    renew,
+    restart,
+    settle,
+    task_record,
+    until,
+    why_not,
+)
+from agentstore.repositories.listing import over_pages
+from agentstore.repositories.operations import Repository, appends, one_page, reads, writes
+from agentstore.values import validation
+from agentstore.values.ids import new_id
+from agentstore.values.types import require_utc
+from agentstore.values.validation import (
+    DEFAULT_BACKOFF,
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    TASK_STATUSES,
+    TASK_TRANSITIONS,
+    Backoff,
+    Cursors,
+    check_limit,
+    require_backoff,
+    sources,
+)
+
+# Tasks: work to be done, and its life.
+
+
+_MAX_PRIORITY = 2**31 - 1
+
+_ABANDONED = "The lease ran out: the worker died, hung, or could not reach the database."
+
+
+class Tasks(Repository):
+    """The tasks, in a session or on their own.
+
+    ``start``, ``complete`` and ``fail`` alone are enough where one program does its own tasks.
+    Workers that share them ``claim`` them: such a task is held under a lease, and from then on
+    only its holder, who passes its ``fence``, can complete it or make it fail.
+    """
+
+    __slots__ = ()
+
+    @appends
+    def create(
+        self,
+        session_id: str | None,
+        kind: str,
+        payload: Any = None,
+        *,
+        priority: int = 0,
+        run_at: datetime | None = None,
+        max_retries: int = 0,
+        queue: str = "default",
+        alone_in_session: bool = False,
+        idempotency_key: str | None = None,
+    ) -> TaskRecord:
+        """Create a task, pending.
+
+        In ``store.transaction()`` it is created together with whatever else is written there, or
+        not at all.
+
+        Args:
+            session_id: The session that it belongs to; None for a task on its own.
+            kind: What is to be done; the application's own word.
+            payload: Any JSON.
+            priority: The highest goes first.
+            run_at: When it may be started at the earliest; None means now, by the clock that
+                leases go by.
+            max_retries: How often a failed attempt may be repeated. That a worker dies is one:
+                with 0 the task is dead then.
+            queue: Which workers take it.
+            alone_in_session: Whether it waits while another task of its session that asked for
+                the same runs.
+            idempotency_key: Unique in its queue: a repeated call returns the first one's task.
+
+        Raises:
+            NotFound: There is no such session, or it is being deleted.
+            AlreadyExists: The idempotency key is that of a task whose user is being deleted.
+            NaiveDatetime: ``run_at`` has no time zone.
+            InvalidInput: An argument cannot be stored.
+        """
+        row = {
+            "id": new_id(),
+            "session_id": validation.optional_text("session_id", session_id),
+            "queue": validation.key("queue", queue),
+            "kind": validation.key("kind", kind),
+            "priority": validation.amount(
+                "priority", priority, least=-_MAX_PRIORITY, most=_MAX_PRIORITY
+            ),
+            "payload": validation.document("payload", payload),
+            "run_at": None if run_at is None else require_utc("run_at", run_at),
+            "max_retries": validation.amount("max_retries", max_retries, most=_MAX_PRIORITY),
+            "alone_in_session": validation.flag("alone_in_session", alone_in_session),
+            "idempotency_key": validation.optional_key("idempotency_key", idempotency_key),
+        }
+        if alone_in_session and session_id is None:
+            raise InvalidInput("alone_in_session needs a session: pass the session_id.")
+        tasks = self.tables.tasks
+        if idempotency_key is not None:
+            stays = session_stays(self.tables, tasks.c.session_id).label("stays")
+            query = select(tasks, stays).where(
+                tasks.c.queue == row["queue"], tasks.c.idempotency_key == row["idempotency_key"]
+            )
+            if (first := self.connection.execute(query).first()) is not None:
+                if not first.stays:
+                    raise AlreadyExists("idempotency key of a task", idempotency_key)
+                return task_record(first)
+        clock = clock_of(self.unit)
+        if clock is None:
+            row["now"] = self.unit.now()
+        in_session = session_id is not None
+        statement = insert_statement(self.tables, self.unit.dialect, clock, in_session=in_session)
+        written = self.connection.execute(statement, row).first()
+        if written is None:
+            raise NotFound("session", session_id)
+        return task_record(written)
+
+    @reads
+    def get(self, task_id: str) -> TaskRecord:
+        """Give a task.
+
+        Raises:
+            NotFound: There is no such task.
+        """
+        return get_task(self.unit, task_id)
+
+    @reads
+    def find(self, task_id: str) -> TaskRecord | None:
+        """Give a task, or None."""
+        return find_task(self.unit, task_id)
+
+    @reads
+    def list(
+        self,
+        *,
+        session_id: str | None = None,
+        status: TaskStatus | None = None,
+        queue: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[TaskRecord]:
+        """List tasks, the newest first, of a session, in a status, in a queue if given."""
+        tasks = self.tables.tasks
+        query = select(tasks).where(
+            session_stays(self.tables, tasks.c.session_id),
+            *operations.sessions(self.unit, tasks.c.session_id),
+        )
+        if session_id is not None:
+            query = query.where(tasks.c.session_id == validation.text("session_id", session_id))
+        if status is not None:
+            status = validation.choice("status", status, TASK_STATUSES)
+            query = query.where(tasks.c.status == status)
+        if queue is not None:
+            query = query.where(tasks.c.queue == validation.text("queue", queue))
+        cursors = Cursors("tasks", session_id, status, queue)
+        return one_page(self.connection, query, [tasks.c.pk], cursors, limit, cursor, task_record)
+
+    iter = over_pages(list)
+    """Go over the tasks of all pages; see ``list``."""
+
+    @reads
+    def count(
+        self, *, session_id: str | None = None, queue: str | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Count tasks: for each queue, how many are in which status; what is 0 is left out.
+
+        Reads an index of all tasks, or of those of the session or the queue.
+
+        Args:
+            session_id: Only this session's.
+            queue: Only this queue's.
+        """
+        tasks = self.tables.tasks.c
+        query = select(tasks.queue, tasks.status, func.count()).group_by(tasks.queue, tasks.status)
+        query = query.where(
+            session_stays(self.tables, tasks.session_id),
+            *operations.sessions(self.unit, tasks.session_id),
+        )
+        if session_id is not None:
+            query = query.where(tasks.session_id == validation.text("session_id", session_id))
+        if queue is not None:
+            query = query.where(tasks.queue == validation.text("queue", queue))
+        found: dict[str, dict[str, int]] = {}
+        for name, status, number in sorted(map(tuple, self.connection.execute(query))):
+            found.setdefault(name, {})[status] = int(number)
+        return found
+
+    @appends
+    def start(self, task_id: str) -> TaskRecord:
+        """Go from pending to running, and count the attempt; nobody else can claim it then.
+
+        There is no lease: if this process dies, the task stays running.
+
+        Raises:
+            IllegalTransition: The task is in a status from which it cannot.
+            SessionOccupied: It asked to be alone in its session, and is not.
+            NotFound: There is no such task.
+        """
+        c = self.tables.tasks.c
+        return move(
+            self.unit,
+            task_id,
+            "running",
+            attempts=c.attempts + 1,
+            fence=c.fence + 1,
+            cancel_requested=False,
+        )
+
+    @appends
+    def complete(self, task_id: str, result: Any = None, *, fence: int | None = None) -> TaskRecord:
+        """Go from running to completed, with a result, any JSON.
+
+        Args:
+            task_id: The task.
+            result: What came of it.
+            fence: ``fence`` of the record that ``claim`` returned, if it was claimed.
+
+        Raises:
+            LeaseLost: Somebody else holds the task, or nobody does any more.
+            IllegalTransition: The task is not running.
+            NotFound: There is no such task.
+        """
+        document = validation.document("result", result)
+        fence = validation.optional_amount("fence", fence)
+        return move(self.unit, task_id, "completed", holder=fence, held=True, result=document)
+
+    @writes
+    def fail(
+        self,
+        task_id: str,
+        error: str | None = None,
+        *,
+        fence: int | None = None,
+        retry: bool = True,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> TaskRecord:
+        """Say that the attempt failed, and with what; secrets are redacted by the store's policy.
+
+        A task that was claimed is pending again after a pause as long as ``failures`` does not
+        exceed ``max_retries``, and dead then. One that was started with ``start``, or that there
+        is no use in retrying, is failed. If its cancellation was asked for it is cancelled.
+
+        Args:
+            task_id: The task.
+            error: What went wrong.
+            fence: ``fence`` of the record that ``claim`` returned, if it was claimed.
+            retry: Whether trying again may help.
+            backoff: How long to wait before.
+
+        Raises:
+            LeaseLost: Somebody else holds the task, or nobody does any more.
+            IllegalTransition: The task is not running.
+            NotFound: There is no such task.
+            SecretRefused: A secret was found and the policy refuses it.
+            InvalidInput: An argument cannot be stored, or ``backoff`` is no ``Backoff``.
+        """
+        again, told = validation.flag("retry", retry), _without_secrets(self.unit, error)
+        require_backoff(backoff)
+        if fence is None:
+            return move(self.unit, task_id, "failed", held=True, error=told)
+        fences = {validation.text("task_id", task_id): validation.amount("fence", fence)}
+        held, now = lock_held(self.unit, fences)
+        if not held:
+            raise why_not(self.unit, task_id, "failed", fence)
+        row, task = held[0]
+        end = failed_attempt(task, now, told, backoff if again else None)
+        return settle(self.unit, [(row, task, end)], [task_id]).settled[0]
+
+    @appends
+    def pause(self, task_id: str) -> TaskRecord:
+        """Go from pending or running to paused. Raises as ``start`` does.
+
+        A task that a worker holds is taken away from it: the worker hears of it by its next
+        heartbeat, and what it still does for the task is refused.
+        """
+        return move(self.unit, task_id, "paused")
+
+    @appends
+    def resume(self, task_id: str) -> TaskRecord:
+        """Go from paused to pending. Raises as ``start`` does."""
+        return move(self.unit, task_id, "pending", only_from=("paused",))
+
+    @appends
+    def retry(self, task_id: str) -> TaskRecord:
+        """Go from failed or dead to pending, to be started again. Raises as ``start`` does.
+
+        What failed before still counts: a dead task is given one more attempt. ``requeue`` gives
+        dead tasks all their retries again.
+        """
+        return move(self.unit, task_id, "pending", only_from=("failed", "dead"))
+
+    @appends
+    def cancel(self, task_id: str, *, fence: int | None = None) -> TaskRecord:
+        """Go to cancelled from pending, running or paused. Raises as ``start`` does.
+
+        A task that a worker holds goes on running, with ``cancel_requested``: the worker hears of
+        it by its next heartbeat, and confirms by calling this with its fence. If it completes the
+        task instead, that counts; if it fails, dies or gives it back, the task is cancelled.
+
+        Args:
+            task_id: The task.
+            fence: The fence of the worker that holds the task, to confirm.
+
+        Raises:
+            LeaseLost: The caller with this fence does not hold the task any more.
+        """
+        if fence is not None:
+            fence = validation.amount("fence", fence)
+            return move(self.unit, task_id, "cancelled", only_from=("running",), holder=fence)
+        c = self.tables.tasks.c
+        now = present(self.unit)
+        held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
+        ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``leases``
+        query = (
+            update(self.tables.tasks)
+            .where(
+                c.id == task_id,
+                c.status.in_(sources(TASK_TRANSITIONS, "cancelled")),
+                session_stays(self.tables, c.session_id),
+            )
+            .values(
+                status=case((held, RUNNING), else_=literal_column("'cancelled'")),
+                cancel_requested=or_(c.cancel_requested, held),
+                cancelled_at=case((held, c.cancelled_at), else_=now),
+                updated_at=case((ahead, c.updated_at), else_=now),
+            )
+            .returning(*c)
+        )
+        statement = self.unit.dialect.announcing(query, self.tables)
+        cancelled = self.connection.execute(statement).first()
+        if cancelled is None:
+            raise why_not(self.unit, task_id, "cancelled")
+        return task_record(cancelled)
+
+    @appends
+    def claim(
+        self,
+        worker: str,
+        *,
+        queues: str | Sequence[str] = "default",
+        kinds: str | Sequence[str] | None = None,
+        limit: int = 1,
+        lease: float = DEFAULT_LEASE,
+    ) -> tuple[TaskRecord, ...]:
+        """Take tasks that are due, each with a lease and a fencing token.
+
+        No task is given to two callers, however many ask at once, and nobody waits for anybody:
+        what another one is just claiming is passed over.
+
+        Args:
+            worker: Who claims; for people, and for ``worker`` of the records.
+            queues: From which queues, all alike: up to 100.
+            kinds: Only tasks of these kinds; None means all.
+            limit: How many at most, up to 1,000.
+            lease: Seconds until the tasks are given to others if no heartbeat comes.
+
+        Returns:
+            The tasks, running now: highest priority first, then oldest. Empty if none is due.
+            Of the tasks of a session that ask to be alone there is at most one, and none while
+            another one runs.
+
+        Raises:
+            InvalidInput: An argument cannot be asked for.
+        """
+        named = names("queues", queues)
+        wanted = None if kinds is None else names("kinds", kinds)
+        parameters = {
+            "claimant": validation.key("worker", worker),
+            "limit": check_limit(limit),
+            **_asked(named, wanted),
+            **until(self.unit, length(lease)),
+        }
+        statement = claim_statement(
+            self.tables,
+            self.unit.dialect,
+            clock_of(self.unit),
+            dialect_of(self.connection),
+            len(named),
+            len(wanted or ()),
+        )
+        rows = statement.fetch(self.connection, parameters)
+        return tuple([make_task_record(*row[1:]) for row in sorted(rows, key=in_order_of_claims)])
+
+    @appends
+    def heartbeat(self, task_id: str, *, fence: int, lease: float = DEFAULT_LEASE) -> TaskRecord:
+        """Renew the lease on a task.
+
+        Args:
+            task_id: The task.
+            fence: ``fence`` of the record that ``claim`` returned.
+            lease: Seconds from now until it runs out.
+
+        Returns:
+            The task. If ``cancel_requested``, stop and call ``cancel`` with the fence.
+
+        Raises:
+            LeaseLost: The caller does not hold the task any more: stop.
+            NotFound: There is no such task.
+        """
+        fence = validation.amount("fence", fence)
+        renewed = renew(self.unit, [(task_id, fence)], length(lease))
+        if not renewed:
+            raise why_not(self.unit, task_id, "running", fence)
+        return renewed[0]
+
+    @appends
+    def heartbeat_many(
+        self, held: Sequence[TaskRecord], *, lease: float = DEFAULT_LEASE
+    ) -> TaskBatch:
+        """Renew the leases on tasks, in one statement.
+
+        Args:
+            held: Records that ``claim`` returned, up to 1,000.
+            lease: Seconds from now until they run out.
+        """
+        tasks = records("held", held)
+        renewed = renew(self.unit, [(task.id, task.fence) for task in tasks], length(lease))
+        return batch({task.id: task for task in renewed}, [task.id for task in tasks])
+
+    @appends
+    def release(self, task_id: str, *, fence: int) -> TaskRecord:
+        """Give a task back, to be claimed by others at once; it does not count as a failure.
+
+        Returns:
+            The task: pending, or cancelled if that was asked for.
+
+        Raises:
+            LeaseLost: The caller does not hold the task any more.
+            NotFound: There is no such task.
+        """
+        fence = validation.amount("fence", fence)
+        return move(self.unit, task_id, "pending", only_from=("running",), holder=fence)
+
+    @writes
+    def complete_many(self, done: Sequence[tuple[TaskRecord, Any]]) -> TaskBatch:
+        """Complete tasks with their results, in one transaction.
+
+        Args:
+            done: Records that ``claim`` returned, up to 1,000, each with its result, any JSON.
+
+        Returns:
+            The tasks that were completed, and the ids of those that were lost.
+
+        Raises:
+            InvalidJson: A result is not JSON; nothing was written.
+        """
+        given = pairs("done", done)
+        results = {
+            task.id: validation.document(f"done[{n}]", result)
+            for n, (task, result) in enumerate(given)
+        }
+        held, now = lock_held(self.unit, {task.id: task.fence for task, _ in given})
+        ends = [(row, task, completed(now, results[task.id])) for row, task in held]
+        return settle(self.unit, ends, [task.id for task, _ in given])
+
+    @writes
+    def fail_many(
+        self,
+        failed: Sequence[tuple[TaskRecord, str | None]],
+        *,
+        retry: bool = True,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> TaskBatch:
+        """Say that attempts failed, each with its error, in one transaction; see ``fail``.
+
+        Args:
+            failed: Records that ``claim`` returned, up to 1,000, each with what went wrong.
+            retry: Whether trying again may help.
+            backoff: How long to wait before.
+
+        Returns:
+            The tasks that were held, and the ids of those that were lost.
+        """
+        given = pairs("failed", failed)
+        errors = {task.id: _without_secrets(self.unit, error) for task, error in given}
+        again = validation.flag("retry", retry)
+        require_backoff(backoff)
+        held, now = lock_held(self.unit, {task.id: task.fence for task, _ in given})
+        pause = backoff if again else None
+        ends = [
+            (row, task, failed_attempt(task, now, errors[task.id], pause)) for row, task in held
+        ]
+        return settle(self.unit, ends, [task.id for task, _ in given])
+
+    @writes
+    def rescue(
+        self, *, limit: int = 100, backoff: Backoff = DEFAULT_BACKOFF
+    ) -> tuple[TaskRecord, ...]:
+        """Take away the tasks of all queues whose leases have run out.
+
+        Each counts as a failed attempt: the task is pending again after a pause, or dead if it
+        has no retries left, or cancelled if that was asked for. Workers call this now and then.
+
+        If the clock was set back since a lease was given or renewed, the lease starts again now,
+        with the length that it had.
+
+        Args:
+            limit: How many at most, up to 1,000.
+            backoff: How long to wait before they are tried again.
+
+        Returns:
+            The tasks, as they are now, the longest overdue first, then the one that was created
+            first.
+        """
+        tasks = self.tables.tasks
+        check_limit(limit)
+        require_backoff(backoff)
+        restart(self.unit, present(self.unit))
+        query = (
+            select(*tasks.c, present(self.unit).label("now"))
+            .where(
+                tasks.c.status == RUNNING,
+                tasks.c.lease_expires_at <= present(self.unit),
+                session_stays(self.tables, tasks.c.session_id),
+            )
+            .order_by(tasks.c.lease_expires_at, tasks.c.pk)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        rows = self.connection.execute(query).all()
+        if not rows:
+            return ()
+        now = rows[0].now.astimezone(UTC)
+        overdue = [(row.pk, task_record(row)) for row in rows]
+        ends = [(pk, task, failed_attempt(task, now, _ABANDONED, backoff)) for pk, task in overdue]
+        return settle(self.unit, ends, [task.id for _, task in overdue]).settled
+
+    @appends
+    def requeue(
+        self, *, queue: str = "default", kind: str | None = None, limit: int = MAX_LIMIT
+    ) -> int:
+        """Make dead tasks pending again, the oldest first, with all their retries.
+
+        Args:
+            queue: Of which queue.
+            kind: Only tasks of this kind; None means all.
+            limit: How many at most, up to 1,000.
+
+        Returns:
+            How many were made pending.
+        """
+        tasks = self.tables.tasks
+        dead = select(tasks.c.pk).where(
+            tasks.c.queue == validation.key("queue", queue),
+            tasks.c.status == "dead",
+            session_stays(self.tables, tasks.c.session_id),
+        )
+        if kind is not None:
+            dead = dead.where(tasks.c.kind == validation.key("kind", kind))
+        dead = dead.order_by(tasks.c.pk).limit(check_limit(limit)).with_for_update(skip_locked=True)
+        now = present(self.unit)
+        chosen = dead.cte("chosen").prefix_with("MATERIALIZED")
+        query = (
+            update(tasks)
+            .where(tasks.c.pk.in_(select(chosen.c.pk)))
+            .values(status="pending", failures=0, run_at=now, updated_at=now)
+            .returning(*tasks.c)
+        )
+        statement = self.unit.dialect.announcing(query, self.tables)
+        return len(self.connection.execute(statement).all())
+
+    @reads
+    def due(
+        self,
+        *,
+        queues: str | Sequence[str] = "default",
+        kinds: str | Sequence[str] | None = None,
+    ) -> float | None:
+        """Give the seconds until a pending task is due: 0.0 if one is, None if there is none.
+
+        Tasks that wait to be alone in their session count as the others do, so there may be
+        nothing to claim although the answer is 0.0.
+        """
+        named = names("queues", queues)
+        wanted = None if kinds is None else names("kinds", kinds)
+        clock = clock_of(self.unit)
+        parameters = _asked(named, wanted)
+        if clock is None:
+            parameters["now"] = self.unit.now()
+        statement = due_statement(self.tables, clock, len(named), len(wanted or ()))
+        row = self.connection.execute(statement, parameters).first()
+        return None if row is None else max(0.0, (row.run_at - row.now).total_seconds())
+
+    @reads
+    def watch(self) -> TaskSignal:
+        """Give what tells that tasks may have become claimable; ``Worker`` waits for it.
+
+        It has a connection of its own, from ``open()`` to ``close()``.
+        """
+        return self.unit.dialect.task_signal(self.connection, self.tables)
+
+
+def _asked(queues: list[str], kinds: list[str] | None) -> dict[str, Any]:
+    """Give the parameters that name queues and kinds."""
+    parameters: dict[str, Any] = {f"queue_{n}": queue for n, queue in enumerate(queues)}
+    return parameters | {f"kind_{n}": kind for n, kind in enumerate(kinds or ())}
+
+
+def _without_secrets(unit: Unit, error: object) -> str | None:
+    """Check what went wrong, and take the secrets out of it."""
+    secrets = unit.settings.secrets
+    told = validation.optional_text("error", error)
+    cleaned = secrets.apply(secrets.on_tool_logs, told, "error")
+    return None if cleaned is None else str(cleaned)

@@ -1,0 +1,303 @@
+"""Tool logs: what tools were called with, what they gave, how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    Table,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+)
+
+from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
+from agentstore.execution.gathering import Body
+from agentstore.execution.unit import Unit
+from agentstore.models.tables import session_is_open, session_stays
+from agentstore.records import Page, ToolLogRecord, ToolStats
+from agentstore.records.base import complete
+from agentstore.repositories import operations
+from agentstore.repositories.listing import New, NewRow, finite, mean_of, milliseconds, over_pages
+from agentstore.repositories.operations import Repository, gathers, one_page, reads, window
+from agentstore.schema import Tables
+from agentstore.values import validation
+from agentstore.values.ids import new_id
+from agentstore.values.types import iso
+from agentstore.values.validation import DEFAULT_LIMIT, Cursors
+
+
+class NewLog(NewRow):
+    """A log on its way in."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def table(tables: Tables) -> Table:
+        """Say where it goes."""
+        return tables.tool_logs
+
+    @staticmethod
+    def values(tables: Tables, new: New) -> Select[Any]:
+        """Require the session, and that the message, if there is one, is one of its."""
+        sessions, messages = tables.sessions.c, tables.messages.c
+        owner = (
+            select(sessions.pk)
+            .where(sessions.id == new["session_id"], session_is_open(tables))
+            .exists()
+        )
+        message = (
+            select(messages.pk)
+            .join_from(tables.messages, tables.sessions, sessions.pk == messages.session_id)
+            .where(messages.id == new["message_id"], sessions.id == new["session_id"])
+            .exists()
+        )
+        return select(*new.values()).where(owner, or_(new["message_id"].is_(None), message))
+
+    def why_not(self, unit: Unit) -> AgentStoreError:
+        """Say what is missing."""
+        session_id, message_id = self.row["session_id"], self.row["message_id"]
+        sessions = unit.tables.sessions.c
+        session = select(sessions.pk).where(sessions.id == session_id, session_is_open(unit.tables))
+        if unit.connection.execute(session).first() is None or message_id is None:
+            return NotFound("session", session_id)
+        return WrongSession(session_id, message_id)
+
+
+class ToolLogs(Repository):
+    """The calls of tools."""
+
+    __slots__ = ()
+
+    @gathers(NewLog)
+    def log(
+        self,
+        session_id: str,
+        tool: str,
+        *,
+        input: Any = None,
+        output: Any = None,
+        elapsed_ms: float | None = None,
+        success: bool | None = None,
+        error: str | None = None,
+        message_id: str | None = None,
+        tool_call_id: str | None = None,
+    ) -> Body[ToolLogRecord]:
+        """Log one call of a tool; secrets are redacted by the store's policy.
+
+        Args:
+            session_id: The session in which it was called.
+            tool: The tool's name.
+            input: What it was called with, any JSON.
+            output: What it gave, any JSON.
+            elapsed_ms: How long it took, in milliseconds, up to 10**12.
+            success: Whether it did what it should; by default, whether there is no ``error``.
+            error: What went wrong: the call failed.
+            message_id: The message that called it, of the same session.
+            tool_call_id: The id by which the model called it, as in the message's ``tool_calls``:
+                it tells which of several calls of one tool this was.
+
+        Raises:
+            NotFound: There is no such session, or it is being deleted.
+            WrongSession: The message is not of this session.
+            SecretRefused: A secret was found and the policy refuses it.
+            InvalidInput: An argument cannot be stored, or a call with an error is said to have
+                succeeded.
+        """
+        if success is None:
+            success = error is None
+        elif validation.flag("success", success) and error is not None:
+            raise InvalidInput(
+                "success must be False where there is an error. Leave success out, or error."
+            )
+        secrets = self.unit.settings.secrets
+        action = secrets.on_tool_logs
+        row = {
+            "id": new_id(),
+            "session_id": validation.text("session_id", session_id),
+            "message_id": validation.optional_text("message_id", message_id),
+            "tool_call_id": validation.optional_text("tool_call_id", tool_call_id),
+            "tool": validation.key("tool", tool),
+            "success": success,
+            "elapsed_ms": _milliseconds(elapsed_ms),
+            "error": secrets.apply(action, validation.optional_text("error", error), "error"),
+            "input": validation.document("input", secrets.apply(action, input, "input")),
+            "output": validation.document("output", secrets.apply(action, output, "output")),
+            "created_at": self.unit.now(),
+        }
+        return tool_log_record((yield NewLog(row)))
+
+    @reads
+    def get(self, log_id: str) -> ToolLogRecord:
+        """Give a log.
+
+        Raises:
+            NotFound: There is no such tool log.
+        """
+        found = self.find(log_id)
+        if found is None:
+            raise NotFound("tool log", log_id)
+        return found
+
+    @reads
+    def find(self, log_id: str) -> ToolLogRecord | None:
+        """Give a log, or None."""
+        logs = self.tables.tool_logs
+        stays = session_stays(self.tables, logs.c.session_id)
+        row = self.connection.execute(select(logs).where(logs.c.id == log_id, stays)).first()
+        return None if row is None else tool_log_record(row)
+
+    @reads
+    def list(
+        self,
+        *,
+        session_id: str | None = None,
+        tool: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[ToolLogRecord]:
+        """List logs, the last written first; with ``since`` or ``until``, by their times.
+
+        Args:
+            session_id: Only of this session.
+            tool: Only of this tool.
+            since: Only from this instant on.
+            until: Only before this instant.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            NaiveDatetime: ``since`` or ``until`` has no time zone.
+        """
+        logs = self.tables.tool_logs
+        in_window = window(logs.c.created_at, since, until)
+        query = select(logs).where(*_of(self.unit, session_id, tool), *in_window)
+        cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until))
+        key = [logs.c.created_at, logs.c.pk] if in_window else [logs.c.pk]
+        return one_page(self.connection, query, key, cursors, limit, cursor, tool_log_record)
+
+    iter = over_pages(list)
+    """Go over the logs of all pages; see ``list``."""
+
+    @reads
+    def stats(
+        self,
+        *,
+        session_id: str | None = None,
+        tool: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ToolStats, ...]:
+        """Add up the calls of each tool, the most called first, then by name.
+
+        The arguments are those of ``list``.
+        """
+        logs = self.tables.tool_logs
+        in_window = window(logs.c.created_at, since, until)
+        return tool_stats(self, [*_of(self.unit, session_id, tool), *in_window])
+
+
+def tool_stats(
+    repository: Repository, conditions: Sequence[ColumnElement[bool]]
+) -> tuple[ToolStats, ...]:
+    """Compute the statistics of the logs that meet the conditions, in one query.
+
+    The 95th percentile is the value at rank ceil(0.95 n) (nearest rank), in whole numbers, so
+    that both engines pick the same row; the others likewise.
+    """
+    query = _stats(repository.tables, conditions)
+    stats: list[ToolStats] = []
+    for tool, calls, failures, *times in repository.connection.execute(query):
+        p50, p95, p99 = (None if time is None else float(time) for time in times[:3])
+        mean = mean_of(*times[3:])
+        stats.append(ToolStats(tool, int(calls), int(failures), mean, p50, p95, p99))
+    # Sorted here, since the engines' collations differ.
+    return tuple(sorted(stats, key=lambda found: (-found.calls, found.tool)))
+
+
+def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[Any]:
+    logs = tables.tool_logs.c
+    elapsed = finite(logs.elapsed_ms)
+    timed = case((elapsed.is_(None), 1), else_=0)
+    ranked = (
+        select(
+            logs.tool,
+            logs.success,
+            elapsed.label("elapsed_ms"),
+            func.row_number().over(partition_by=(logs.tool, timed), order_by=elapsed).label("rank"),
+            func.count(elapsed).over(partition_by=logs.tool).label("timed"),
+        )
+        .where(*conditions)
+        .subquery("ranked")
+    )
+    places = ranked.c.rank * 100
+    return select(
+        ranked.c.tool,
+        func.count().label("calls"),
+        func.sum(cast(case((ranked.c.success, 0), else_=1), Integer)).label("failures"),
+        *(
+            func.min(case((places >= ranked.c.timed * percent, ranked.c.elapsed_ms)))
+            for percent in (50, 95, 99)
+        ),
+        *milliseconds(ranked.c.elapsed_ms),
+    ).group_by(ranked.c.tool)
+
+
+def _of(unit: Unit, session_id: str | None, tool: str | None) -> list[ColumnElement[bool]]:
+    logs = unit.tables.tool_logs.c
+    conditions = [
+        session_stays(unit.tables, logs.session_id),
+        *operations.sessions(unit, logs.session_id),
+    ]
+    if session_id is not None:
+        conditions.append(logs.session_id == validation.text("session_id", session_id))
+    if tool is not None:
+        conditions.append(logs.tool == validation.key("tool", tool))
+    return conditions
+
+
+def _text(instant: datetime | None) -> str | None:
+    return None if instant is None else iso(instant)
+
+
+def _milliseconds(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"elapsed_ms must be a number, not {type(value).__name__}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = float("inf")
+    if not 0 <= number <= validation.MAX_MILLISECONDS:
+        raise InvalidInput(f"elapsed_ms must be from 0 to 10**12, not {number}.")
+    return number + 0.0  # -0.0, which one engine would keep, becomes 0.0
+
+
+def tool_log_record(row: Any) -> ToolLogRecord:
+    """Make a record of a row of ``tool_logs``."""
+    return complete(
+        ToolLogRecord(
+            id=row.id,
+            session_id=row.session_id,
+            message_id=row.message_id,
+            tool_call_id=row.tool_call_id,
+            tool=row.tool,
+            input=row.input,
+            output=row.output,
+            success=row.success,
+            error=row.error,
+            # SQLite returns 20.0 as 20 from the INSERT, and as 20.0 from then on.
+            elapsed_ms=None if row.elapsed_ms is None else float(row.elapsed_ms),
+            created_at=row.created_at,
+        )
+    )

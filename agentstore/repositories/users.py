@@ -1,0 +1,839 @@
+"""Users, their quotas and API keys.
+
+A user owns sessions and threads, has *preferences* (a JSON object that can be searched by path),
+may have a *quota* of tokens, and may have keys for the application's own API.
+
+```text
+quota_total  |=== quota_used ===|== quota_reserved ==|...... remaining ......|
+                consume_quota      reserve_quota, until settle_quota or release_quota
+```
+
+A *reservation* sets tokens aside for a call whose cost is known only later. When it has
+expired its tokens are free again.
+
+The invariants: the quota is never overspent by ``consume_quota`` and ``reserve_quota``, however
+many call at once, because each is one conditional UPDATE of the user's row; ``settle_quota``
+counts what was really spent, even if that is more. A key is shown once and stored as a digest:
+nobody who reads the database can use it.
+
+``users`` is the repository; ``quotas`` and ``api_keys`` hold its methods for these, and
+``preferences`` the digests by which preferences are found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    AuthenticationFailed,
+    BeingDeleted,
+    CounterFull,
+    InvalidInput,
+    NotFound,
+    QuotaExceeded,
+    UnsoundRow,
+    named,
+)
+from agentstore.models.tables import owner_stays, session_is_open
+from agentstore.records import (
+    ApiKeyRecord,
+    DeletionReceipt,
+    IssuedApiKey,
+    Page,
+    ReservationRecord,
+    UserRecord,
+)
+from agentstore.records.base import complete
+from agentstore.repositories import operations
+from agentstore.repositories.listing import exact_sum, over_pages
+from agentstore.repositories.operations import (
+    UNSET,
+    Repository,
+    Unset,
+    appends,
+    one_page,
+    reads,
+    several_units,
+    writes,
+)
+from agentstore.repositories.upkeep.deletion import delete_user
+from agentstore.schema import Tables
+from agentstore.values import validation
+from agentstore.values.encoding import canonical_json
+from agentstore.values.ids import new_id
+from agentstore.values.types import MAX_INTEGER, require_utc, shifted
+from agentstore.values.validation import DEFAULT_LIMIT, Cursors
+
+# What users may spend: at once, or reserved first and settled when the cost is known.
+#
+# Every change of a quota is one conditional UPDATE of the user's row, so that any number of
+# callers
+# at once never overshoot. A reservation counts in ``users.quota_reserved`` until it is settled,
+# released or found expired; usage that is recorded with it moves its tokens to ``quota_used``. A
+# call that finds too little left lets the expired ones lapse first and looks again.
+
+
+_MAX_TTL = timedelta(days=366)
+
+
+class Quotas(Repository):
+    """Spending, reserving, settling."""
+
+    __slots__ = ()
+
+    @reads
+    def check_quota(self, user_id: str, tokens: int) -> bool:
+        """Say whether the user could consume so many tokens now.
+
+        The answer is out of date as soon as it is given; only ``consume_quota`` decides.
+
+        Raises:
+            NotFound: There is no such user.
+            InvalidInput: The amount is negative or not a whole number.
+        """
+        validation.tokens("tokens", tokens)
+        remaining = self._remaining(user_id)
+        return remaining is None or tokens <= remaining
+
+    @appends
+    def consume_quota(self, user_id: str, tokens: int) -> int | None:
+        """Consume tokens, if so many are left.
+
+        Returns:
+            The tokens left; None for a user without limit.
+
+        Raises:
+            QuotaExceeded: Fewer are left; none were consumed.
+            CounterFull: The user has no limit, but has consumed as much as can be counted.
+            NotFound: There is no such user.
+            InvalidInput: The amount is negative, not a whole number or more than 10**9.
+        """
+        validation.tokens("tokens", tokens)
+        used = self.tables.users.c.quota_used
+        for _ in self._twice(user_id):
+            row = self._spend(user_id, tokens, {"quota_used": used + tokens})
+            if row is not None:
+                remaining: int | None = row[0]
+                return None if remaining is None else max(0, remaining)
+        raise self._too_much(user_id, tokens)
+
+    @reads
+    def reservations(
+        self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+    ) -> Page[ReservationRecord]:
+        """List what is set aside of a user's quota now, the first to expire first.
+
+        These are calls that run, and those whose process died. ``release_quota`` gives a
+        reservation back before it expires.
+        """
+        reservations = self.tables.quota_reservations
+        user_id = validation.text("user_id", user_id)
+        query = select(reservations).where(*self._held(user_id))
+        return one_page(
+            self.connection,
+            query,
+            [reservations.c.expires_at, reservations.c.pk],
+            Cursors("reservations", user_id),
+            limit,
+            cursor,
+            _reservation,
+            ascending=True,
+        )
+
+    iter_reservations = over_pages(reservations)
+    """Go over the reservations of all pages; see ``reservations``."""
+
+    @writes
+    def reserve_quota(
+        self, user_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
+    ) -> ReservationRecord:
+        """Set tokens aside for a call whose cost is known only afterwards.
+
+        Args:
+            user_id: The user.
+            tokens: The most that the call may cost, above 0.
+            ttl: After which time the tokens are free again if nobody settles, up to a year.
+
+        Raises:
+            QuotaExceeded: Fewer are left; none were reserved.
+            CounterFull: The user has no limit, but has consumed as much as can be counted.
+            NotFound: There is no such user.
+            InvalidInput: The amount or the time is not positive.
+        """
+        check_reservation(tokens, ttl)
+        for _ in self._twice(user_id):
+            if (record := self._set_aside(user_id, tokens, ttl)) is not None:
+                return record
+        raise self._too_much(user_id, tokens)
+
+    @writes
+    def reserve_for_session(
+        self, session_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
+    ) -> ReservationRecord:
+        """Set tokens of the session's user aside; see ``reserve_quota``.
+
+        Raises:
+            QuotaExceeded: Fewer are left; none were reserved.
+            CounterFull: The user has no limit, but has consumed as much as can be counted.
+            NotFound: There is no such session, or it is being deleted.
+            InvalidInput: The amount or the time is not positive, or the session has no user.
+        """
+        check_reservation(tokens, ttl)
+        sessions = self.tables.sessions.c
+        owner = select(sessions.user_id).where(
+            sessions.id == session_id, session_is_open(self.tables)
+        )
+        if (record := self._set_aside(owner.scalar_subquery(), tokens, ttl)) is not None:
+            return record
+        row = self.connection.execute(owner).first()
+        if row is None:
+            raise NotFound("session", session_id)
+        if row.user_id is None:
+            raise InvalidInput(
+                f"The session {named(session_id)} has no user, and so no quota. Name the user "
+                "whose quota it is, or reserve nothing."
+            )
+        return self.reserve_quota(row.user_id, tokens, ttl=ttl)
+
+    @writes
+    def settle_quota(self, reservation_id: str, tokens: int) -> int | None:
+        """Consume what a call really cost, and give back the rest of its reservation.
+
+        What was recorded by ``usage.record(reservation_id=)`` is consumed already.
+
+        What was spent is spent: it is counted in full, also if it is more than was reserved, or
+        than is left, and also if the reservation has expired.
+
+        Returns:
+            The tokens left, never below 0; None for a user without limit.
+
+        Raises:
+            NotFound: There is no such reservation: it was settled or released.
+            CounterFull: The user has consumed as much as can be counted.
+            InvalidInput: The amount is negative or not a whole number.
+        """
+        validation.tokens("tokens", tokens)
+        return self._end(reservation_id, tokens)
+
+    @writes
+    def release_quota(self, reservation_id: str) -> int | None:
+        """Give a reservation back: the call was not made, or its process died.
+
+        Returns:
+            The tokens left; None for a user without limit.
+
+        Raises:
+            NotFound: There is no such reservation: it was settled or released.
+        """
+        return self._end(reservation_id, 0)
+
+    def _end(self, reservation_id: str, tokens: int) -> int | None:
+        """Delete a reservation, and consume so many tokens; give what is left."""
+        users = self.tables.users
+        found = self._take(reservation_id)
+        counted = _counted(found)
+        spoken_for = users.c.quota_used + (users.c.quota_reserved - counted)
+        query = (
+            update(users)
+            .where(
+                users.c.id == found.user_id,
+                *([spoken_for <= MAX_INTEGER - tokens] if tokens else []),
+            )
+            .values(
+                quota_used=users.c.quota_used + tokens,
+                quota_reserved=users.c.quota_reserved - counted,
+            )
+            .returning(*self._quota(found.user_id))
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise CounterFull("user", found.user_id)
+        return _left(row)
+
+    def _twice(self, user_id: str) -> Any:
+        """Go round once, and once more if that made an expired reservation lapse."""
+        yield
+        if self.unit.dialect.lapse_reservations(
+            self.connection, self.tables, user_id, self.unit.now()
+        ):
+            yield
+
+    def _set_aside(self, user_id: Any, tokens: int, ttl: timedelta) -> ReservationRecord | None:
+        """Reserve, if so many tokens are left; the id may be an expression."""
+        reserved = self.tables.users.c.quota_reserved
+        row = self._spend(user_id, tokens, {"quota_reserved": reserved + tokens})
+        if row is None:
+            return None
+        now = self.unit.now()
+        record = ReservationRecord(new_id(), row.id, tokens, now, shifted(now, ttl))
+        new = {
+            "id": record.id,
+            "user_id": record.user_id,
+            "tokens": tokens,
+            "created_at": record.created_at,
+            "expires_at": record.expires_at,
+        }
+        self.connection.execute(insert(self.tables.quota_reservations), new)
+        return record
+
+    def _spend(self, user_id: Any, tokens: int, values: dict[str, Any]) -> Any:
+        """Change the user's row if so many tokens are left; give what is left then, and the id."""
+        users = self.tables.users
+        spoken_for = users.c.quota_used + users.c.quota_reserved
+        # Without a limit there is that of the column; together they never overflow.
+        enough = spoken_for <= func.coalesce(users.c.quota_total, MAX_INTEGER) - tokens
+        query = (
+            update(users)
+            .where(
+                users.c.id == user_id,
+                users.c.deleting.is_(None),
+                *([enough] if tokens else []),
+            )
+            .values(values)
+            .returning(
+                case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for),
+                users.c.id,
+            )
+        )
+        return self.connection.execute(query).first()
+
+    def _take(self, reservation_id: str) -> Any:
+        """Delete a reservation, and give what it was. The user's row is locked first, in the
+        order in which everybody locks.
+        """
+        reservations, users = self.tables.quota_reservations, self.tables.users
+        owner = select(reservations.c.user_id).where(reservations.c.id == reservation_id)
+        lock = select(users.c.pk).where(users.c.id == owner.scalar_subquery()).with_for_update()
+        self.connection.execute(lock)
+        query = (
+            delete(reservations)
+            .where(
+                reservations.c.id == reservation_id,
+                owner_stays(self.tables, reservations.c.user_id),
+            )
+            .returning(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
+        )
+        found = self.connection.execute(query).first()
+        if found is None:
+            raise NotFound(
+                "reservation", reservation_id, "It was settled or released, or never made."
+            )
+        return found
+
+    def _remaining(self, user_id: str) -> int | None:
+        """Give the tokens left, expired reservations not counted; None without limit."""
+        users = self.tables.users.c
+        query = select(*self._quota(user_id)).where(users.id == user_id, users.deleting.is_(None))
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise NotFound("user", user_id)
+        return _left(row)
+
+    def _quota(self, user_id: str) -> tuple[Any, ...]:
+        """Give the columns of which ``_left`` makes what is left of a user's quota.
+
+        The subquery names the user itself: what SQLite returns of a change is written without the
+        names of tables, so that a column of the user's would be one of the reservation's there.
+        """
+        users, reservations = self.tables.users.c, self.tables.quota_reservations.c
+        expired = (
+            select(exact_sum(reservations.tokens))
+            .where(
+                reservations.user_id == user_id,
+                reservations.expires_at <= self.unit.now(),
+                reservations.lapsed.is_(False),
+            )
+            .scalar_subquery()
+        )
+        return users.quota_total, users.quota_used, users.quota_reserved, expired
+
+    def _too_much(self, user_id: str, tokens: int) -> AgentStoreError:
+        """Say why so many tokens cannot be spent; raises NotFound."""
+        remaining = self._remaining(user_id)
+        if remaining is None:
+            return CounterFull("user", user_id)
+        reservations = self.tables.quota_reservations.c
+        query = select(exact_sum(reservations.tokens), func.max(reservations.expires_at))
+        reserved, until = self.connection.execute(query.where(*self._held(user_id))).one()
+        return QuotaExceeded(user_id, tokens, remaining, int(reserved), until)
+
+    def _held(self, user_id: str) -> tuple[Any, ...]:
+        reservations = self.tables.quota_reservations
+        return (
+            reservations.c.user_id == user_id,
+            reservations.c.expires_at > self.unit.now(),
+            owner_stays(self.tables, reservations.c.user_id),
+        )
+
+
+def _reservation(row: Any) -> ReservationRecord:
+    return complete(
+        ReservationRecord(row.id, row.user_id, row.tokens, row.created_at, row.expires_at)
+    )
+
+
+def _counted(found: Any) -> int:
+    return 0 if found.lapsed else int(found.tokens)
+
+
+def _left(row: Any) -> int | None:
+    total, used, reserved, lapsing = row
+    for name, amount in (("quota_used", used), ("quota_reserved", reserved)):
+        if amount is None:
+            raise UnsoundRow("users", name, "NULL")
+    return None if total is None else max(0, int(total) - int(used) - int(reserved) + lapsing)
+
+
+def check_reservation(tokens: int, ttl: timedelta) -> None:
+    """Check what is to be reserved, and for how long.
+
+    Raises:
+        InvalidInput: One of them is not positive, or too much.
+    """
+    validation.amount("tokens", tokens, least=1, most=validation.MAX_TOKENS)
+    if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= _MAX_TTL:
+        raise InvalidInput("ttl must be a timedelta above zero, up to a year.")
+
+
+# The keys by which users are known to an application's own API.
+#
+# A key is ``ask_`` (so that scanners of source code can find one that leaked), a look-up prefix of
+# 12 characters, an underscore and a secret of 43: 256 bits from the system's randomness. It
+# is shown once. What is stored is the prefix and the SHA-256 of the whole key: a random
+# key needs no salt and no slow hash, as nobody can guess one (NIST SP 800-63B, section 5.1.1.2,
+# asks for 112 bits). Nobody can authenticate with what the database holds.
+
+
+_KEY = re.compile(r"ask_([0-9a-f]{12})_[A-Za-z0-9_-]{43}\Z")
+_NOBODY = hashlib.sha256(b"").hexdigest()
+
+
+class ApiKeys(Repository):
+    """Issuing, checking and revoking keys."""
+
+    __slots__ = ()
+
+    @writes
+    def issue_api_key(
+        self, user_id: str, name: str = "", *, expires_at: datetime | None = None
+    ) -> IssuedApiKey:
+        """Make a key for a user.
+
+        Args:
+            user_id: Whose key it is.
+            name: What to call it, for people.
+            expires_at: When it stops to work; None means never.
+
+        Returns:
+            The key, which is shown only here, and what is stored of it.
+
+        Raises:
+            NotFound: There is no such user.
+            NaiveDatetime: ``expires_at`` has no time zone.
+        """
+        user_id = validation.text("user_id", user_id)
+        users, keys = self.tables.users.c, self.tables.api_keys
+        owner = select(users.pk).where(users.id == user_id, users.deleting.is_(None))
+        if self.connection.execute(owner).first() is None:
+            raise NotFound("user", user_id)
+        prefix = secrets.token_hex(6)
+        key = f"ask_{prefix}_{secrets.token_urlsafe(32)}"
+        row = {
+            "id": new_id(),
+            "user_id": user_id,
+            "name": validation.text("name", name),
+            "prefix": prefix,
+            "digest": _digest(key),
+            "created_at": self.unit.now(),
+            "expires_at": None if expires_at is None else require_utc("expires_at", expires_at),
+        }
+        self.connection.execute(insert(keys), row)
+        written = self.connection.execute(select(keys).where(keys.c.id == row["id"])).one()
+        return IssuedApiKey(key, api_key_record(written))
+
+    @reads
+    def authenticate(self, key: str) -> ApiKeyRecord:
+        """Say whose key this is.
+
+        The time that it takes does not tell how much of a key was right: the digests are
+        compared in constant time, also where there is no such key.
+
+        Returns:
+            The key's record; its ``user_id`` is who calls.
+
+        Raises:
+            AuthenticationFailed: The key is unknown, revoked or expired; which of these is in
+                ``reason``, for the application's own log.
+        """
+        if not isinstance(key, str):
+            raise InvalidInput(f"key must be a str, not {type(key).__name__}.")
+        match = _KEY.match(key)
+        prefix = match[1] if match else ""
+        keys = self.tables.api_keys
+        query = select(keys).where(keys.c.prefix == prefix, self._owner_stays)
+        row = self.connection.execute(query).first()
+        expected = _NOBODY if row is None else row.digest
+        equal = hmac.compare_digest(expected, _digest(key))
+        if row is None or not equal:
+            raise AuthenticationFailed("unknown")
+        if row.revoked_at is not None:
+            raise AuthenticationFailed("revoked")
+        if row.expires_at is not None and row.expires_at <= self.unit.now():
+            raise AuthenticationFailed("expired")
+        return api_key_record(row)
+
+    @appends
+    def touch_api_key(self, key_id: str) -> None:
+        """Note that a key was used just now. Apart from ``authenticate``, which only reads.
+
+        Raises:
+            NotFound: There is no such key.
+        """
+        keys = self.tables.api_keys
+        query = update(keys).where(keys.c.id == key_id, self._owner_stays)
+        query = query.values(last_used_at=self.unit.now())
+        if self.connection.execute(query).rowcount == 0:
+            raise NotFound("API key", key_id)
+
+    @reads
+    def api_keys(
+        self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+    ) -> Page[ApiKeyRecord]:
+        """List a user's keys, the newest first, the revoked ones included."""
+        keys = self.tables.api_keys
+        user_id = validation.text("user_id", user_id)
+        query = select(keys).where(keys.c.user_id == user_id, self._owner_stays)
+        cursors = Cursors("api keys", user_id)
+        return one_page(self.connection, query, [keys.c.pk], cursors, limit, cursor, api_key_record)
+
+    iter_api_keys = over_pages(api_keys)
+    """Go over the keys of all pages; see ``api_keys``."""
+
+    @appends
+    def revoke_api_key(self, key_id: str) -> ApiKeyRecord:
+        """Stop a key from working, for good. Revoking it again changes nothing.
+
+        Raises:
+            NotFound: There is no such key.
+        """
+        keys = self.tables.api_keys
+        revoked_at = keys.c.revoked_at
+        # Typed, or it would be written as no instant is written here, and read back naive.
+        now = literal(self.unit.now(), revoked_at.type)
+        when = case((revoked_at.is_(None), now), else_=revoked_at)
+        query = update(keys).where(keys.c.id == key_id, self._owner_stays).values(revoked_at=when)
+        row = self.connection.execute(query.returning(*keys.c)).first()
+        if row is None:
+            raise NotFound("API key", key_id)
+        return api_key_record(row)
+
+    @property
+    def _owner_stays(self) -> ColumnElement[bool]:
+        return owner_stays(self.tables, self.tables.api_keys.c.user_id)
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def api_key_record(row: Any) -> ApiKeyRecord:
+    """Make a record of a row of ``api_keys``; the digest stays behind."""
+    return complete(
+        ApiKeyRecord(
+            id=row.id,
+            user_id=row.user_id,
+            name=row.name,
+            prefix=row.prefix,
+            created_at=row.created_at,
+            last_used_at=row.last_used_at,
+            expires_at=row.expires_at,
+            revoked_at=row.revoked_at,
+        )
+    )
+
+
+# Users and their quota.
+
+
+class Users(Quotas, ApiKeys):
+    """The users: who they are, what they prefer, what they may spend, their keys."""
+
+    __slots__ = ()
+
+    @writes
+    def create(
+        self,
+        name: str,
+        *,
+        email: str | None = None,
+        quota_total: int | None = None,
+        preferences: Mapping[str, Any] | None = None,
+        id: str | None = None,
+    ) -> UserRecord:
+        """Create a user.
+
+        Args:
+            name: What to call the user; need not be unique.
+            email: Contact data, not an identity: need not be unique.
+            quota_total: Tokens that the user may consume in all; None means without limit.
+            preferences: A JSON object.
+            id: The application's own id; left out, a UUIDv7 is made.
+
+        Raises:
+            AlreadyExists: The id is taken; ``BeingDeleted`` if by a user whose deletion has not
+                ended.
+            InvalidInput: An argument cannot be stored.
+        """
+        row: dict[str, Any] = {
+            "id": new_id() if id is None else validation.key("id", id),
+            "name": validation.text("name", name),
+            "email": validation.optional_key("email", email),
+            "quota_total": validation.optional_amount("quota_total", quota_total),
+            "preferences": validation.json_object("preferences", preferences),
+        }
+        row["created_at"] = row["updated_at"] = self.unit.now()
+        users = self.tables.users
+        taken = self.connection.execute(select(users.c.deleting).where(users.c.id == row["id"]))
+        if (there := taken.first()) is not None:
+            error = AlreadyExists if there.deleting is None else BeingDeleted
+            raise error("user", row["id"])
+        self.connection.execute(insert(users), row)
+        self._index_preferences(row["id"], preferences)
+        return self.get(row["id"])
+
+    @reads
+    def get(self, user_id: str) -> UserRecord:
+        """Give a user.
+
+        Raises:
+            NotFound: There is no such user.
+        """
+        found = self._row(user_id)
+        if found is None:
+            raise NotFound("user", user_id)
+        return user_record(found)
+
+    @reads
+    def find(self, user_id: str) -> UserRecord | None:
+        """Give a user, or None."""
+        found = self._row(user_id)
+        return None if found is None else user_record(found)
+
+    @reads
+    def list(
+        self, *, email: str | None = None, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+    ) -> Page[UserRecord]:
+        """List users, the newest first, of one email address if given."""
+        users = self.tables.users
+        query = select(users).where(users.c.deleting.is_(None), *operations.users(self.unit))
+        if email is not None:
+            query = query.where(users.c.email == validation.key("email", email))
+        return one_page(
+            self.connection,
+            query,
+            [users.c.pk],
+            Cursors("users", email),
+            limit,
+            cursor,
+            user_record,
+        )
+
+    iter = over_pages(list)
+    """Go over the users of all pages; see ``list``."""
+
+    @reads
+    def find_by_preference(
+        self,
+        path: str | Sequence[str],
+        value: Any,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[UserRecord]:
+        """List the users who have this value at this place in their preferences, newest first.
+
+        Args:
+            path: Keys with dots between, such as ``ui.theme``; a list of keys where one of them
+                holds a dot.
+            value: Any JSON value; objects and lists are compared whole.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+        """
+        users, preferences = self.tables.users, self.tables.user_preferences
+        wanted = digest(path_of(path), value)
+        query = (
+            select(users)
+            .join(preferences, preferences.c.user_id == users.c.id)
+            .where(
+                preferences.c.digest == wanted,
+                users.c.deleting.is_(None),
+                *operations.users(self.unit),
+            )
+        )
+        cursors = Cursors("users by preference", wanted)
+        return one_page(self.connection, query, [users.c.pk], cursors, limit, cursor, user_record)
+
+    iter_find_by_preference = over_pages(find_by_preference)
+    """Go over the users of all pages; see ``find_by_preference``."""
+
+    @writes
+    def update(
+        self,
+        user_id: str,
+        *,
+        name: str | Unset = UNSET,
+        email: str | Unset | None = UNSET,
+        quota_total: int | Unset | None = UNSET,
+        preferences: Mapping[str, Any] | Unset = UNSET,
+    ) -> UserRecord:
+        """Change what is given and leave the rest.
+
+        ``preferences`` replaces the whole object.
+
+        Raises:
+            NotFound: There is no such user.
+            InvalidInput: An argument cannot be stored.
+        """
+        changes: dict[str, Any] = {}
+        if not isinstance(name, Unset):
+            changes["name"] = validation.text("name", name)
+        if not isinstance(email, Unset):
+            changes["email"] = validation.optional_key("email", email)
+        if not isinstance(quota_total, Unset):
+            changes["quota_total"] = validation.optional_amount("quota_total", quota_total)
+        if not isinstance(preferences, Unset):
+            changes["preferences"] = validation.json_object("preferences", preferences)
+        changes["updated_at"] = self.unit.now()
+        users = self.tables.users
+        there = (users.c.id == user_id, users.c.deleting.is_(None))
+        query = update(users).where(*there).values(changes)
+        if self.connection.execute(query).rowcount == 0:
+            raise NotFound("user", user_id)
+        if not isinstance(preferences, Unset):
+            index = self.tables.user_preferences
+            self.connection.execute(delete(index).where(index.c.user_id == user_id))
+            self._index_preferences(user_id, preferences)
+        return self.get(user_id)
+
+    @several_units
+    def delete(self, user_id: str) -> DeletionReceipt:
+        """Delete a user and all that is theirs: sessions and everything below, keys, threads.
+
+        A user with up to 500 rows goes in one transaction. With more, the first one, which is
+        short however many they are, closes everything: from then on nothing of the user is found,
+        listed, counted, claimed or written by anybody, and keys authenticate nobody, as if all
+        were gone. The rows go in the following transactions, each of up to 500 and of fewer where
+        they are large, so that no other writer waits long, on SQLite with pauses between them.
+
+        If that is interrupted, what is left stays closed: call this again, or ``prune`` or
+        ``sessions.delete_expired``, to go on. Until it ends the ids of the user and of what is
+        theirs are taken. Attachments whose bytes others have too leave those there.
+
+        Inside a transaction it is all one, of whatever size, and others wait for its end.
+
+        Returns:
+            How many rows went, for each table, in all transactions of all calls together. If
+            several delete the same user at once, the call that ends it has this, and the others
+            have receipts without rows.
+
+        Raises:
+            NotFound: There is no such user.
+            ConnectionLost: It is not known whether the last transaction was committed; call this
+                again.
+        """
+        # Not to be repeated where the end is in doubt: the user may be gone then, and the receipt.
+        return delete_user(self._units(repeatable=False), user_id)
+
+    def _row(self, user_id: str) -> Any:
+        statement = _by_id(self.tables)
+        return self.connection.execute(statement, {"user_id": user_id}).first()
+
+    def _index_preferences(self, user_id: str, preferences: Mapping[str, Any] | None) -> None:
+        rows = [
+            {"user_id": user_id, "digest": found}
+            for found in sorted(digests(dict(preferences or {})))
+        ]
+        if rows:
+            self.connection.execute(insert(self.tables.user_preferences), rows)
+
+
+@lru_cache(maxsize=256)
+def _by_id(tables: Tables) -> Select[Any]:
+    users = tables.users
+    return select(users).where(users.c.id == bindparam("user_id"), users.c.deleting.is_(None))
+
+
+def user_record(row: Any) -> UserRecord:
+    """Make a record of a row of ``users``."""
+    return complete(
+        UserRecord(
+            id=row.id,
+            name=row.name,
+            email=row.email,
+            quota_total=row.quota_total,
+            quota_used=row.quota_used,
+            quota_reserved=row.quota_reserved,
+            preferences=row.preferences,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+        )
+    )
+
+
+# Finding users by what they prefer, on any engine, by look-up.
+#
+# Every value that can be reached in the preferences through object keys, objects and lists whole
+# as well as single values, is indexed as one digest: SHA-256 of the canonical JSON of
+# ``[key, key, ..., value]``. Finding a preference is then an equality on an index, whatever its
+# path, and nothing of the path or the value ever becomes SQL. ``1`` equals ``1.0``, and the order
+# of keys does not matter, as in JSON.
+
+
+def path_of(path: str | Sequence[str]) -> tuple[str, ...]:
+    """Read a path: keys with dots between, or a sequence of keys where a key holds a dot.
+
+    Raises:
+        InvalidInput: The path is empty or holds something else than str.
+    """
+    return validation.path("The path of a preference", path)
+
+
+def digest(path: Sequence[str], value: Any) -> str:
+    """Give the digest under which a preference is indexed."""
+    document = canonical_json([*path, value], "preference")
+    return hashlib.sha256(document.encode("utf-8")).hexdigest()
+
+
+def digests(preferences: dict[str, Any]) -> set[str]:
+    """Give the digests of everything in the preferences."""
+    return {digest(path, value) for path, value in _reachable((), preferences)}
+
+
+def _reachable(path: tuple[str, ...], value: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    for key, item in value.items():
+        place = (*path, key)
+        yield place, item
+        if isinstance(item, dict):
+            yield from _reachable(place, item)
