@@ -74,8 +74,7 @@ if TYPE_CHECKING:
 # several calls one; ``run()`` does the same with a function, and repeats it after a conflict.
 #
 # A store may be used from any number of threads. A process that is forked must open its own; the
-# one
-# that it inherits from its parent refuses all calls.
+# one that it inherits from its parent refuses all calls.
 
 
 T = TypeVar("T")

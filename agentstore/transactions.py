@@ -283,11 +283,9 @@ def scoped_transaction(
 #
 # A turn sets tokens of a quota aside before the model is called. What a call used is recorded and
 # consumed at once, in one transaction; at the end the rest is given back. How the turn ends makes
-# no
-# difference: what was used was used, and where its process dies the rest is free again when the
-# reservation expires. Between two calls a turn holds no transaction and no connection, so a model
-# may
-# take its time; each call is committed by itself, as it would be without a turn.
+# no difference: what was used was used, and where its process dies the rest is free again when
+# the reservation expires. Between two calls a turn holds no transaction and no connection, so a
+# model may take its time; each call is committed by itself, as it would be without a turn.
 
 
 P = ParamSpec("P")

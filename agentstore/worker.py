@@ -134,11 +134,9 @@ def error_text(error: BaseException) -> str:
 # The loop claims as many tasks as it has room for. Then it waits for a signal, for the time of the
 # next task, or for room, and claims again. A heartbeat beside it renews all leases.
 #
-# The invariant: a worker writes to a task only with the fence of its claim. If it hangs, is killed
-# or
-# loses its network, another worker gets the task when the lease has expired, and from then on
-# every
-# write of the first one is refused.
+# The invariant: a worker writes to a task only with the fence of its claim. If it hangs, is
+# killed or loses its network, another worker gets the task when the lease has expired, and from
+# then on every write of the first one is refused.
 #
 # Time is measured by the monotonic clock here, and by the server's where leases are concerned.
 

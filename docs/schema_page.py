@@ -40,12 +40,8 @@ ENGINES: dict[str, Dialect] = {
 }
 
 AGGREGATES = {
-    "users": "Users",
-    "sessions": "Sessions",
-    "messages": "Messages",
-    "work": "Tools, usage and tasks",
-    "checkpoints": "Checkpoints",
-    "memories": "Memories",
+    "conversations": "Conversations",
+    "work": "Users, tools, usage, tasks, checkpoints and memories",
 }
 """The modules of models, in the order of the page, and what their sections are called."""
 

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 # The help of commands: plain lines, in which nothing is cut however narrow the terminal is.
 #
 # Typer's own panels shorten names of options until two of them look alike, and take ``[alerts]``
-# for
-# markup. What is between backticks in a docstring is a command, and shown without them.
+# for markup. What is between backticks in a docstring is a command, and shown without them.
 
 
 _WIDEST = 100

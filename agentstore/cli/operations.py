@@ -374,8 +374,7 @@ def print_finding(finding: Finding) -> None:
 # ``health``: whether the database can do its work now, for probes that run a command.
 #
 # It exits with 0 if it can, and with 4 if it cannot, whatever the reason is: no server, no answer
-# in
-# time, another revision, no room. 1 means that the command itself failed, 2 that it was called
+# in time, another revision, no room. 1 means that the command itself failed, 2 that it was called
 # wrongly.
 
 

@@ -211,11 +211,9 @@ def grant_statements(url: str | URL | None, role: str, *, names: Names = PLAIN) 
 # A database that agentstore shares with an application: its tables, and its own Alembic tree.
 #
 # Alembic compares the application's metadata with the database. What is agentstore's is passed
-# over
-# on both sides: in the database, where it would be dropped, and in the metadata, where ``attach``
-# may
-# have put it, and it would be created. Columns that refer to agentstore's have types of
-# agentstore's, which a revision writes as SQLAlchemy's own, so that it needs nothing of
+# over on both sides: in the database, where it would be dropped, and in the metadata, where
+# ``attach`` may have put it, and it would be created. Columns that refer to agentstore's have
+# types of agentstore's, which a revision writes as SQLAlchemy's own, so that it needs nothing of
 # agentstore.
 
 

@@ -293,20 +293,16 @@ def of_the_body(error: BaseException) -> bool:
 #
 # There is a queue for each kind of write. A call that finds fewer than two groups running goes at
 # once, as a group of one. Otherwise it waits, and goes together with all that wait as soon as a
-# group
-# has ended: in one statement, with one commit. So groups grow with the load, and a lone caller
-# never
-# waits. Tasks of an event loop wait a little longer, for those that write again at once (see
-# ``async_gatherer``).
+# group has ended: in one statement, with one commit. So groups grow with the load, and a lone
+# caller never waits. Tasks of an event loop wait a little longer, for those that write again at
+# once (see ``async_gatherer``).
 #
 # A call that cannot go with its group, because it would fail or wait for a locked session, is run
-# by
-# its caller afterwards, by itself, and delays nobody. If a group fails as a whole, nothing of it
-# was
-# written, and each of its calls is run by itself; unless each would fail for the same reason: then
-# all get that error. If a group of one fails, the error is that call's own. Where the outcome is
-# in
-# doubt, because the connection broke, it is in doubt for each call of the group.
+# by its caller afterwards, by itself, and delays nobody. If a group fails as a whole, nothing of
+# it was written, and each of its calls is run by itself; unless each would fail for the same
+# reason: then all get that error. If a group of one fails, the error is that call's own. Where
+# the outcome is in doubt, because the connection broke, it is in doubt for each call of the
+# group.
 
 
 MOST_GROUPS = 2
@@ -504,12 +500,9 @@ def _abandon(group: Sequence[QueuedWrite]) -> None:
 # Gathers the writes of the tasks of an event loop; see ``gatherers``.
 #
 # Callers of one group get their outcomes together, and each of them may write again at once. If
-# the
-# first of them started a group without the others, every second group would be a group of one. So
-# a
-# group starts only after the loop has given all of them their turn. A caller that was alone last
-# time
-# goes at once.
+# the first of them started a group without the others, every second group would be a group of
+# one. So a group starts only after the loop has given all of them their turn. A caller that was
+# alone last time goes at once.
 
 
 class _TaskWrite(QueuedWrite):

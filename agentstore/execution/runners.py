@@ -360,9 +360,8 @@ def names_on(dialect: EngineDialect, settings: Settings) -> Names:
 # Scopes: runners for which only one user's data are there, around those for which all are.
 #
 # A scope runs what it runs on its store's own runner, in a transaction in which the engine was
-# told
-# whose it is before anything else. A single statement, which would need no transaction, gets one:
-# it is looked first whether what is named belongs to the user, and both must see one state.
+# told whose it is before anything else. A single statement, which would need no transaction, gets
+# one: it is looked first whether what is named belongs to the user, and both must see one state.
 
 
 _MODES = {Mode.READ: Mode.SNAPSHOT, Mode.STATEMENT: Mode.WRITE}
@@ -475,12 +474,9 @@ class VisitingRunner:
 # Running units inside a transaction that is open: the store's, or one of the application's own.
 #
 # Who began it commits and rolls back; a unit here is a savepoint at most. Whether a connection of
-# the
-# application's can carry one is looked at for each call, as the application may have done anything
-# to
-# it meanwhile: it has to be of the store's engine, whose connections are set up as units need
-# them,
-# and in a transaction that is whole.
+# the application's can carry one is looked at for each call, as the application may have done
+# anything to it meanwhile: it has to be of the store's engine, whose connections are set up as
+# units need them, and in a transaction that is whole.
 #
 # With an ORM session a call goes where the session is: into its transaction and savepoint, after a
 # flush if the session flushes by itself.

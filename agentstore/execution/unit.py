@@ -189,10 +189,9 @@ class AsyncRunner(Protocol):
 # Connections that are kept for reading, where the engine is in this process.
 #
 # A lone SELECT needs no transaction. To check a connection out of the pool, begin, commit and
-# check
-# it in again took as long as a small read itself: so those that have been read from are kept, out
-# of
-# the pool, and the next read takes one as it is. What needs a transaction has the pool's.
+# check it in again took as long as a small read itself: so those that have been read from are
+# kept, out of the pool, and the next read takes one as it is. What needs a transaction has the
+# pool's.
 
 
 class LoneRead:
@@ -335,12 +334,11 @@ class _Kept:
 
 # What a process that was forked has of its parent's stores: nothing that it may use.
 #
-# Connections, locks and threads do not go through a fork: a socket would be read by two processes,
-# each of which gets the other's answers; SQLite forgets its locks; a lock may be held by a thread
-# that is not there. So whatever holds one is told in the child, once, and refuses from then on.
-# That
-# costs nothing where nobody forks. ``subprocess``, and ``multiprocessing`` by ``spawn``, begin
-# fresh.
+# Connections, locks and threads do not go through a fork: a socket would be read by two
+# processes, each of which gets the other's answers; SQLite forgets its locks; a lock may be held
+# by a thread that is not there. So whatever holds one is told in the child, once, and refuses
+# from then on. That costs nothing where nobody forks. ``subprocess``, and ``multiprocessing`` by
+# ``spawn``, begin fresh.
 
 
 class LeftBehind(Protocol):
@@ -567,14 +565,11 @@ def pause_before_retry(
 
 # Work that settles although who asked for it is cancelled: the cancellation goes on after it.
 #
-# It runs in a task of its own, which its event loop does not list: cancelling all tasks of
-# a loop, as ``asyncio.run`` does in the end, would cancel it as well, perhaps before its first
-# step.
-# Then a connection would never come back to its pool, and callers who wait for an outcome never
-# hear
-# of one. They wait, so the loop does not end before it. Only who started it can cancel it, and
-# what
-# runs in it itself: that is how ``asyncio.timeout`` ends what takes too long.
+# It runs in a task of its own, which its event loop does not list: cancelling all tasks of a
+# loop, as ``asyncio.run`` does in the end, would cancel it as well, perhaps before its first
+# step. Then a connection would never come back to its pool, and callers who wait for an outcome
+# never hear of one. They wait, so the loop does not end before it. Only who started it can cancel
+# it, and what runs in it itself: that is how ``asyncio.timeout`` ends what takes too long.
 
 
 class OwnTask(asyncio.Task[T]):
@@ -640,14 +635,11 @@ class Ending:
 # Watching calls from outside: which are slow, and what OpenTelemetry is told.
 #
 # A store that is watched has repositories of derived classes, whose methods are wrapped; one that
-# is
-# not has the plain ones. So who watches nothing pays nothing: no call is longer and no test is
-# made.
-# What is watched is what an application calls, on a store or in a transaction; what a method calls
-# of its own inside its unit is part of it. A transaction is watched as a whole too, and the calls
-# in
-# it are its children. What a store itself offers, such as ``prune``, is watched under its own
-# name.
+# is not has the plain ones. So who watches nothing pays nothing: no call is longer and no test is
+# made. What is watched is what an application calls, on a store or in a transaction; what a
+# method calls of its own inside its unit is part of it. A transaction is watched as a whole too,
+# and the calls in it are its children. What a store itself offers, such as ``prune``, is watched
+# under its own name.
 #
 # Only names and numbers leave: no argument, no value, no id, no words of an error.
 

@@ -658,8 +658,7 @@ async def export_page(visit: Visit) -> Response:
 # All others are for downloading.
 #
 # Their sender says what they are, and may lie: the browser is told not to guess, and gets them in
-# a
-# sandbox where nothing runs and nothing is loaded.
+# a sandbox where nothing runs and nothing is loaded.
 
 
 _POLICY: Final = {"Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'"}

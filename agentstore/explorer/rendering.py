@@ -164,8 +164,7 @@ def _time(instant: datetime, words: str) -> Markup:
 # What messages hold as HTML: Markdown, JSON and plain text, each cut where it is long.
 #
 # Nothing of it is trusted. HTML in Markdown is text; a link goes to http, https or mail and
-# nowhere
-# else; a picture is a link, since loading it would tell its server who reads what.
+# nowhere else; a picture is a link, since loading it would tell its server who reads what.
 #
 # What is made of a text is bounded by its length: a table of short rows, a link that is used again
 # and again, or nested JSON could become a hundred times as long. A text that becomes too long, or
@@ -598,8 +597,7 @@ def _number(value: float) -> str:
 # Characters that are not seen, or that change how others are seen, shown as what they are.
 #
 # It is done to whole pages, after they are made: no template of ours has such a character, and
-# what
-# takes its place has no meaning in HTML.
+# what takes its place has no meaning in HTML.
 
 
 _UNSEEN = re.compile(

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 #
 # The invariant: what the SDK is told was done is done, and a write that was begun ends before a
 # cancellation of its caller goes on. A session object holds nothing of the history, so any number
-# of
-# them, in any number of processes, may stand for one conversation.
+# of them, in any number of processes, may stand for one conversation.
 
 
 if TYPE_CHECKING:
@@ -381,8 +380,7 @@ def texts_of(item: dict[str, Any]) -> list[str]:
 #
 # The branch that a session object is on is its own: two of them may work on two branches of one
 # conversation. Names of branches are never used again, so an object whose branch is gone knows
-# that
-# it was deleted, or that the session was cleared; then it is on ``main``.
+# that it was deleted, or that the session was cleared; then it is on ``main``.
 
 
 MAIN = "main"

@@ -3,6 +3,8 @@
 ``sessions`` holds what every message changes, the counters, and is kept narrow for that: an
 UPDATE rewrites the whole row on both engines. The documents of a session, which may be large,
 live in ``session_data``.
+
+Messages, and what is kept beside them.
 """
 
 from __future__ import annotations
@@ -195,9 +197,6 @@ class Summary(Base):
     updated_at: Mapped[datetime]
 
     session: Mapped[Session] = related("Session")
-
-
-# Messages, and what is kept beside them.
 
 
 class Message(Base):

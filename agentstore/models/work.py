@@ -1,4 +1,18 @@
-"""What an agent does and spends: tool logs, usage per turn, tasks."""
+"""What an agent does and spends, for whom, and what it keeps.
+
+Tool logs, usage per turn, tasks.
+
+Users, what they may spend, and the keys by which they are known.
+
+What agents remember across conversations.
+
+Checkpoints of an agent's state.
+
+A checkpoint names values. Small ones are in its own row. The bytes of the others are on *lines*,
+in pieces that follow each other in ``checkpoint_values``; a version is the first so many bytes of
+a line. So what a list grew by is stored once, and a line may begin with what a version of another
+one begins and ends with (see ``agentstore.repositories.checkpoints.values``).
+"""
 
 from __future__ import annotations
 
@@ -103,9 +117,6 @@ class Task(Base):
     session: Mapped[Session | None] = related("Session")
 
 
-# Users, what they may spend, and the keys by which they are known.
-
-
 class User(Base):
     """A person or a tenant. ``quota_total`` NULL means that there is no limit.
 
@@ -192,9 +203,6 @@ class QuotaReservation(Base):
     user: Mapped[User] = related("User")
 
 
-# What agents remember across conversations.
-
-
 class Memory(Base):
     """A JSON object under a namespace and a key, of a user or of nobody.
 
@@ -215,16 +223,6 @@ class Memory(Base):
     expires_at: Mapped[datetime | None]
 
     user: Mapped[User | None] = related("User")
-
-
-# Checkpoints of an agent's state.
-#
-# A checkpoint names values. Small ones are in its own row. The bytes of the others are on *lines*,
-# in
-# pieces that follow each other in ``checkpoint_values``; a version is the first so many bytes of a
-# line. So what a list grew by is stored once, and a line may begin with what a version of another
-# one
-# begins and ends with (see ``agentstore.repositories.checkpoints.values``).
 
 
 class CheckpointThread(Base):

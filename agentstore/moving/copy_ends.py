@@ -229,8 +229,7 @@ def upgraded(source: End) -> Iterator[End]:
 # The rows which a copy or an import sets aside, and the files that list them.
 #
 # Such a file may hold the only copy of them. So nothing that is there is ever written over, and
-# each
-# list is whole and on the disk, for its owner alone, before the copy goes on.
+# each list is whole and on the disk, for its owner alone, before the copy goes on.
 
 
 _IN_MEMORY = 1 << 20
@@ -460,10 +459,9 @@ def _refers_to_itself(shape: TableShape) -> bool:
 # process or to the machine. The last transaction takes it away.
 #
 # It also says which run goes on with the copy. A run that takes a copy over enters its own name;
-# each
-# transaction of a run asks whether it is still the one, and holds that until it is committed. So
-# of
-# two runs into one target only the later one changes anything, and only it can open the target.
+# each transaction of a run asks whether it is still the one, and holds that until it is
+# committed. So of two runs into one target only the later one changes anything, and only it can
+# open the target.
 
 
 _SOURCE, _RUN, _FOLLOWED, _TABLE = "source", "run", "followed", "table "

@@ -597,20 +597,18 @@ class _Portions:
 
 # Following a source that goes on being written to, until its writers go over to the target.
 #
-# From before the first row is read the source keeps a log of the keys of rows that change. A round
-# takes what the log has gained, and replaces these rows in the target by what they are now, or
-# takes
-# them out, all in one transaction that also notes how far the log was followed. So a round may be
-# done twice. As all that the log holds at one moment is taken together with the rows of the same
-# moment, the target holds after each round exactly one state of the source.
+# From before the first row is read the source keeps a log of the keys of rows that change. A
+# round takes what the log has gained, and replaces these rows in the target by what they are now,
+# or takes them out, all in one transaction that also notes how far the log was followed. So a
+# round may be done twice. As all that the log holds at one moment is taken together with the rows
+# of the same moment, the target holds after each round exactly one state of the source.
 #
 # Before anybody is asked to stop, both sides are read whole at one such state, and compared. From
 # then on each round compares what it replaced, and keeps the digests of the whole tables up to
-# date:
-# they are sums over rows, so what goes is taken off and what comes is added. So nothing that was
-# compared is read again at the end, unless its row changed, and the end takes as long as the last
-# changes do, however large the database is. Rows that are not sound end this: whether others refer
-# to them cannot be told from the changes, so then all is read once more at the end.
+# date: they are sums over rows, so what goes is taken off and what comes is added. So nothing
+# that was compared is read again at the end, unless its row changed, and the end takes as long as
+# the last changes do, however large the database is. Rows that are not sound end this: whether
+# others refer to them cannot be told from the changes, so then all is read once more at the end.
 
 
 Ready = Callable[[], bool]

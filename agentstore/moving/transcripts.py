@@ -345,10 +345,9 @@ def _size(batch: Sequence[Line]) -> int:
 
 # Lines of a file as conversations, or as what is wrong with them.
 #
-# A line is JSON that comes out of the store as it went in: what Python's reader would drop without
-# a word, the first of two equal keys and digits beyond a float, is refused. Nothing that a line
-# says
-# is in the words about it, but for a key that is a single short word.
+# A line is JSON that comes out of the store as it went in: what Python's reader would drop
+# without a word, the first of two equal keys and digits beyond a float, is refused. Nothing that
+# a line says is in the words about it, but for a key that is a single short word.
 
 
 Format = Literal["chat", "sharegpt"]
@@ -1027,8 +1026,7 @@ def _given(layout: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 # Which line of a file had which id, in little memory for many lines.
 #
 # 24 bytes a slot, a third of them free or more: a million lines take 36 to 72 MB, a third of what
-# a
-# dict of theirs takes.
+# a dict of theirs takes.
 
 
 @dataclass(frozen=True, slots=True)

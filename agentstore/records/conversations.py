@@ -534,10 +534,8 @@ class MemoryHit:
 # Records as HTML, for notebooks: sessions, and histories with what was said.
 #
 # A repr says nothing of what was said, since it gets into logs and errors. A notebook asks for
-# HTML
-# only of what somebody displays, and who displays a conversation wants to read it: so what was
-# said
-# is shown here. All of it is escaped, and long texts are cut.
+# HTML only of what somebody displays, and who displays a conversation wants to read it: so what
+# was said is shown here. All of it is escaped, and long texts are cut.
 
 
 MOST_CHARACTERS = 2_000

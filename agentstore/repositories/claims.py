@@ -183,9 +183,8 @@ def _unless_cancelled(tasks: Table, now: Any, values: dict[str, Any]) -> dict[st
 # Whose clock says what the time is: one clock for every time in a task's row.
 #
 # It is the server's, if there is a server, so that a lease means the same to every worker,
-# whatever
-# their own clocks say. A store that was opened with a ``clock`` of its own uses that one instead;
-# that is for tests.
+# whatever their own clocks say. A store that was opened with a ``clock`` of its own uses that one
+# instead; that is for tests.
 #
 # In statements that are built once, a *clock* is the dialect whose server's clock counts, or None:
 # then the parameter ``now`` says what the time is.
@@ -266,11 +265,11 @@ def pairs(name: str, pairs: object) -> list[tuple[TaskRecord, Any]]:
 # A lease that has run out but was not taken away yet may still be renewed, or the task completed:
 # nobody else can have begun meanwhile, because that changes the fence.
 #
-# None is held for longer than it was given for. A lease says when it ends, and with ``updated_at``
-# when it was given or renewed. If that is yet to come, the clock was set back meanwhile, and the
-# end
-# is as far away as that. Such a lease starts again now, with the length that it had: a dead
-# worker's task is taken away after that, and a living one's heartbeat comes before.
+# None is held for longer than it was given for. A lease says when it ends, and with
+# ``updated_at`` when it was given or renewed. If that is yet to come, the clock was set back
+# meanwhile, and the end is as far away as that. Such a lease starts again now, with the length
+# that it had: a dead worker's task is taken away after that, and a living one's heartbeat comes
+# before.
 
 
 _LATEST = 1_000

@@ -217,10 +217,8 @@ def settle_turn(unit: Unit, session: LockedSession) -> None:
 #
 # On PostgreSQL the first statement may wait for the lock, and has read what was there before. But
 # each message that comes, goes or is replaced changes the counters. So if the second statement
-# finds
-# them as they were, the first one read what is there. Otherwise nothing was changed, and the
-# caller
-# takes the longer way.
+# finds them as they were, the first one read what is there. Otherwise nothing was changed, and
+# the caller takes the longer way.
 #
 # Attachments go with their message. They change under the session's lock too: PostgreSQL sees them
 # when it deletes the message, and SQLite, where nobody else writes meanwhile, when it reads it.
@@ -646,8 +644,8 @@ def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
 # Counting the tallies of segments and branches again; see ``tallies`` for what they are.
 #
 # The messages of each branch are counted once, in pieces: between any two numbers at which a
-# segment
-# begins or has ended. However many segments overlap, each of them is the sum of some pieces.
+# segment begins or has ended. However many segments overlap, each of them is the sum of some
+# pieces.
 
 
 Ids = Sequence[str] | Select[Any] | None

@@ -227,9 +227,8 @@ _ROLE, _CONTENT, _LAYOUT, _BLOCKS = map(_COLUMNS.index, ("role", "content", "cha
 # Most branches are whole in themselves: they show their own messages and no others, and reading
 # them is one range of one index. The others are made of segments, each a range of one branch's
 # messages and all of them in the order of their sequence numbers, so that the line, too, is in
-# that
-# order (see ``agentstore.models.conversations.BranchSegment``). Such a line is read from its newest
-# segment on, and no further than is asked for; how long its segments are does not matter.
+# that order (see ``agentstore.models.conversations.BranchSegment``). Such a line is read from its
+# newest segment on, and no further than is asked for; how long its segments are does not matter.
 #
 # What is read of the active branch is one statement if that is whole in itself, or was made of
 # segments when this store read it before; otherwise two.
@@ -434,8 +433,7 @@ def _prompts_of_whole(tables: Tables, columns: Columns) -> Select[Any]:
 # The line of a branch as queries see it: its segments as a table, and messages joined to them.
 #
 # Everything here is an expression; ``lines`` runs some. Where a line begins, at the active branch
-# or
-# at one with a name, is an anchor, and from there it goes from segment to segment, the newest
+# or at one with a name, is an anchor, and from there it goes from segment to segment, the newest
 # first. The parameters are ``session_id`` and, unless it is the active branch's, ``name``.
 
 

@@ -116,11 +116,9 @@ def newest(
 # Methods that go over all pages of a list, made of the methods that give one page.
 #
 # ``iter = over_pages(list)`` makes the generator. It calls the repository's own method again with
-# the
-# cursor of the page before, until there is no further page: so it has that method's arguments,
-# order
-# and errors, in a scope and where calls are watched too. Between two pages nothing is open, so a
-# generator that is abandoned holds no connection.
+# the cursor of the page before, until there is no further page: so it has that method's
+# arguments, order and errors, in a scope and where calls are watched too. Between two pages
+# nothing is open, so a generator that is abandoned holds no connection.
 
 
 R = TypeVar("R", bound=Repository)
@@ -199,9 +197,9 @@ def declare(iterate: Callable[..., Any], kind: Any, *given: Any) -> None:
 # Sums that nothing overflows.
 #
 # SQLite adds whole numbers up in 64 bits and fails beyond. So the upper and the lower halves of
-# the
-# numbers are added up apart, which holds for 2**32 rows of any size, and a sum travels as text, as
-# Python's int has no limit. What is compared in the database, or ordered by, is the two halves.
+# the numbers are added up apart, which holds for 2**32 rows of any size, and a sum travels as
+# text, as Python's int has no limit. What is compared in the database, or ordered by, is the two
+# halves.
 
 
 _BITS = literal_column("32", BigInteger)
@@ -432,15 +430,13 @@ def _insert(kind: type[NewRow], tables: Tables, values: Select[Any]) -> Returnin
 #
 # Rows differ: a tool log of a hundred bytes is deleted in microseconds, one of a megabyte takes
 # as long as thousands of them. So the time that one transaction took decides how many rows the
-# next
-# one may delete. What it writes has to get to the disk too, after the body; that takes about as
-# long
-# again.
+# next one may delete. What it writes has to get to the disk too, after the body; that takes about
+# as long again.
 #
 # SQLite cannot say whether somebody waits for its lock, only whether somebody has written. If
-# nobody
-# has written during a pause, the next pause is short: long enough for each waiting writer of this
-# library to try once. Each eighth pause is long, since other programs may try only every 100 ms.
+# nobody has written during a pause, the next pause is short: long enough for each waiting writer
+# of this library to try once. Each eighth pause is long, since other programs may try only every
+# 100 ms.
 
 
 LONG = 0.03

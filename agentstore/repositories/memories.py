@@ -409,10 +409,8 @@ def _texts(value: Any) -> Iterator[str]:
 # Places: an owner and a namespace as bytes, and the rows that are at one or below.
 #
 # A place is the owner's id, "" for nobody, and each name of the namespace: all in UTF-8, with a
-# zero
-# byte behind each, which no stored text has. So what is below a namespace are the places that
-# begin
-# with its own, a range of an index in the same order on both engines.
+# zero byte behind each, which no stored text has. So what is below a namespace are the places
+# that begin with its own, a range of an index in the same order on both engines.
 
 
 MAX_BYTES = 2_400

@@ -442,8 +442,7 @@ def several_units(method: Method) -> Method:
 # Whose rows are whose, as conditions: what belongs to the user of a scope.
 #
 # A session belongs to its user, and so does all that is in it. A thread of checkpoints belongs to
-# its
-# user or, if it has none, to its session's. What belongs to nobody is in no scope.
+# its user or, if it has none, to its session's. What belongs to nobody is in no scope.
 
 
 Conditions = list[ColumnElement[bool]]

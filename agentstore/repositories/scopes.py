@@ -55,15 +55,12 @@ from agentstore.values.types import SOUGHT_ID, OwnId
 #
 # Each argument that names something has a *kind*: a function that is given its value before the
 # method's body runs, in the same transaction, and gives the value that the body gets. Where the
-# value
-# names something of somebody else, or nothing, the body gets an id that does not exist, so it does
-# what it does for what is not there, whatever that is. An error that names this id then names the
-# one
-# that was passed.
+# value names something of somebody else, or nothing, the body gets an id that does not exist, so
+# it does what it does for what is not there, whatever that is. An error that names this id then
+# names the one that was passed.
 #
 # A method that writes locks the session or thread that is named, so that nobody deletes it, and
-# makes
-# another one under its id, before the body is done. An owner never changes otherwise.
+# makes another one under its id, before the body is done. An owner never changes otherwise.
 
 
 Taken = Callable[["ScopedCall"], AgentStoreError | None]
@@ -384,11 +381,10 @@ def checkpoint_taken(call: ScopedCall) -> AgentStoreError | None:
 
 # What each public method is in a scope: one table, which a test holds complete.
 #
-# A method is run under a ``Guard`` that says what its arguments name; or it is refused, because it
-# is for all users' data or for none of theirs. One that is not in the table is refused. Those
-# whose
-# guard names nothing keep to the scope by themselves (see ``scoping``), or have nothing to keep
-# to.
+# A method is run under a ``Guard`` that says what its arguments name; or it is refused, because
+# it is for all users' data or for none of theirs. One that is not in the table is refused. Those
+# whose guard names nothing keep to the scope by themselves (see ``scoping``), or have nothing to
+# keep to.
 
 
 R = TypeVar("R", bound=Repository)

@@ -61,9 +61,8 @@ from agentstore.values.validation import ROLES, Cursors, check_limit
 #
 # Triggers note every change of a message, by any program. What they note is taken in here, in
 # rounds: changes are read, and their text is cut into tokens, while nothing is locked; then a
-# short
-# transaction hands the tokens to the engine's index, of those changes that are still as they were
-# read. A crash anywhere loses nothing, because a change waits until its tokens are in.
+# short transaction hands the tokens to the engine's index, of those changes that are still as
+# they were read. A crash anywhere loses nothing, because a change waits until its tokens are in.
 
 
 Progress = Callable[[int, int], object]
@@ -355,9 +354,9 @@ def _tidy(unit: Unit) -> None:
 
 # One page of a search: from a question to hits, in one look at one state of the database.
 #
-# The engine's index gives candidates, the newest first; the filters and their text decide. What is
-# a
-# hit, its score and its snippet come from this code alone, so they are equal on both engines.
+# The engine's index gives candidates, the newest first; the filters and their text decide. What
+# is a hit, its score and its snippet come from this code alone, so they are equal on both
+# engines.
 #
 # A page reads ``MOST_READ`` rows of the index and little more, whatever is asked for. Where its
 # filters let so few through that it is not full by then, it is short, even empty, and has a
@@ -636,13 +635,10 @@ def _together(looks: Sequence[Iterator[Candidates]], before: int) -> Iterator[Ca
 # Finding messages: what a search checks and brings up to date before it looks.
 #
 # A search brings the index up to date first, as far as it asks for it: in a scope, or for one
-# user,
-# that is what this user's messages lack. It waits for nobody who does the same, and does not begin
-# in
-# a transaction, nor on a store that only reads. What still waits then is read itself, a bounded
-# part
-# for each page: those messages are candidates too, and their text decides as it does about the
-# others.
+# user, that is what this user's messages lack. It waits for nobody who does the same, and does
+# not begin in a transaction, nor on a store that only reads. What still waits then is read
+# itself, a bounded part for each page: those messages are candidates too, and their text decides
+# as it does about the others.
 
 
 def request(
@@ -740,8 +736,7 @@ def _catch_up(units: Units, asked: Request) -> None:
 # Messages that are not in the index yet, and that a search reads itself.
 #
 # A page reads the newest of them, as far as a bound goes. If that is not all, the page ends where
-# the
-# rest begins, and the next one reads on from there.
+# the rest begins, and the next one reads on from there.
 
 
 MOST_PENDING = 10_000

@@ -348,8 +348,7 @@ def _version(row: Any) -> tuple[Any, ...]:
 # What a list of sessions may be narrowed to, beyond what its indexes have side by side.
 #
 # These filters are applied here and not by the engine, so that both engines let the same through:
-# any
-# case in any script, JSON values compared as JSON.
+# any case in any script, JSON values compared as JSON.
 
 
 Order = Literal["newest", "oldest"]

@@ -89,10 +89,10 @@ from agentstore.values.validation import DEFAULT_LIMIT, Cursors
 # What users may spend: at once, or reserved first and settled when the cost is known.
 #
 # Every change of a quota is one conditional UPDATE of the user's row, so that any number of
-# callers
-# at once never overshoot. A reservation counts in ``users.quota_reserved`` until it is settled,
-# released or found expired; usage that is recorded with it moves its tokens to ``quota_used``. A
-# call that finds too little left lets the expired ones lapse first and looks again.
+# callers at once never overshoot. A reservation counts in ``users.quota_reserved`` until it is
+# settled, released or found expired; usage that is recorded with it moves its tokens to
+# ``quota_used``. A call that finds too little left lets the expired ones lapse first and looks
+# again.
 
 
 _MAX_TTL = timedelta(days=366)

@@ -53,15 +53,11 @@ from agentstore.values.validation import MESSAGE_STATUSES, ROLES, SESSION_STATUS
 #
 # A session's id is text, which callers may choose, and a row number takes a fifth of its room in
 # every row and index. So the database holds the session's ``pk``, in a column ``session``, and
-# Python
-# sees the id, as ``session_id``: what is compared with the column, or put into it, is an id, and
-# what
-# a statement answers with is one. Inside a statement the column is the number: one such column
-# equals
-# another, or ``sessions.pk``. Where it is compared with a column or a subquery of ids, either side
-# is
-# translated, so that ``Session.id == Message.session_id`` means what it says; a join by the number
-# (``Message.session``) spares a look-up for each row.
+# Python sees the id, as ``session_id``: what is compared with the column, or put into it, is an
+# id, and what a statement answers with is one. Inside a statement the column is the number: one
+# such column equals another, or ``sessions.pk``. Where it is compared with a column or a subquery
+# of ids, either side is translated, so that ``Session.id == Message.session_id`` means what it
+# says; a join by the number (``Message.session``) spares a look-up for each row.
 
 
 _IN = (operators.in_op, operators.not_in_op)

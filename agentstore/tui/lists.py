@@ -282,9 +282,8 @@ class Rows(Widget, Generic[T], can_focus=True):
 # A part of a list that is too long to hold: what was loaded around a place, and no more.
 #
 # A list is read by parts. Each says where the one before it and the one behind it are, so one can
-# go
-# both ways; parts at the other end are let go when there are more than ``MOST`` items. However far
-# somebody scrolls, memory stays the same.
+# go both ways; parts at the other end are let go when there are more than ``MOST`` items. However
+# far somebody scrolls, memory stays the same.
 
 
 MOST = 300
@@ -596,10 +595,9 @@ def _json(text: str) -> Any:
 # From texts to the lines of a terminal, whatever they hold.
 #
 # All that comes from the database goes through ``printable`` first, so a terminal gets no
-# character
-# that it would obey, and is handed on as ``Text`` or as parsed Markdown, so nothing in it is ever
-# markup. HTML in Markdown is text, links are not sent as links, and what is drawn at once is
-# bounded.
+# character that it would obey, and is handed on as ``Text`` or as parsed Markdown, so nothing in
+# it is ever markup. HTML in Markdown is text, links are not sent as links, and what is drawn at
+# once is bounded.
 
 
 _STYLES = Theme(

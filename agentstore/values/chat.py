@@ -295,10 +295,9 @@ def _id(call: dict[str, Any], key: str) -> str | None:
 # Chat messages as the arguments with which they are saved, and how they were laid out.
 #
 # What comes out again is equal, key by key and in the order of the keys: what has no column goes
-# into
-# the payload, and an unusual order is kept as a list of the keys (see ``records.messages``). An
-# item
-# of the Responses API, which has no role, is the payload as a whole; its list of keys is empty.
+# into the payload, and an unusual order is kept as a list of the keys (see ``records.messages``).
+# An item of the Responses API, which has no role, is the payload as a whole; its list of keys is
+# empty.
 
 
 _COUNTS = ("output_tokens", "completion_tokens")

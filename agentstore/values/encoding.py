@@ -308,9 +308,8 @@ def _a(value: object) -> str:
 # How columns of text are compared with columns that show text and hold something else.
 #
 # Inside a statement nothing of such a column is translated by itself: a text would be compared
-# with
-# a number, which is an error on one engine and simply false on the other. So whichever of the two
-# is asked to compare itself has the other side translated.
+# with a number, which is an error on one engine and simply false on the other. So whichever of
+# the two is asked to compare itself has the other side translated.
 
 
 class Translated:

@@ -27,16 +27,13 @@ from agentstore.values.encoding import MAX_DEPTH, Misplaced
 #
 # The prefixes, alphabets and lengths are those of the rules of gitleaks, a scanner of source code
 # (github.com/gitleaks/gitleaks, config/gitleaks.toml as of July 2026, MIT licence). Left out are
-# the
-# rules that know a secret by a service's name beside it, and those whose prefix is as likely in
-# any
-# base64. Lengths are lower bounds here, so that nothing is left of a secret that is longer.
+# the rules that know a secret by a service's name beside it, and those whose prefix is as likely
+# in any base64. Lengths are lower bounds here, so that nothing is left of a secret that is
+# longer.
 #
 # What follows a literal is looked at only where the literal is: finding one costs a hundredth of
-# what
-# a pattern costs, and most texts have none. Whatever is repeated is bounded, or cannot be what
-# comes
-# next: the time grows with the text, and not faster.
+# what a pattern costs, and most texts have none. Whatever is repeated is bounded, or cannot be
+# what comes next: the time grows with the text, and not faster.
 
 
 Span = tuple[int, int]

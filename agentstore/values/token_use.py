@@ -61,7 +61,8 @@ class TokenUse:
         for whole, part in _PARTS:
             if (number := getattr(self, part)) > (most := getattr(self, whole)):
                 raise InvalidInput(
-                    f"{part} must be at most {most}, the {whole} that it is a part of, not {number}."
+                    f"{part} must be at most {most}, the {whole} that it is a part of, not "
+                    f"{number}."
                 )
 
     def parts(self) -> dict[str, int]:

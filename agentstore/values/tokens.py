@@ -218,13 +218,11 @@ _PIECE = (
 # Stems of words, so that ``flights`` finds ``flight``: Snowball's, in the language of a store.
 #
 # A stem stands beside its word in an index, never in its place: so phrases and beginnings are
-# still
-# found as they are written. Only words that stand alone are stemmed, of scripts that put spaces
-# between them.
+# still found as they are written. Only words that stand alone are stemmed, of scripts that put
+# spaces between them.
 #
 # The stems of a word change from one version of ``snowballstemmer`` to another. So an index
-# remembers
-# with which it was made, and is not searched with another.
+# remembers with which it was made, and is not searched with another.
 
 
 NO_STEMS = "none"
@@ -340,12 +338,9 @@ def installed() -> str | None:
 # In which manner messages become what is indexed; an index remembers its own by a name.
 #
 # The name is ``2:250000``, or with stems ``2+english-3.1.1:250000``: the version of the
-# segmentation,
-# the language and the version of the library that stems, and how many characters of a message
-# count.
-# Old tokens must be made as they were, to be taken out again. So what the settings say holds for
-# an
-# index that is empty, or is made anew.
+# segmentation, the language and the version of the library that stems, and how many characters of
+# a message count. Old tokens must be made as they were, to be taken out again. So what the
+# settings say holds for an index that is empty, or is made anew.
 
 
 MOST_CHARACTERS = 250_000

@@ -615,10 +615,9 @@ def add_table(metadata: MetaData, table: Table) -> None:
 # Ids that agentstore made, as columns: text outside, the 16 bytes of the UUID inside.
 #
 # SQLite keeps them as a BLOB, PostgreSQL as uuid. Only the usual form is such an id: 36
-# characters,
-# lower case, with hyphens. PostgreSQL would also read capitals and braces; here these are other
-# texts, so that a text finds the same rows on both engines. A text that is no such id cannot be
-# stored. Looking for one finds nothing: it is sent as ``NOBODYS``, which no row has.
+# characters, lower case, with hyphens. PostgreSQL would also read capitals and braces; here these
+# are other texts, so that a text finds the same rows on both engines. A text that is no such id
+# cannot be stored. Looking for one finds nothing: it is sent as ``NOBODYS``, which no row has.
 
 
 NOBODYS = "ffffffff-ffff-ffff-ffff-ffffffffffff"

@@ -622,9 +622,8 @@ def is_heard_by(engine: Engine, name: str, listener: Callable[..., Any]) -> bool
 # What a worker waits for between two claims.
 #
 # A signal says that something may have happened since it was last asked. It may say so for
-# nothing.
-# So a worker always asks the database, and also asks now and then without a signal: a signal saves
-# time, and nothing relies on it.
+# nothing. So a worker always asks the database, and also asks now and then without a signal: a
+# signal saves time, and nothing relies on it.
 
 
 class TaskSignal(ABC):
@@ -691,8 +690,7 @@ class Space(ABC):
 # What is needed to save a database in a file: a Protocol.
 #
 # A backup is a database that can be opened as it is. The engine whose databases are files makes
-# and
-# checks it, whatever engine the rows come from.
+# and checks it, whatever engine the rows come from.
 
 
 OnSteps = Callable[[int, int | None], None]

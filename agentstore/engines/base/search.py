@@ -395,12 +395,10 @@ def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
 
 # What the two search indexes have in common below the models: names, and the row of their state.
 #
-# Each engine's own tables, triggers and functions are in its ``search_objects``. The revision that
-# brings the index creates them, and ``reindex`` creates again what is missing. A revision must
-# create
-# tomorrow what it created before, so that SQL never changes: an index that needs other objects
-# needs
-# a new revision, and functions beside those that are there.
+# Each engine's own tables, triggers and functions are in its ``search_objects``. The revision
+# that brings the index creates them, and ``reindex`` creates again what is missing. A revision
+# must create tomorrow what it created before, so that SQL never changes: an index that needs
+# other objects needs a new revision, and functions beside those that are there.
 #
 # No table of the index is a model: all of it is made from ``messages`` and can be made again. So
 # backups may leave it out, and a copy of a database gets a new one.
@@ -409,8 +407,7 @@ def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
 # Messages over ``indexed_through``, up to ``walk_through`` where that is set, are still to be
 # indexed; so is everything in ``search_queue``. On SQLite row numbers become visible in order, so
 # that alone finds new messages, and saving one costs a comparison. On PostgreSQL they become
-# visible
-# in any order, and are queued.
+# visible in any order, and are queued.
 
 
 INDEX, QUEUE, STATE = "search_index", "search_queue", "search_state"

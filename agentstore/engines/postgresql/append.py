@@ -349,10 +349,8 @@ def arrays(kinds: Mapping[str, TypeEngine[Any]], name: str) -> tuple[dict[str, A
 # Connections to PostgreSQL in a process that was forked.
 #
 # The child has the parent's sockets. Whatever it wrote to one, were it only the rollback of what
-# its
-# own copy of a block had begun, or a farewell, would reach the parent's session. So each of them
-# is
-# replaced by a socket that leads nowhere.
+# its own copy of a block had begun, or a farewell, would reach the parent's session. So each of
+# them is replaced by a socket that leads nowhere.
 
 
 _open: WeakSet[Any] = WeakSet()

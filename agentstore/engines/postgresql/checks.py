@@ -152,8 +152,8 @@ def _version_table(names: Names) -> Any:
 # Whether the policies on PostgreSQL are those that the revisions made, and who needs a GRANT.
 #
 # The server keeps a policy as a tree and prints it in its own way, with casts and names that
-# nobody
-# wrote: both are compared without these. Parentheses stay, since they say what belongs together.
+# nobody wrote: both are compared without these. Parentheses stay, since they say what belongs
+# together.
 
 
 _WANTED = bindparam("wanted", type_=ARRAY(Text))
@@ -361,8 +361,7 @@ def _finding(
 #
 # Sources: https://www.postgresql.org/support/versioning/ for how long a version is supported,
 # https://www.postgresql.org/docs/release/ and the announcements named below for what minor
-# releases
-# mend.
+# releases mend.
 
 
 _SUPPORTED_UNTIL = {
@@ -647,8 +646,7 @@ def _scalar(context: CheckContext, setting: str) -> Any:
 # Free space in PostgreSQL's tables.
 #
 # VACUUM makes the room of deleted rows free for new ones of the same table, and gives pages back
-# to
-# the system only where they are at the table's end. Nobody waits for it.
+# to the system only where they are at the table's end. Nobody waits for it.
 
 
 class Vacuum(ExecutableDDLElement):

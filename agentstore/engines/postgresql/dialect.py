@@ -204,20 +204,17 @@ def require_joinable(connection: Connection) -> None:
 # What a connection to PostgreSQL is asked and told when it is new.
 #
 # Prepared statements belong to a server's connection. A pooler that lends one to many clients
-# makes
-# each of them meet the others' statements, and what is asked with one of those is answered with
-# somebody else's rows. Such a pooler has no process for a client, so the number of the process
-# that
-# it names at the start is another one than the server says itself. Where they differ nothing is
-# prepared. That is found out for each connection, because what is at the end of a URL may change.
+# makes each of them meet the others' statements, and what is asked with one of those is answered
+# with somebody else's rows. Such a pooler has no process for a client, so the number of the
+# process that it names at the start is another one than the server says itself. Where they differ
+# nothing is prepared. That is found out for each connection, because what is at the end of a URL
+# may change.
 #
 # Statements have names that no other client has. So even who insists on preparing, or sits behind
-# a
-# pooler that names the server's process, gets an error and never another's answer.
+# a pooler that names the server's process, gets an error and never another's answer.
 #
 # Dates come as text, which the driver reads in the style ISO alone; and it writes what the
-# client's
-# encoding has. Both may be set for a role or a database, whichever program uses it.
+# client's encoding has. Both may be set for a role or a database, whichever program uses it.
 
 
 _log = logging.getLogger("agentstore.connections")
@@ -343,8 +340,8 @@ def _ask(driver_s: Any, wrong: dict[str, bool]) -> Any:
 # The system tells who waits for an answer that the other machine is gone, if it is asked to look:
 # that is what keepalives and ``tcp_user_timeout`` are for. A machine whose server is frozen still
 # acknowledges. So a connection that lay idle is asked, before it is used, whether anybody is
-# there,
-# and who does not answer within the time in which one could have connected is not waited for.
+# there, and who does not answer within the time in which one could have connected is not waited
+# for.
 
 
 _LAST_USED = "agentstore_last_used"

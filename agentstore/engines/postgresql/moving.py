@@ -442,10 +442,9 @@ def qualified(schema: str | None, name: str) -> sql.Identifier:
 # Rows of a server that are not sound: the conditions that find them, and the name of one.
 #
 # A server's columns hold what their types allow, which is more than agentstore writes: JSON of
-# another shape, instants that Python cannot express; and more where somebody dropped a constraint.
-# A
-# row that could not be read is looked for, but not for long; ``agentstore doctor --deep`` reads
-# all.
+# another shape, instants that Python cannot express; and more where somebody dropped a
+# constraint. A row that could not be read is looked for, but not for long; ``agentstore doctor
+# --deep`` reads all.
 
 
 _PQTRANS_IDLE = 0

@@ -68,10 +68,9 @@ from agentstore.values.types import SafeText
 
 # What waits for PostgreSQL's search index: reading it, and taking what is still as it was read.
 #
-# Texts are cut into tokens between the two, while nothing is locked. Who takes has the turn, which
-# is
-# the lock on the index's state. A search does not wait for it, nor for a message that somebody is
-# deleting: it leaves both, and reads what is not indexed itself.
+# Texts are cut into tokens between the two, while nothing is locked. Who takes has the turn,
+# which is the lock on the index's state. A search does not wait for it, nor for a message that
+# somebody is deleting: it leaves both, and reads what is not indexed itself.
 
 
 class PostgreSQLQueue(SearchIndex):
@@ -328,25 +327,19 @@ def index_of(names: Names) -> Table:
 #
 # ``to_tsvector`` is never called: its parser knows no Chinese, differs by locale, and fails over
 # 1 MB. A row has the tokens in short, as text: each word once, with spaces between, and after a
-# ``+``
-# each the runs of characters that pairs were cut from, ``hello world+北京天气``. A function of ours
-# makes a vector of that, for GIN alone; so no vector is stored, which took more than all the rest.
-# It
-# has no positions: whether pairs make a run is seen in the text of the row, whether words stand in
-# a
-# row in the message alone.
+# ``+`` each the runs of characters that pairs were cut from, ``hello world+北京天气``. A function of
+# ours makes a vector of that, for GIN alone; so no vector is stored, which took more than all the
+# rest. It has no positions: whether pairs make a run is seen in the text of the row, whether
+# words stand in a row in the message alone.
 #
 # A vector has room for 1 MB of lexemes, so a very long message is cut into parts, which overlap,
-# so
-# that no phrase falls between two. Words that are looked for together may be in different parts;
-# every part of a cut message says so (``LONG``), and is found by any of the words.
+# so that no phrase falls between two. Words that are looked for together may be in different
+# parts; every part of a cut message says so (``LONG``), and is found by any of the words.
 #
 # Beside its words a vector holds lexemes of ours, which begin with a capital letter, as no token
 # does: the characters with which tokens begin, the session, and eras, which are spans of row
-# numbers,
-# short ones, longer ones and long ones. By these GIN itself narrows down to a session, or to what
-# is
-# recent, where a common word would otherwise fetch every row that has it.
+# numbers, short ones, longer ones and long ones. By these GIN itself narrows down to a session,
+# or to what is recent, where a common word would otherwise fetch every row that has it.
 
 
 PART_BYTES = 1_000_000

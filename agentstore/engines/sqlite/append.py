@@ -161,17 +161,15 @@ def _insertion(table: Table, driver: Dialect) -> Prepared:
 # SQLite's connections in a process that was forked.
 #
 # SQLite notes the locks of all connections to a file in one place in the process, and the system
-# has
-# them by process: a child inherits the notes and not the locks. Its own connections to that file
-# would not take what the notes say is taken already, and a third process could delete the WAL into
-# which they write. So before a child opens such a file, what it inherited is closed, which writes
-# nothing as long as it is idle, and the notes are gone with it.
+# has them by process: a child inherits the notes and not the locks. Its own connections to that
+# file would not take what the notes say is taken already, and a third process could delete the
+# WAL into which they write. So before a child opens such a file, what it inherited is closed,
+# which writes nothing as long as it is idle, and the notes are gone with it.
 #
 # A connection that another thread was using at the fork cannot be closed: it may be in the middle
-# of
-# a write, part of which is memory that the parent shares. It is kept for good, also from Python's
-# collection. And as that thread may have held one of SQLite's own locks, which nobody in the child
-# will ever let go, the child opens no file at all, and calls nothing of SQLite's.
+# of a write, part of which is memory that the parent shares. It is kept for good, also from
+# Python's collection. And as that thread may have held one of SQLite's own locks, which nobody in
+# the child will ever let go, the child opens no file at all, and calls nothing of SQLite's.
 
 
 _FILE = "agentstore_file"

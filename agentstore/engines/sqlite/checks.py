@@ -190,8 +190,7 @@ def _row_bytes(connection: Connection, source: Table) -> float:
 # What there is to look at on SQLite: the library, the file, and what surrounds it.
 #
 # Sources: https://sqlite.org/wal.html#walresetbug and https://sqlite.org/changes.html for the bug
-# of
-# the WAL, https://sqlite.org/pragma.html for the checks of integrity.
+# of the WAL, https://sqlite.org/pragma.html for the checks of integrity.
 
 
 _WAL_RESET_MENDED = (3, 51, 3)

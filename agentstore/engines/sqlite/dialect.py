@@ -101,16 +101,13 @@ if TYPE_CHECKING:
 # How transactions begin on SQLite, and the application's own on an engine that it handed in.
 #
 # A unit that writes begins with BEGIN IMMEDIATE. An application's transaction begins with BEGIN,
-# as
-# readers do, unless its connection or engine has the execution option ``agentstore_writes``. It
-# takes
-# the write lock when it first writes, and cannot do so once another connection has written since
-# it
-# first read.
+# as readers do, unless its connection or engine has the execution option ``agentstore_writes``.
+# It takes the write lock when it first writes, and cannot do so once another connection has
+# written since it first read.
 #
 # A thread or task that waits for the lock that its own transaction holds would wait in vain. So
-# each
-# transaction of an application is noted where it began, with what tells whether it has written.
+# each transaction of an application is noted where it began, with what tells whether it has
+# written.
 
 
 CONFIGURED = "agentstore_configured"
@@ -658,14 +655,12 @@ def _pragma(connection: Connection, pragma: str) -> Any:
 
 # Saving SQLite databases: page by page, while others write, and what is checked afterwards.
 #
-# The backup is read through a connection that is in a read transaction, from its first page to its
-# last. SQLite starts a backup over whenever another connection has written between two steps:
-# beside
-# a process that committed a hundred times a second, a file of 164 MB in steps of 500 pages started
-# over 549 times in 20 seconds and was not done then. In the transaction there is but one state,
-# and
-# it took half a second. With a WAL, writers do not notice; what they write stays in the WAL until
-# the transaction ends.
+# The backup is read through a connection that is in a read transaction, from its first page to
+# its last. SQLite starts a backup over whenever another connection has written between two steps:
+# beside a process that committed a hundred times a second, a file of 164 MB in steps of 500 pages
+# started over 549 times in 20 seconds and was not done then. In the transaction there is but one
+# state, and it took half a second. With a WAL, writers do not notice; what they write stays in
+# the WAL until the transaction ends.
 
 
 _PAGES = 2_000

@@ -683,14 +683,12 @@ def _decoded(kind: Kind, value: Any) -> Any:
 
 # The counter of SQLite: activity, and the row numbers of messages, count together.
 #
-# A saved message takes the next number, which becomes its row number and its session's activity; a
-# new session takes one for its activity alone. The last number is the larger of two: the newest
+# A saved message takes the next number, which becomes its row number and its session's activity;
+# a new session takes one for its activity alone. The last number is the larger of two: the newest
 # message's, which is at the end of its table, and ``taken`` in the one row of the table
-# ``activity``.
-# A save writes nothing but its message. Numbers never come again: what follows new messages, and
-# the
-# search index, know them by their numbers. So a trigger raises ``taken`` when the newest is
-# deleted.
+# ``activity``. A save writes nothing but its message. Numbers never come again: what follows new
+# messages, and the search index, know them by their numbers. So a trigger raises ``taken`` when
+# the newest is deleted.
 #
 # The revision that brings the table and the trigger has this SQL, which never changes.
 

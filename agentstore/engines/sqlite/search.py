@@ -77,9 +77,8 @@ from agentstore.values.types import Json, SafeText
 # What waits for SQLite's search index: reading it, and taking what is still as it was read.
 #
 # Texts are cut into tokens between the two, before the one writer's turn is asked for. What was
-# read
-# is known again by its value: row numbers of the queue come again, and new messages are in no
-# queue.
+# read is known again by its value: row numbers of the queue come again, and new messages are in
+# no queue.
 
 
 PASSED = 2_000

@@ -494,11 +494,9 @@ class AsyncAgentStoreSaver(SaverOperations):
 # What a LangGraph checkpoint is in agentstore, and back.
 #
 # Each channel is a value under its own name, and what else the checkpoint has is one more value.
-# All
-# are bytes that the saver's serializer made. A list is ``Items``, each of them serialized on its
-# own:
-# of a history that grew, only the new messages are stored. A serializer other than LangGraph's own
-# gets each value whole: what encrypts must not show how long a list is.
+# All are bytes that the saver's serializer made. A list is ``Items``, each of them serialized on
+# its own: of a history that grew, only the new messages are stored. A serializer other than
+# LangGraph's own gets each value whole: what encrypts must not show how long a list is.
 #
 # LangGraph's namespaces are below ``langgraph``. Its root is not ours, in which an id is in one
 # thread alone: LangGraph copies threads with their ids.

@@ -47,8 +47,7 @@ __all__ = ["FRAMEWORKS", "ImportReport", "import_database"]
 # The loop that is the same for all frameworks: piece by piece, written, and read again.
 #
 # What another run has finished is not written again, but read again: so each run, whatever
-# happened
-# before it, ends with the whole proof.
+# happened before it, ends with the whole proof.
 
 
 FRAMEWORKS = {

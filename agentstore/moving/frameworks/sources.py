@@ -166,9 +166,9 @@ def _problem(error: BaseException | None) -> str:
 # What is imported as one: a conversation, a thread, a user; and how it is resumed.
 #
 # A piece is written in transactions of bounded size. Where it needs several, the session says in
-# its
-# metadata, in the same transactions, how far it has come: another run goes on there, and only the
-# last one takes that away. So what has no such note is whole, or is not of an import's making.
+# its metadata, in the same transactions, how far it has come: another run goes on there, and only
+# the last one takes that away. So what has no such note is whole, or is not of an import's
+# making.
 
 
 T = TypeVar("T")

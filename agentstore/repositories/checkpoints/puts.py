@@ -655,10 +655,8 @@ def _copy_rows(unit: Unit, name: str, source: str, target: str) -> None:
 # Small values, which lie in the row of their checkpoint and not on a line.
 #
 # On a line a value takes a row of two tables and of four indexes. What is small and does not grow
-# is
-# stored whole with each checkpoint instead, also where the parent has the same: that is one row,
-# and
-# it is read with it.
+# is stored whole with each checkpoint instead, also where the parent has the same: that is one
+# row, and it is read with it.
 #
 # The column begins with a digest of what follows, cut short: a msgpack map of names, in which each
 # value has its kind and its body (see ``values``).

@@ -374,8 +374,7 @@ def _power(size: int) -> int:
 # The lines of values in the database: gone on with, and dropped when nobody needs them.
 #
 # What the lines mean is said in ``values``, beside this module; here are the queries. The caller
-# has
-# locked the thread of a line that it changes.
+# has locked the thread of a line that it changes.
 
 
 Entering = tuple[ReturningUpdate[Any], Mapping[str, Any]]
@@ -728,10 +727,9 @@ def _statements(tables: Tables, driver: Dialect) -> _Statements:
 
 # How values are read from their lines, with the checkpoints that hold them.
 #
-# Whatever versions a checkpoint has are read by one statement, with the checkpoint: the lines that
-# they are on, and the pieces of these, each once. So a reader sees a line before its last pieces
-# were
-# merged, or after, and never in between.
+# Whatever versions a checkpoint has are read by one statement, with the checkpoint: the lines
+# that they are on, and the pieces of these, each once. So a reader sees a line before its last
+# pieces were merged, or after, and never in between.
 
 
 class LineOf(NamedTuple):

@@ -788,10 +788,8 @@ def rewrite_message(
 # Messages that come piece by piece, and can be read while they do.
 #
 # A message that is being streamed is a row of ``messages`` in status ``streaming``, without text,
-# and
-# its pieces are rows of ``message_chunks``. When it ends, the pieces become its text and are
-# deleted.
-# What users call is in ``Messages``: ``begin``, ``append``, ``finish``, ``give_up``.
+# and its pieces are rows of ``message_chunks``. When it ends, the pieces become its text and are
+# deleted. What users call is in ``Messages``: ``begin``, ``append``, ``finish``, ``give_up``.
 
 
 _STREAMING: ColumnElement[str] = literal_column("'streaming'")

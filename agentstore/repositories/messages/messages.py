@@ -1080,11 +1080,10 @@ class Messages(Repository):
 # Following messages: what has come since one looked last, each message once.
 #
 # Messages come in the order of their row numbers, or nearly. Where several write at once a number
-# is
-# taken before the message can be seen, and a larger one may be seen first. So the numbers that are
-# missing among those that were seen are kept in the cursor, as ranges, and looked for each time.
-# Most of them never come, because they were rolled back or deleted; the oldest are given up for
-# newer ones.
+# is taken before the message can be seen, and a larger one may be seen first. So the numbers that
+# are missing among those that were seen are kept in the cursor, as ranges, and looked for each
+# time. Most of them never come, because they were rolled back or deleted; the oldest are given up
+# for newer ones.
 
 
 MOST_GAPS = 60

@@ -275,13 +275,11 @@ def _give_back(unit: Unit, pace: Pace) -> bool:
 
 # Deleting users with all that is theirs, in transactions that are over soon.
 #
-# A user with few rows is deleted in one transaction. A user with more is only marked in the first,
-# and from then on no query finds anything of the user, see ``agentstore.models.tables``. The
-# following transactions delete the rows, some sessions at a time, or a part of a large session.
-# How
-# many rows were deleted so far is stored with the mark, so the receipt is complete whether the
-# same
-# call finishes, a later one after a crash, or a clean-up.
+# A user with few rows is deleted in one transaction. A user with more is only marked in the
+# first, and from then on no query finds anything of the user, see ``agentstore.models.tables``.
+# The following transactions delete the rows, some sessions at a time, or a part of a large
+# session. How many rows were deleted so far is stored with the mark, so the receipt is complete
+# whether the same call finishes, a later one after a crash, or a clean-up.
 
 
 """Rows that one transaction deletes at most, besides blobs that nobody attaches any more."""

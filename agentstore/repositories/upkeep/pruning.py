@@ -120,10 +120,9 @@ def _carried_out(
 
 # What the rules of a retention policy have in common, and which sessions match one.
 #
-# A rule finds rows without a lock, page by page, and then either counts them or deletes them, so a
-# dry run and a prune start from the same rows. A row goes with the first rule that it matches:
-# what
-# belongs to a session that would go is counted with the session, and no later rule counts it
+# A rule finds rows without a lock, page by page, and then either counts them or deletes them, so
+# a dry run and a prune start from the same rows. A row goes with the first rule that it matches:
+# what belongs to a session that would go is counted with the session, and no later rule counts it
 # again.
 
 
@@ -818,8 +817,7 @@ CHECKPOINTS = _CheckpointRule()
 # Rows from before arguments were bounded as they are now, for the doctor; reads whole tables.
 #
 # They are no harm where they are. But not every engine takes such a text in an index, so it may
-# stand
-# in the way of a move.
+# stand in the way of a move.
 
 
 _MOST = 1_000
