@@ -40,10 +40,14 @@ ENGINES: dict[str, Dialect] = {
 }
 
 AGGREGATES = {
-    "conversations": "Conversations",
-    "work": "Users, tools, usage, tasks, checkpoints and memories",
+    "Users": "User UserPreference QuotaReservation ApiKey",
+    "Sessions": "Session SessionData Branch BranchSegment Summary",
+    "Messages": "Message MessageToolCall MessageMark MessageChunk Blob Attachment",
+    "Tools, usage and tasks": "ToolLog TurnUsage Task",
+    "Checkpoints": "CheckpointThread Checkpoint CheckpointValue CheckpointEntry CheckpointWrite",
+    "Memories": "Memory",
 }
-"""The modules of models, in the order of the page, and what their sections are called."""
+"""The sections, in the order of the page, and the models of each."""
 
 ON_DELETE = {
     "CASCADE": ("the row goes with it", "whose rows go with it"),
@@ -200,9 +204,9 @@ def written() -> str:
         _READING,
     ]
     parts.append(_diagram(_across(), []))
-    for module, title in AGGREGATES.items():
-        members = tables_of(module)
-        parts += [f"## {title}\n", _prose(sys.modules[f"agentstore.models.{module}"].__doc__)]
+    for title in AGGREGATES:
+        members = tables_of(title)
+        parts.append(f"## {title}\n")
         references = [each for table in members for each in _references(table)]
         parts.append(_diagram(references, members))
         parts += [_section(table) for table in members]
@@ -210,15 +214,9 @@ def written() -> str:
     return "\n".join(parts)
 
 
-def tables_of(module: str) -> list[Table]:
-    """Give the tables whose models are in a module, in the order of the module."""
-    found = [
-        mapper
-        for mapper in models.Base.registry.mappers
-        if mapper.class_.__module__ == f"agentstore.models.{module}"
-    ]
-    found.sort(key=lambda mapper: inspect.getsourcelines(mapper.class_)[1])
-    return [_as_table(mapper.local_table) for mapper in found]
+def tables_of(title: str) -> list[Table]:
+    """Give the tables of a section."""
+    return [_as_table(getattr(models, name).__table__) for name in AGGREGATES[title].split()]
 
 
 # --- Diagrams ----------------------------------------------------------------------------------
@@ -226,11 +224,11 @@ def tables_of(module: str) -> list[Table]:
 
 def _across() -> list[ForeignKeyConstraint]:
     """Give the references from one aggregate to another, and those between their ends."""
-    where = {table.name: module for module in AGGREGATES for table in tables_of(module)}
+    where = {table.name: title for title in AGGREGATES for table in tables_of(title)}
     ends = [
         (reference, _as_table(reference.table).name, reference.referred_table.name)
-        for module in AGGREGATES
-        for table in tables_of(module)
+        for title in AGGREGATES
+        for table in tables_of(title)
         for reference in _references(table)
     ]
     crossing = [(own, other) for _, own, other in ends if where[own] != where[other]]
@@ -333,7 +331,7 @@ def _related(mapper: Mapper[Any]) -> str:
 
 
 def _referring(table: Table) -> Iterator[str]:
-    for other in (each for module in AGGREGATES for each in tables_of(module)):
+    for other in (each for title in AGGREGATES for each in tables_of(title)):
         for reference in _references(other):
             if reference.referred_table is table:
                 yield f"[{other.name}](#{other.name}), {ON_DELETE[reference.ondelete][1]}"

@@ -327,9 +327,9 @@ def index_of(names: Names) -> Table:
 #
 # ``to_tsvector`` is never called: its parser knows no Chinese, differs by locale, and fails over
 # 1 MB. A row has the tokens in short, as text: each word once, with spaces between, and after a
-# ``+`` each the runs of characters that pairs were cut from, ``hello world+北京天气``. A function of
-# ours makes a vector of that, for GIN alone; so no vector is stored, which took more than all the
-# rest. It has no positions: whether pairs make a run is seen in the text of the row, whether
+# ``+`` each the runs of characters that pairs were cut from, ``hello world+北京天气``. A function
+# of ours makes a vector of that, for GIN alone; so no vector is stored, which took more than all
+# the rest. It has no positions: whether pairs make a run is seen in the text of the row, whether
 # words stand in a row in the message alone.
 #
 # A vector has room for 1 MB of lexemes, so a very long message is cut into parts, which overlap,
