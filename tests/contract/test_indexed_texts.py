@@ -40,6 +40,13 @@ TOO_LONG = {
 LONG_NAMES = {"checkpoints.namespace", "checkpoint_entries.name", "checkpoint_writes.namespace"}
 """What may take nearly all of an index's room: a namespace tells of namespaces in namespaces."""
 
+TOO_LONG_THREADS = {
+    "letters": at_random(1_025),
+    "four bytes each": at_random(257, [chr(n) for n in range(0x20000, 0x21000)]),
+    "escaped": "\x00" * 255,
+}
+"""A framework's thread may have any id of up to 1,024 bytes."""
+
 TOO_LONG_NAMES = {
     "letters": at_random(2_401),
     "four bytes each": at_random(601, [chr(n) for n in range(0x20000, 0x21000)]),
@@ -65,10 +72,6 @@ DOORS = {
     "messages.idempotency_key": [
         lambda s, x, t: s.messages.save(x, "user", idempotency_key=t),
         lambda s, x, t: s.messages.save_many(x, [{"role": "user"}], idempotency_key=t),
-    ],
-    "message_tool_calls.name": [
-        lambda s, x, t: s.messages.save(x, "assistant", tool_calls=call(t)),
-        lambda s, x, t: s.messages.save(x, "assistant", tool_calls=[{"name": t}]),
     ],
     "message_marks.mark": [
         lambda s, x, t: s.messages.save(x, "user", marks=t),
@@ -123,6 +126,8 @@ OURS = {
 
 ONE_OF_A_FEW = {"messages.status", "sessions.status", "tasks.status"}
 HASHED = {"message_tool_calls.call_id"}
+LEFT_OUT = {"message_tool_calls.name"}
+"""A call by a name that is too long is stored, and not found by it."""
 OF_A_ROW_THAT_IS_THERE = {
     "session_id", "user_id", "thread_id", "message_id", "digest", "parent_id",
 }  # fmt: skip
@@ -142,7 +147,7 @@ def test_it_is_known_how_each_indexed_text_comes_in():
         for column in getattr(index, "columns", ())
         if isinstance(column.type, SafeText) and type(index).__name__ != "CheckConstraint"
     }
-    known = {*DOORS, *OURS, *ONE_OF_A_FEW, *HASHED}
+    known = {*DOORS, *OURS, *ONE_OF_A_FEW, *HASHED, *LEFT_OUT}
     referring = {name for name in indexed if name.split(".")[1] in OF_A_ROW_THAT_IS_THERE}
     assert indexed - referring - known == set()
     assert set(DOORS) - every == set()
@@ -151,6 +156,7 @@ def test_it_is_known_how_each_indexed_text_comes_in():
 @pytest.mark.parametrize("column", DOORS)
 def test_a_text_that_is_too_long_for_an_index_is_refused_at_every_door(store, session, column):
     too_long = TOO_LONG_NAMES if column in LONG_NAMES else TOO_LONG
+    too_long = TOO_LONG_THREADS if column == "checkpoint_threads.id" else too_long
     for door in DOORS[column]:
         for what, text in too_long.items():
             with pytest.raises(InvalidInput) as caught:
@@ -181,6 +187,14 @@ def test_an_imported_conversation_is_held_to_the_same(place):
             with pytest.raises(InvalidInput, match=key):
                 import_lines(store, [line.encode()])
         assert store.sessions.list().items == ()
+
+
+def test_a_call_is_stored_whatever_the_length_of_its_name(store, session):
+    for text in (*LONGEST.values(), *TOO_LONG.values(), ""):
+        saved = store.messages.save(session.id, "assistant", tool_calls=call(text))
+        if text in LONGEST.values():
+            assert [m.id for m in store.messages.find_by_tool(session.id, text)] == [saved.id]
+    assert store.sessions.verify(session.id).agree
 
 
 def test_a_call_id_of_any_length_is_found(store, session):

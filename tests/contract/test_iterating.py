@@ -26,6 +26,7 @@ def filled(store):
     store.messages.save_many(session.id, [*said(7), *calls(7)])
     first = store.messages.history(session.id)[0]
     for n in range(7):
+        store.users.reserve_quota(user.id, 1)
         store.tool_logs.log(session.id, "search", input=n)
         store.tasks.create(session.id, f"{n}")
         store.usage.record(session.id, input_tokens=n)
@@ -43,6 +44,7 @@ def generators(session, first):
         "users.iter": ((), {"email": "a@example.com"}, 7),
         "users.iter_find_by_preference": (("a", 1), {}, 7),
         "users.iter_api_keys": (("ada",), {}, 7),
+        "users.iter_reservations": (("ada",), {}, 7),
         "sessions.iter": ((), {"user_id": "ada", "documents": True}, 7),
         "sessions.iter_walk": ((), {}, 7),
         "messages.iter": ((session.id,), {"branch": "main"}, 14),

@@ -115,8 +115,6 @@ BAD = [
     {"role": "user", "payload": {1: 2}},
     {"role": "assistant", "tool_calls": {"name": "search"}},
     {"role": "assistant", "tool_calls": ["search"]},
-    {"role": "assistant", "tool_calls": [{"name": ""}]},
-    {"role": "assistant", "tool_calls": [{"name": "x" * 256}]},
     {"role": "tool", "tool_call_id": 5},
     {"role": "user", "name": b"ada"},
     {"role": "user", "token_count": -1},

@@ -57,6 +57,7 @@ branch main · active · gpt-4o · user alice · 8 messages · 1.2k message toke
   ── turn 1 · YYYY-MM-DD UTC ──────────────────────────────────────────────────
   user  #2  HH:MM:SS
     How is the weather in Beijing?
+    + sky [b]\x1b[31m.png  image/png, 1,234 bytes
 
   assistant  #3  HH:MM:SS  7 tokens
     ▸ get_[b]weather\x1b[31m  {"city": "北京", "days": 3}
@@ -69,7 +70,6 @@ branch main · active · gpt-4o · user alice · 8 messages · 1.2k message toke
 
     20 °C, sunny.
 
-  ── turn 2 · YYYY-MM-DD UTC ──────────────────────────────────────────────────
 esc Back q Quit ? Keys o Whole e Unfold b Branches t Turns / Search f Follow
 """
 

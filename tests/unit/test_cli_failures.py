@@ -315,7 +315,7 @@ def test_the_shell_completes_commands_options_and_their_values(completed):
     assert "--status" in completed("agentstore ls --st")
     assert completed("agentstore ls --status wa") == ["waiting_user"]
     assert completed("agentstore search x --role as") == ["assistant"]
-    assert completed("agentstore usage --by mo") == ["model"]
+    assert completed("agentstore usage --by mo") == ["month", "model"]
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])

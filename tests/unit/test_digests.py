@@ -204,7 +204,7 @@ def test_a_line_is_written_as_it_is_documented(ends):
         b"7,36:%b1:s:2:\xc3\xa91," % identity.encode()
         + struct.pack(">d", 0.5).hex().encode()
         + b",2026-03-29T12:00:00.000000+00:00,:"
-        + b'7:{"a":1}:'
+        + b'7:{"a":1}::'
     )
     first, second = struct.unpack(">qq16x", hashlib.sha256(line).digest())
     for end in ends:
