@@ -25,7 +25,7 @@ from agentstore.engines.base.moving import CheckContext, Examination, shapes
 from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.execution.runners import UnitRunner, names_on
 from agentstore.execution.unit import Unit
-from agentstore.migrations import HEAD, REVISIONS, current
+from agentstore.migrations import HEAD, KNOWN, current
 from agentstore.records.upkeep import Finding, Severity, counted, exit_code, listed
 from agentstore.repositories.line_counts import mend_sessions
 from agentstore.repositories.search import trouble_with
@@ -193,14 +193,14 @@ def _revision(context: CheckContext) -> Iterator[Finding]:
     where = f"{names.prefix}alembic_version"
     if found is None:
         what = "There is no agentstore schema in this database."
-    elif found in REVISIONS:
+    elif found in KNOWN:
         what = f"The schema is at revision {found}, this version of agentstore needs {HEAD}."
     else:
         what = (
             f"The schema is at revision {found}, which this version of agentstore is too old for."
         )
     mend = context.command("upgrade")
-    if found is not None and found not in REVISIONS:
+    if found is not None and found not in KNOWN:
         mend = "pip install --upgrade agentstore-db"
     yield Finding(Severity.ERROR, "revision", what, where, mend)
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import (
     URL,
@@ -60,8 +60,20 @@ from agentstore.settings import default_names, settings_for
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = tuple(f"{number:04}" for number in (*range(1, 19), 20))
+REVISIONS = ("0100",)
 """Every revision, oldest first. A test holds this equal to the tree."""
+
+BEFORE = (*(f"{number:04}" for number in range(1, 19)), "0020")
+"""Revisions from before 0.1.0. The last has the same tables as 0.1.0."""
+
+UPGRADED = (BEFORE[-1], *REVISIONS)
+"""The revisions that this version upgrades, and its own."""
+
+KNOWN = (*BEFORE, *REVISIONS)
+"""Every revision that there ever was."""
+
+_LAST_BEFORE = "COMMIT"
+"""The last commit with these."""
 
 HEAD = REVISIONS[-1]
 """The revision that this version needs."""
@@ -159,8 +171,15 @@ def check(connection: Connection, names: Names = PLAIN) -> None:
     _refuse_taken(connection, names, found)
     if found is None:
         raise SchemaMissing(HEAD, _command(connection, names))
-    if found in REVISIONS:
+    if found in UPGRADED:
         raise SchemaOutdated(found, HEAD, _command(connection, names))
+    _refuse_unknown(found)
+
+
+def _refuse_unknown(found: str) -> NoReturn:
+    if found in BEFORE:
+        first = f"agentstore upgrade of the commit {_LAST_BEFORE}, and then that of this version"
+        raise SchemaOutdated(found, HEAD, first)
     raise SchemaFromFuture(found, HEAD)
 
 
@@ -178,21 +197,8 @@ def create(connection: Connection, names: Names = PLAIN) -> None:
     """Bring the empty database of an open connection to head, and commit.
 
     The connection must not be in a transaction. What another process has made meanwhile is
-    upgraded. Where the engine has the schema as a script, that takes a fiftieth of the time of all
-    revisions, and the same comes out.
+    upgraded.
     """
-    dialect = dialect_for(connection.engine.url)
-    if script := dialect.script_of_head(names):
-        try:
-            dialect.lock_for_migration(connection, names)
-            if dialect.brings_itself_to_head(connection):
-                for statement in script:
-                    connection.exec_driver_sql(statement)
-                connection.commit()
-                return
-        finally:
-            connection.rollback()
-            dialect.unlock_after_migration(connection)
     _run_alembic("upgrade", "head", names, connection)
 
 
@@ -279,8 +285,12 @@ def _migrate(
                 raise CopyUnfinished(found, HEAD)
             _refuse_taken(connection, names, found)
             connection.rollback()
-            if found is not None and found not in REVISIONS:
-                raise SchemaFromFuture(found, HEAD)
+            if found == BEFORE[-1] and command == "upgrade":
+                _set_version(connection, names, REVISIONS[0])
+                connection.commit()
+                found = REVISIONS[0]
+            elif found is not None and found not in REVISIONS:
+                _refuse_unknown(found)
             if found != HEAD or revision != "head":
                 _run_alembic(command, revision, names, connection, progress)
             after = current(connection, names)

@@ -73,7 +73,6 @@ LONG = "that are long"
 DRIVERS = "on further drivers"
 SERVERS = "on aiosqlite and older servers"
 FURTHER = "further cases on a server"
-REVISIONS = "of single revisions"
 OF_TOOLS = "of the tools"
 BROWSER = "in a browser"
 
@@ -138,8 +137,6 @@ def _reason(item: pytest.Item, on: set[Driver]) -> str | None:
         return LONG
     if item.path.stem in TOOLS:
         return OF_TOOLS
-    if item.path.stem.endswith("_revision"):
-        return REVISIONS
     if item.path.stem in EVERYWHERE:
         return None
     texts = [value for value in _values(item) if isinstance(value, str)]

@@ -564,7 +564,7 @@ def current(
 def _state(found: str | None) -> str:
     if found == migrations.HEAD:
         return "up to date"
-    if found is None or found in migrations.REVISIONS:
+    if found is None or found in migrations.KNOWN:
         return "run: agentstore upgrade"
     if found == migrations.UNFINISHED:
         return "a copy into it is not finished"

@@ -31,14 +31,17 @@ class _PlainJson(UserDefinedType[Any]):
 ROW_NUMBER: TypeEngine[Any] = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 TEXT: TypeEngine[Any] = sa.Text()
 JSON: TypeEngine[Any] = sa.Text().with_variant(_PlainJson(), "postgresql")
-INSTANT: TypeEngine[Any] = sa.Text().with_variant(sa.DateTime(timezone=True), "postgresql")
-MICROS: TypeEngine[Any] = sa.BigInteger().with_variant(sa.DateTime(timezone=True), "postgresql")
-"""Since 0015: an instant, on SQLite as microseconds since 1970."""
+INSTANT: TypeEngine[Any] = sa.BigInteger().with_variant(sa.DateTime(timezone=True), "postgresql")
+"""On SQLite microseconds since 1970."""
+OWN_ID: TypeEngine[Any] = sa.LargeBinary().with_variant(sa.Uuid(), "postgresql")
+"""An id that agentstore makes: 16 bytes."""
 WHOLE: TypeEngine[Any] = sa.BigInteger()
 NANOS: TypeEngine[Any] = sa.BigInteger()
 REAL: TypeEngine[Any] = sa.Float(53)
 FLAG: TypeEngine[Any] = sa.Boolean(create_constraint=False)
 BYTES: TypeEngine[Any] = sa.LargeBinary()
+STORED = {OWN_ID: "blob", INSTANT: "integer"}
+"""What SQLite calls what is stored of these."""
 
 
 class Place:
@@ -62,11 +65,21 @@ class Place:
         return f"{self.schema}.{self.prefix}{name}" if self.schema else f"{self.prefix}{name}"
 
     def create(self, name: str, *parts: Callable[[Place, str], Any], **options: Any) -> None:
-        """Create a table from columns and constraints that learn the table's name here."""
+        """Create a table from columns and constraints that learn the table's name here.
+
+        SQLite lets anything into a column: a CHECK refuses ids and times that are stored otherwise.
+        """
         table = self.table(name)
-        op.create_table(
-            table, *(part(self, table) for part in parts), schema=self.schema, **options
-        )
+        made = [part(self, table) for part in parts]
+        if not self.on_postgresql:
+            held = [
+                f"typeof({each.name}) IN ('{STORED[each.type]}', 'null')"
+                for each in made
+                if isinstance(each, sa.Column) and each.type in STORED
+            ]
+            if held:
+                made.append(check("stored", " AND ".join(held))(self, table))
+        op.create_table(table, *made, schema=self.schema, **options)
 
     def index(
         self, label: str, name: str, *columns: str, unique: bool = False, where: str | None = None

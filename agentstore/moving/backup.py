@@ -310,7 +310,7 @@ class _Restore:
 
     def _require_usable(self, revision: str) -> None:
         """Refuse a backup of a revision that cannot be restored, or was not asked for."""
-        if revision not in migrations.REVISIONS:
+        if revision not in migrations.UPGRADED:
             raise SchemaFromFuture(revision, migrations.HEAD)
         if revision != migrations.HEAD and not self._upgrade:
             raise BackupOutdated(revision, migrations.HEAD)
@@ -375,7 +375,7 @@ def look_into(end: End, connection: Connection, progress: OnProgress) -> Holding
         raise SchemaMissing(migrations.HEAD, "agentstore upgrade")
     if found == migrations.UNFINISHED:
         raise CopyUnfinished(found, migrations.HEAD)
-    if found not in migrations.REVISIONS:
+    if found not in migrations.UPGRADED:
         raise SchemaFromFuture(found, migrations.HEAD)
     if found == migrations.HEAD:
         contents = read_whole(end, connection, progress)

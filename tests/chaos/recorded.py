@@ -212,7 +212,7 @@ def _upgrade(path: Path) -> None:
 
 
 def _downgrade(path: Path) -> None:
-    migrations.downgrade(url_of(path), revision=migrations.REVISIONS[0])
+    migrations.downgrade(url_of(path), revision="base")
 
 
 def making(what: str, make: Callable[[Path, Path, bool], object]) -> Scenario:

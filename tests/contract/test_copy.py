@@ -40,6 +40,7 @@ from agentstore.moving import copying
 from agentstore.schema import PLAIN, tables
 from tests.migrations.support import (
     as_stored,
+    behind,
     fill,
     names_on,
     revision_of,
@@ -386,23 +387,23 @@ def test_a_source_that_is_none_is_refused_and_no_target_appears(new, tmp_path):
 
 def test_a_source_behind_head_is_refused_or_upgraded_in_a_copy(new):
     source, target = new("sqlite"), new("postgresql")
-    migrations.upgrade(source, "0002")
+    revision = behind(source)
     path = path_of(source)
     before = state(path)
     with pytest.raises(SchemaOutdated, match="agentstore upgrade --url sqlite"):
         copy(source, target)
     assert revision_of(target) is None
     assert copy(source, target, upgrade=True).equal
-    assert revision_of(source) == "0002"
+    assert revision_of(source) == revision
     assert state(path) == before
     with pytest.raises(InvalidInput, match="follow"):
         copy(source, new("sqlite"), upgrade=True, follow=lambda: True)
-    assert revision_of(source) == "0002"
+    assert revision_of(source) == revision
 
 
 def test_a_copy_that_is_upgraded_is_made_though_another_writes_at_every_step(new, monkeypatch):
     source = new("sqlite")
-    migrations.upgrade(source, "0002")
+    behind(source)
     run_sql(source, "CREATE TABLE theirs (number INTEGER)")
     steps = []
     made = SQLiteFiles.copy
@@ -424,7 +425,7 @@ def test_a_copy_that_is_upgraded_is_made_though_another_writes_at_every_step(new
 
 def test_a_server_behind_head_is_refused_and_cannot_be_upgraded_in_a_copy(new):
     source = new("postgresql")
-    migrations.upgrade(source, "0002")
+    behind(source)
     with pytest.raises(SchemaOutdated, match="agentstore upgrade"):
         copy(source, new("sqlite"))
     with pytest.raises(InvalidInput, match="Run agentstore upgrade on the source"):
@@ -451,7 +452,7 @@ def test_a_copy_that_is_not_finished_is_no_source(new, engine):
 def test_a_target_behind_head_is_upgraded(new):
     for engine in ENGINES:
         target = new(engine)
-        migrations.upgrade(target, "0001")
+        behind(target)
         assert copy(filled(new, "sqlite"), target).equal
         assert revision_of(target) == migrations.HEAD
 

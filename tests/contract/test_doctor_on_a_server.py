@@ -220,16 +220,6 @@ def test_nothing_is_wrong_with_policies_under_other_names(empty_server: str, nam
     assert finding.where.endswith(f"{names.prefix}users")
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
-def test_a_revision_without_policies_is_not_told_of_any(empty_server: str, revision: str) -> None:
-    migrations.upgrade(empty_server, revision)
-    wrong = examine(empty_server, deep=True)
-    assert {each.check for each in wrong if each.check not in OF_THE_MACHINE} == {
-        "revision",
-        "integrity",
-    }
-
-
 # --- Roles --------------------------------------------------------------------------------------
 
 

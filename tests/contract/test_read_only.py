@@ -24,6 +24,7 @@ from agentstore.errors import (
 from agentstore.moving.backup import backup
 from agentstore.repositories import search
 from agentstore.testing import BlockingStore
+from tests.migrations.support import behind
 
 WRITES = {
     "a message": lambda s, x: s.messages.save(x, "user", "hello"),
@@ -151,10 +152,10 @@ def test_what_waits_is_looked_at_in_pieces_and_each_hit_comes_once(place, store,
 
 
 def test_a_database_behind_head_is_refused_and_stays_where_it_is(empty_url):
-    migrations.upgrade(empty_url, migrations.REVISIONS[-2])
+    revision = behind(empty_url)
     with pytest.raises(SchemaOutdated, match="agentstore upgrade"):
         Store(empty_url, read_only=True)
-    assert migrations.revision_of(empty_url) == migrations.REVISIONS[-2]
+    assert migrations.revision_of(empty_url) == revision
 
 
 def test_an_empty_database_stays_empty(empty_url, tmp_path):

@@ -75,7 +75,7 @@ def test_a_line_that_cannot_be_loaded_is_not_quoted(place):
 
 
 def test_rows_in_the_way_of_a_migration_are_not_quoted(place):
-    migrations.downgrade(url=place.url, revision="0001")
+    migrations.downgrade(url=place.url, revision="base")
     with connect(place.url) as admin:
         admin.execute("CREATE TABLE unique_words (word text)")
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""A database that version 0.1 wrote is upgraded to today's schema, and answers as it did then."""
+"""A database that version 0.1.0 wrote is upgraded to today's schema, and answers as it did then."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from agentstore.records.upkeep import exit_code
 from tests.conftest import Servers
 from tests.drivers import VERSIONS
 from tests.migrations.frozen import answers
+from tests.migrations.support import rows_of
 
 FROZEN = Path(answers.__file__).parent
 
@@ -35,35 +36,7 @@ def differences(url: str) -> list[str]:
     with Store(url, clock=lambda: at) as store:
         now = {"at": THEN["at"], **answers.ask(store)}
     now = json.loads(json.dumps(now))
-    return answers.differences(by_name(THEN, dict(branches_in(now))), now)
-
-
-def branches_in(answer: Any) -> Iterator[tuple[tuple[str, int], str]]:
-    """Give the name of each branch, by its session and its number."""
-    if isinstance(answer, dict):
-        if {"session_id", "number", "name"} <= answer.keys():
-            yield (answer["session_id"], answer["number"]), answer["name"]
-        for each in answer.values():
-            yield from branches_in(each)
-    elif isinstance(answer, list):
-        for each in answer:
-            yield from branches_in(each)
-
-
-def by_name(then: Any, names: dict[tuple[str, int], str]) -> Any:
-    """Give answers as records are today: with the names of branches for their numbers, and with
-    the layout of a message under another name.
-    """
-    if isinstance(then, list):
-        return [by_name(each, names) for each in then]
-    if not isinstance(then, dict):
-        return then
-    found = {key: by_name(each, names) for key, each in then.items()}
-    if {"session_id", "branch"} <= found.keys() and ("seq" in found or "through_seq" in found):
-        found["branch"] = names.get((found["session_id"], found["branch"]))
-    if "chat_keys" in found:
-        found["_layout"] = found.pop("chat_keys")
-    return found
+    return answers.differences(THEN, now)
 
 
 @pytest.fixture(params=["sqlite", *VERSIONS])
@@ -100,6 +73,10 @@ def test_a_frozen_database_is_sound_after_an_upgrade_and_goes_on(frozen: str) ->
             counters = store.sessions.verify(session)
             assert counters.agree
             assert counters.counted[0] == counted + 1
+
+
+def test_every_table_has_rows_in_the_frozen_database(frozen: str) -> None:
+    assert [name for name, rows in rows_of(frozen).items() if not rows] == []
 
 
 def test_the_questions_notice_a_row_that_is_lost(frozen: str) -> None:

@@ -220,7 +220,7 @@ def test_a_step_at_a_time_is_possible(plain_databases, tree):
 def test_an_unknown_revision_is_refused_with_the_known_ones(plain_databases):
     url, names = plain_databases.upgraded(), plain_databases.names
     before = as_stored(url)
-    with pytest.raises(errors.DatabaseError, match=r"'7777'.*Known revisions: 0001"):
+    with pytest.raises(errors.DatabaseError, match=r"'7777'.*Known revisions: 0100"):
         migrations.upgrade(url, "7777", names=names)
     assert as_stored(url) == before
 

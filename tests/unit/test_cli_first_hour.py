@@ -15,6 +15,7 @@ from agentstore import Store, migrations
 from agentstore.cli import app, operations, output
 from agentstore.errors import DatabaseUnreachable, InvalidInput
 from agentstore.values.validation import SESSION_STATUSES, TASK_STATUSES
+from tests.migrations.support import behind
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
 
@@ -104,7 +105,7 @@ def test_the_path_of_a_file_is_enough_and_the_default_is_that_of_a_store(
 
 def test_a_url_in_advice_can_be_pasted_into_a_shell(run, tmp_path):
     (tmp_path / "my agents").mkdir()
-    migrations.upgrade("my agents/a b.db", "0014")
+    behind("sqlite:///my agents/a b.db")
     said = run("doctor", "--url", "my agents/a b.db", "--table-prefix", "", code=4).stdout
     assert "agentstore upgrade --url 'sqlite:///my agents/a b.db'\n" in said
     migrations.upgrade("my agents/a b.db")
@@ -159,7 +160,7 @@ def test_health_exits_by_whether_the_database_can_do_its_work(run, empty_url):
     assert "agentstore upgrade" in run("health", "--url", empty_url, code=4).stdout
     if empty_url.startswith("postgresql"):  # elsewhere there is no file
         assert "no schema" in run("current", "--check", "--url", empty_url, code=4).stdout
-    migrations.upgrade(empty_url, "0014")
+    behind(empty_url)
     assert f"needs {migrations.HEAD}" in run("health", "--url", empty_url, code=4).stdout
     run("current", "--check", "--url", empty_url, code=4)
     run("current", "--url", empty_url)

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from agentstore import Store, migrations
 from agentstore.cli import conversations, output
 from agentstore.values.snippets import age_of, brief, money
+from tests.migrations.support import behind
 
 TITLES = ["北京天气怎么样？🌦 今天适合出门吗", "👨‍👩‍👧 Family 🇨🇳 trip", "[bold]x[/bold]\n\t!"]
 TITLES += ["y" * 99, None]
@@ -455,7 +456,7 @@ def test_reading_commands_write_nothing(run, store, talk, tmp_path, command):
 @pytest.fixture(scope="module")
 def old_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("old") / "old.db"
-    migrations.upgrade(f"sqlite:///{path}", migrations.REVISIONS[-2])
+    behind(f"sqlite:///{path}")
     return path
 
 
@@ -470,7 +471,7 @@ def test_reading_commands_neither_make_nor_upgrade_a_database(run, tmp_path, old
     said = run(*command, "--url", old, code=1)
     assert "agentstore upgrade --url" in said
     assert said.count("\n") == 1
-    assert migrations.revision_of(old) == migrations.REVISIONS[-2]
+    assert migrations.revision_of(old) == migrations.UPGRADED[-2]
 
 
 def test_upgrade_and_export_say_what_they_did_as_json(run, url, talk, tmp_path):

@@ -9,6 +9,7 @@ from agentstore import Store, doctor, migrations
 from agentstore.errors import DatabaseFull
 from agentstore.records.upkeep import Severity
 from tests.conftest import INSTALLATIONS
+from tests.migrations.support import behind
 
 
 def fill(url, text="hello"):
@@ -143,12 +144,12 @@ def test_a_report_of_another_backup_is_noticed(run, tmp_path):
 
 
 def test_an_older_backup_is_upgraded_when_that_is_asked_for(run, tmp_path):
-    migrations.upgrade("sqlite:///" + str(tmp_path / "agentstore.db"), "0001")
+    revision = behind("sqlite:///" + str(tmp_path / "agentstore.db"))
     run("backup", "old.db")
     assert "--upgrade" in run("restore", "old.db", "new.db", code=1).stderr
     restored = json.loads(run("restore", "old.db", "new.db", "--upgrade", "--json").stdout)
-    assert (restored["backup_revision"], restored["revision"]) == ("0001", migrations.HEAD)
-    assert migrations.revision_of("sqlite:///" + str(tmp_path / "old.db")) == "0001"
+    assert (restored["backup_revision"], restored["revision"]) == (revision, migrations.HEAD)
+    assert migrations.revision_of("sqlite:///" + str(tmp_path / "old.db")) == revision
 
 
 def test_what_is_no_backup_is_refused_in_one_line(run, tmp_path):

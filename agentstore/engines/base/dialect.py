@@ -303,13 +303,6 @@ class EngineDialect(ABC):
         """Say whether this database is new and migrates without a command; a server never does."""
         return False
 
-    def script_of_head(self, names: Names) -> Sequence[str]:
-        """Give the statements that bring an empty database to head at once.
-
-        None where only the revisions do.
-        """
-        return ()
-
     @abstractmethod
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Begin the transaction of a migration, and wait until no other one runs.

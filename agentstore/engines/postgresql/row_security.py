@@ -16,7 +16,7 @@ What a revision has created it must be able to create tomorrow: so this SQL neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -35,26 +35,25 @@ _OF_A_THREAD = "{s}{p}thread_in_scope(thread_id)"
 _OF_A_MESSAGE = "{s}{p}message_in_scope(message_pk)"
 _ATTACHED = "{s}{p}blob_in_scope(digest)"
 
-_NUMBERED_SESSIONS = (
-    "branches",
-    "branch_segments",
-    "summaries",
-    "messages",
-    "message_tool_calls",
-    "message_marks",
-    "message_chunks",
-    "attachments",
-)
-"""The tables that say their session by number since 0014."""
-
 _POLICIES = {
     "users": "(id = (SELECT current_setting('agentstore.user_id', true)))",
     "user_preferences": _OF_ME,
     "quota_reservations": _OF_ME,
     "api_keys": _OF_ME,
     "sessions": _OF_ME,
+    **dict.fromkeys(("session_data", "tool_logs", "turn_usage", "tasks"), _OF_A_SESSION),
     **dict.fromkeys(
-        ("session_data", *_NUMBERED_SESSIONS, "tool_logs", "turn_usage", "tasks"), _OF_A_SESSION
+        (
+            "branches",
+            "branch_segments",
+            "summaries",
+            "messages",
+            "message_tool_calls",
+            "message_marks",
+            "message_chunks",
+            "attachments",
+        ),
+        "{s}{p}session_number_in_scope(session)",
     ),
     "checkpoint_threads": f"({_OF_ME} OR ((user_id IS NULL) AND {_OF_A_SESSION}))",
     **dict.fromkeys(
@@ -64,18 +63,11 @@ _POLICIES = {
     "blobs": _ATTACHED,
     "search_queue": _OF_A_MESSAGE,
     "search_index": _OF_A_MESSAGE,
+    "memories": _OF_ME,
 }
 """What is in a scope, by table."""
 
-_BY_NUMBER = dict.fromkeys(_NUMBERED_SESSIONS, "{s}{p}session_number_in_scope(session)")
-"""What is in a scope in these tables since 0014."""
-
-_LATER = {"memories": _OF_ME}
-"""What is in a scope, in tables that came after 0004."""
-
-_PRESENT = _POLICIES | _BY_NUMBER | _LATER
-
-PERSONAL = tuple(_PRESENT)
+PERSONAL = tuple(_POLICIES)
 """The tables with a policy: all but those that hold nothing of anybody's."""
 
 _NOT_FORCED = ("search_index",)
@@ -130,12 +122,11 @@ END $make$"""
 
 _PARENTS = {
     "session_in_scope": ("text", "sessions", "id"),
+    "session_number_in_scope": ("bigint", "sessions", "pk"),
     "thread_in_scope": ("text", "checkpoint_threads", "id"),
     "message_in_scope": ("bigint", "messages", "pk"),
     "blob_in_scope": ("text", "attachments", "digest"),
 }
-_PARENTS_BY_NUMBER = {"session_number_in_scope": ("bigint", "sessions", "pk")}
-"""Since 0014."""
 
 _ASK_PARENT = """
 CREATE FUNCTION @home.{p}{name}(wanted {type}) RETURNS boolean
@@ -200,7 +191,7 @@ _GRANTS = (
 
 
 def policies(names: Names) -> list[str]:
-    """Give the statements that put the policies of 0004 in force."""
+    """Give the statements that put all policies in force."""
     statements = [_asking(names, function) for function in _PARENTS]
     for name, own in _POLICIES.items():
         statements += _in_force(names, name, own)
@@ -210,7 +201,7 @@ def policies(names: Names) -> list[str]:
 
 def policy(names: Names, table: str) -> list[str]:
     """Give the statements that put the policy of a table in force; none if it has none."""
-    own = _PRESENT.get(table)
+    own = _POLICIES.get(table)
     return [] if own is None else _in_force(names, table, own)
 
 
@@ -221,26 +212,9 @@ def _in_force(names: Names, table: str, own: str) -> list[str]:
 
 
 def _asking(names: Names, function: str) -> str:
-    kind, parent, key = (_PARENTS | _PARENTS_BY_NUMBER)[function]
+    kind, parent, key = _PARENTS[function]
     ask = _named(_ASK_PARENT, names, name=function, type=kind, parent=parent, key=key)
     return _named(_IN_HOME, names, function=ask)
-
-
-def by_number(names: Names, *, back: bool = False) -> tuple[list[str], list[str]]:
-    """Give the statements that lead from the policies of 0004 to those of 0014, or back.
-
-    Returns:
-        What is to be done before the columns change, and what after that.
-    """
-    before = [_named(_UNDO[0], names, table) for table in _NUMBERED_SESSIONS]
-    rules = _POLICIES if back else _BY_NUMBER
-    after = [
-        _named(_POLICY, names, table, own=_named(rules[table], names))
-        for table in _NUMBERED_SESSIONS
-    ]
-    if back:
-        return before, [*after, *_function_drops(names, _PARENTS_BY_NUMBER)]
-    return before, [*(_asking(names, function) for function in _PARENTS_BY_NUMBER), *after]
 
 
 def policy_name(names: Names) -> str:
@@ -281,7 +255,7 @@ class Function(NamedTuple):
 def guarded(names: Names) -> list[Guarded]:
     """Describe the tables that have policies, as the revision left them."""
     found = []
-    for name in _PRESENT:
+    for name in _POLICIES:
         statements = policy(names, name)
         made = {policy_name(names): statements[1]}
         if name == "blobs":
@@ -297,7 +271,7 @@ def functions(names: Names) -> list[Function]:
             f"{name}({kind})",
             _named(_ASK_PARENT, names, name=name, type=kind, parent=parent, key=key),
         )
-        for name, (kind, parent, key) in (_PARENTS | _PARENTS_BY_NUMBER).items()
+        for name, (kind, parent, key) in _PARENTS.items()
     ]
     described.append(("drop_blobs(text[])", _named(_DROP_BLOBS, names)))
     found = []
@@ -317,14 +291,10 @@ def drops(names: Names) -> list[str]:
     statements = [_named(sql, names) for sql in _DROPS]
     for name in _POLICIES:
         statements += [_named(sql, names, name) for sql in _UNDO]
-    return [*statements, *_function_drops(names, _PARENTS)]
-
-
-def _function_drops(names: Names, functions: Mapping[str, tuple[str, str, str]]) -> list[str]:
     drop = "DROP FUNCTION IF EXISTS {s}{p}{name}({type})"
     return [
-        _named(drop, names, name=function, type=kind)
-        for function, (kind, _, _) in functions.items()
+        *statements,
+        *(_named(drop, names, name=name, type=kind) for name, (kind, _, _) in _PARENTS.items()),
     ]
 
 

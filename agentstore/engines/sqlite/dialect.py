@@ -77,7 +77,6 @@ from agentstore.engines.sqlite.files import (
     WatchedFile,
     in_memory,
     only_read,
-    statements_of_head,
 )
 from agentstore.engines.sqlite.files import configure as configure_new
 from agentstore.engines.sqlite.moving import driver_of, take_activity
@@ -88,8 +87,6 @@ from agentstore.settings import Settings
 from agentstore.values.types import MAX_INTEGER, innermost, is_in_autocommit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -530,10 +527,6 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def brings_itself_to_head(self, connection: Connection) -> bool:
         """Accept a file without a single table."""
         return not connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first()
-
-    def script_of_head(self, names: Names) -> Sequence[str]:
-        """Give the script that the revisions were written down as."""
-        return statements_of_head(names.prefix)
 
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Take the write lock at once; foreign keys are off, or a rebuilt table empties others.

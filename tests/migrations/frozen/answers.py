@@ -29,6 +29,7 @@ def ask(store: Any) -> dict[str, Any]:
             },
             "tasks": store.tasks.list().items,
             "tool logs": store.tool_logs.list().items,
+            "memories": store.memories.list().items,
             "usage": [store.usage.sum_by(what) for what in ("model", "session")],
         }
     )

@@ -1,4 +1,4 @@
-"""Write the frozen database, with the code of version 0.1 and its ``tests`` on the path.
+"""Write the frozen database, with the code of version 0.1.0 and its ``tests`` on the path.
 
 python make.py FOLDER
 
@@ -86,6 +86,11 @@ def fill(store: Store) -> None:
     store.sessions.delete(store.sessions.create(bob.id).id)
     checkpoints(store, own.id, bob.id)
     work(store, own.id)
+    store.memories.put(["users", alice.id], "likes", {"food": HARD, "more": DOCUMENT})
+    store.memories.put(
+        ["users", "bob"], "likes", {"food": "tea"}, user_id=bob.id, ttl=timedelta(days=36_000)
+    )
+    store.search.refresh()
 
 
 def talk(store: Store, session: str) -> None:
@@ -120,7 +125,13 @@ def talk(store: Store, session: str) -> None:
     store.attachments.add(last.id, bytes(range(256)) * 20, "image/png")
     store.summaries.put(session, "They talked of the weather.", metadata=DOCUMENT)
     store.tool_logs.log(
-        session, "search", input={"q": 1}, output=[HARD], elapsed_ms=350.5, message_id=asked.id
+        session,
+        "search",
+        input={"q": 1},
+        output=[HARD],
+        elapsed_ms=350.5,
+        message_id=asked.id,
+        tool_call_id="call_1",
     )
     store.tool_logs.log(session, "fetch", success=False, error="It timed out.")
     store.usage.record(session, input_tokens=10, output_tokens=20, cost="0.5", model="a-model")

@@ -1,9 +1,10 @@
-"""The first schema: everything that agents persist, for both engines.
+"""The schema of 0.1.0: everything that agents persist, for both engines.
 
-Revision ID: 0001
+Revision ID: 0100
 Revises:
 """
 
+import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.schema import CreateSequence, DropSequence, Sequence
 
@@ -13,6 +14,7 @@ from agentstore.database.revisions import (
     INSTANT,
     JSON,
     NANOS,
+    OWN_ID,
     REAL,
     ROW_NUMBER,
     TEXT,
@@ -20,13 +22,17 @@ from agentstore.database.revisions import (
     Place,
     check,
     column,
+    postgresql_search,
     primary_key,
     references,
     row_number,
+    row_security,
+    sqlite_activity,
+    sqlite_search,
     unique,
 )
 
-revision = "0001"
+revision = "0100"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -35,9 +41,11 @@ TABLES = (
     "blobs",
     "users",
     "api_keys",
+    "memories",
     "quota_reservations",
     "sessions",
     "user_preferences",
+    "branch_segments",
     "branches",
     "checkpoint_threads",
     "session_data",
@@ -57,10 +65,71 @@ TABLES = (
 )
 """In the order of their creation."""
 
+SEGMENTATION = "2:250000"
+"""How the search index, empty as it is, counts as made: the version of the segmentation, and how
+many characters of a message are searched."""
+
 
 def upgrade() -> None:
-    """Create every table, and on PostgreSQL the sequence behind ``activity``."""
+    """Create the tables; then what belongs to one engine alone, and the search index."""
     place = Place()
+    _tables(place)
+    if place.on_postgresql:
+        op.execute(CreateSequence(Sequence(place.table("activity"), schema=place.schema)))
+        sessions = sa.table(place.table("sessions"), schema=place.schema)
+        named = op.get_context().dialect.identifier_preparer.format_table(sessions)
+        # Room in each page, so that a save that changes counters changes no index.
+        op.execute(f"ALTER TABLE {named} SET (fillfactor = 70)")
+        statements = [
+            *postgresql_search.objects(place.schema, place.prefix).values(),
+            *row_security.policies(place.names),
+        ]
+    else:
+        statements = [
+            *sqlite_activity.objects(place.prefix).values(),
+            *sqlite_search.objects(place.prefix).values(),
+        ]
+    for statement in statements:
+        op.execute(statement)
+    if not place.on_postgresql:
+        activity = _state(place, "activity", taken=WHOLE)
+        op.execute(activity.insert().values(number=1, taken=0))
+    kinds = {"segmentation": TEXT, "indexed_through": WHOLE, "walk_through": WHOLE}
+    walk = 0 if place.on_postgresql else None  # SQLite walks all that is newer than its index
+    op.execute(
+        _state(place, "search_state", **kinds)
+        .insert()
+        .values(number=1, segmentation=SEGMENTATION, indexed_through=0, walk_through=walk)
+    )
+
+
+def downgrade() -> None:
+    """Drop everything: this is the first revision, and it keeps nothing."""
+    place = Place()
+    if place.on_postgresql:
+        drops = [
+            *row_security.drops(place.names),
+            *postgresql_search.drops(place.schema, place.prefix),
+        ]
+    else:
+        drops = sqlite_search.drops(place.prefix)
+    for statement in drops:
+        op.execute(statement)
+    for name in reversed(TABLES):
+        place.drop(name)
+    if place.on_postgresql:
+        op.execute(DropSequence(Sequence(place.table("activity"), schema=place.schema)))
+    else:
+        place.drop("activity")
+
+
+def _state(place: Place, name: str, **columns: sa.types.TypeEngine[object]) -> sa.TableClause:
+    """Describe a table of one row."""
+    described = (sa.column(each, kind) for each, kind in {"number": WHOLE, **columns}.items())
+    return sa.table(place.table(name), *described, schema=place.schema)
+
+
+def _tables(place: Place) -> None:
     place.create(
         "blobs",
         column("digest", TEXT),
@@ -81,17 +150,19 @@ def upgrade() -> None:
         column("preferences", JSON),
         column("created_at", INSTANT),
         column("updated_at", INSTANT),
+        column("deleting", JSON, null=True),
         primary_key("pk"),
         check("quota_reserved", "quota_reserved >= 0"),
         check("quota_total", "quota_total >= 0"),
         check("quota_used", "quota_used >= 0"),
         unique("id"),
     )
+    place.index("deleting", "users", "id", where="deleting IS NOT NULL")
     place.index("email_pk", "users", "email", "pk")
     place.create(
         "api_keys",
         row_number(),
-        column("id", TEXT),
+        column("id", OWN_ID),
         column("user_id", TEXT),
         column("name", TEXT),
         column("prefix", TEXT),
@@ -107,9 +178,27 @@ def upgrade() -> None:
     )
     place.index("user_id_pk", "api_keys", "user_id", "pk")
     place.create(
+        "memories",
+        row_number(),
+        column("user_id", TEXT, null=True),
+        column("place", BYTES),
+        column("key", TEXT),
+        column("value", JSON),
+        column("ttl", WHOLE, null=True),
+        column("created_at", INSTANT),
+        column("updated_at", INSTANT),
+        column("expires_at", INSTANT, null=True),
+        primary_key("pk"),
+        references("user_id", "users", "id", ondelete="CASCADE"),
+        unique("place", "key"),
+    )
+    place.index("expires_at_pk", "memories", "expires_at", "pk", where="expires_at IS NOT NULL")
+    place.index("place_updated_at_pk", "memories", "place", "updated_at", "pk")
+    place.index("user_id", "memories", "user_id", where="user_id IS NOT NULL")
+    place.create(
         "quota_reservations",
         row_number(),
-        column("id", TEXT),
+        column("id", OWN_ID),
         column("user_id", TEXT),
         column("tokens", WHOLE),
         column("lapsed", FLAG, default="false"),
@@ -129,6 +218,7 @@ def upgrade() -> None:
         column("user_id", TEXT, null=True),
         column("status", TEXT, default="'active'"),
         column("active_branch", WHOLE, default="0"),
+        column("tip", WHOLE, null=True),
         column("last_branch", WHOLE, default="0"),
         column("last_seq", WHOLE, default="0"),
         column("turn", WHOLE, default="0"),
@@ -136,10 +226,13 @@ def upgrade() -> None:
         column("total_tokens", WHOLE, default="0"),
         column("total_cost", NANOS, default="0"),
         column("activity", WHOLE),
+        column("listed_activity", WHOLE, default="0"),
         column("ttl_seconds", WHOLE, null=True),
         column("expires_at", INSTANT, null=True),
         column("created_at", INSTANT),
         column("last_active_at", INSTANT),
+        column("newest_at", INSTANT),
+        column("in_order", FLAG, default="true"),
         column("title", TEXT, null=True),
         column("model", TEXT, null=True),
         primary_key("pk"),
@@ -151,11 +244,16 @@ def upgrade() -> None:
         references("user_id", "users", "id", ondelete="CASCADE"),
         unique("id"),
     )
-    place.index("activity", "sessions", "activity")
     place.index("expires_at", "sessions", "expires_at", where="expires_at IS NOT NULL")
-    place.index("status_activity", "sessions", "status", "activity")
-    place.index("user_id_activity", "sessions", "user_id", "activity")
-    place.index("user_id_status_activity", "sessions", "user_id", "status", "activity")
+    place.index("status_listed_activity", "sessions", "status", "listed_activity")
+    place.index(
+        "user_id_status_listed_activity",
+        "sessions",
+        "user_id",
+        "status",
+        "listed_activity",
+        where="user_id IS NOT NULL",
+    )
     place.create(
         "user_preferences",
         column("digest", TEXT),
@@ -165,21 +263,43 @@ def upgrade() -> None:
     )
     place.index("user_id", "user_preferences", "user_id")
     place.create(
+        "branch_segments",
+        column("session", WHOLE),
+        column("number", WHOLE),
+        column("branch", WHOLE),
+        column("first_seq", WHOLE),
+        column("last_seq", WHOLE),
+        column("previous", WHOLE, null=True),
+        column("messages", WHOLE, default="0"),
+        column("turns", WHOLE, default="0"),
+        primary_key("session", "number"),
+        references("session", "sessions", "pk", ondelete="CASCADE"),
+        references("session previous", "branch_segments", "session number"),
+    )
+    place.index("session_branch", "branch_segments", "session", "branch")
+    place.index("session_previous", "branch_segments", "session", "previous")
+    place.create(
         "branches",
-        column("session_id", TEXT),
+        column("session", WHOLE),
         column("number", WHOLE),
         column("name", TEXT),
         column("parent", WHOLE, null=True),
         column("fork_seq", WHOLE, default="0"),
         column("fork_turn", WHOLE, default="0"),
         column("created_at", INSTANT),
-        primary_key("session_id", "number"),
+        column("tip", WHOLE, null=True),
+        column("gone", FLAG, default="false"),
+        column("own_messages", WHOLE, default="0"),
+        column("own_turns", WHOLE, default="0"),
+        column("reserved", FLAG, default="false"),
+        primary_key("session", "number"),
         check("parent", "number >= 0 AND (parent < number OR parent IS NULL)"),
-        references("session_id", "sessions", "id", ondelete="CASCADE"),
-        references("session_id parent", "branches", "session_id number"),
+        references("session", "sessions", "pk", ondelete="CASCADE"),
+        references("session parent", "branches", "session number"),
     )
-    place.index("session_id_name", "branches", "session_id", "name", unique=True)
-    place.index("session_id_parent", "branches", "session_id", "parent")
+    place.index("session_name", "branches", "session", "name", unique=True)
+    place.index("session_parent", "branches", "session", "parent")
+    place.index("session_tip", "branches", "session", "tip")
     place.create(
         "checkpoint_threads",
         row_number(),
@@ -203,11 +323,7 @@ def upgrade() -> None:
         where="session_id IS NOT NULL",
     )
     place.index(
-        "user_id_activity",
-        "checkpoint_threads",
-        "user_id",
-        "activity",
-        where="user_id IS NOT NULL",
+        "user_id_activity", "checkpoint_threads", "user_id", "activity", where="user_id IS NOT NULL"
     )
     place.create(
         "session_data",
@@ -219,25 +335,27 @@ def upgrade() -> None:
         column("config", JSON),
         column("state", JSON, null=True),
         column("updated_at", INSTANT),
+        column("layout", JSON, null=True),
+        column("epoch", WHOLE, default="0"),
         primary_key("session_id"),
         references("session_id", "sessions", "id", ondelete="CASCADE"),
     )
     place.create(
         "summaries",
-        column("session_id", TEXT),
+        column("session", WHOLE),
         column("branch", WHOLE),
         column("content", TEXT),
         column("metadata", JSON),
         column("through_seq", WHOLE, null=True),
         column("created_at", INSTANT),
         column("updated_at", INSTANT),
-        primary_key("session_id", "branch"),
-        references("session_id", "sessions", "id", ondelete="CASCADE"),
+        primary_key("session", "branch"),
+        references("session", "sessions", "pk", ondelete="CASCADE"),
     )
     place.create(
         "tasks",
         row_number(),
-        column("id", TEXT),
+        column("id", OWN_ID),
         column("session_id", TEXT, null=True),
         column("queue", TEXT, default="'default'"),
         column("kind", TEXT),
@@ -269,8 +387,8 @@ def upgrade() -> None:
         check("attempts", "attempts >= 0 AND failures >= 0 AND max_retries >= 0"),
         check(
             "status",
-            "status IN ('pending', 'running', 'paused', 'completed', 'failed', 'cancelled', "
-            "'dead')",
+            "status IN ('pending', 'running', 'paused', 'completed', 'failed', "
+            "'cancelled', 'dead')",
         ),
         references("session_id", "sessions", "id", ondelete="CASCADE"),
         unique("id"),
@@ -279,13 +397,6 @@ def upgrade() -> None:
         "claim", "tasks", "queue", "priority DESC", "pk", "run_at", where="status = 'pending'"
     )
     place.index("due", "tasks", "queue", "run_at", where="status = 'pending'")
-    place.index(
-        "!running_alone",
-        "tasks",
-        "session_id",
-        unique=True,
-        where="status = 'running' AND alone_in_session",
-    )
     place.index("lease_expires_at", "tasks", "lease_expires_at", where="status = 'running'")
     place.index(
         "queue_idempotency_key",
@@ -300,10 +411,17 @@ def upgrade() -> None:
     place.index("session_id_pk", "tasks", "session_id", "pk")
     place.index("session_id_status_pk", "tasks", "session_id", "status", "pk")
     place.index("status_pk", "tasks", "status", "pk")
+    place.index(
+        "!running_alone",
+        "tasks",
+        "session_id",
+        unique=True,
+        where="status = 'running' AND alone_in_session",
+    )
     place.create(
         "turn_usage",
         row_number(),
-        column("id", TEXT),
+        column("id", OWN_ID),
         column("session_id", TEXT),
         column("branch", WHOLE),
         column("turn", WHOLE),
@@ -318,8 +436,8 @@ def upgrade() -> None:
         primary_key("pk"),
         check(
             "amounts",
-            "requests >= 0 AND input_tokens >= 0 AND output_tokens >= 0 AND total_tokens >= 0 "
-            "AND cost >= 0",
+            "requests >= 0 AND input_tokens >= 0 AND output_tokens >= 0 AND "
+            "total_tokens >= 0 AND cost >= 0",
         ),
         references("session_id", "sessions", "id", ondelete="CASCADE"),
         unique("id"),
@@ -332,24 +450,20 @@ def upgrade() -> None:
         "checkpoint_values",
         column("thread_id", TEXT),
         column("line", WHOLE),
-        column("length", WHOLE),
         column("start", WHOLE),
         column("base_line", WHOLE, null=True),
+        column("base_start", WHOLE, null=True),
         column("base_length", WHOLE, null=True),
+        column("prefix", WHOLE, null=True),
+        column("suffix", WHOLE, default="0"),
         column("depth", WHOLE),
-        column("position", WHOLE),
-        column("kind", TEXT),
-        column("encoding", TEXT),
-        column("digest", BYTES),
         column("data", BYTES),
-        primary_key("thread_id", "line", "length"),
-        check("encoding", "encoding IN ('raw', 'zlib')"),
-        check("kind", "kind IN ('json', 'bytes', 'list')"),
-        check("start", "start >= 0 AND start <= length"),
+        primary_key("thread_id", "line", "start"),
+        check("start", "start >= 0 AND prefix >= 0 AND suffix >= 0"),
         references(
-            "thread_id base_line base_length",
+            "thread_id base_line base_start",
             "checkpoint_values",
-            "thread_id line length",
+            "thread_id line start",
             label="base",
         ),
         references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
@@ -359,6 +473,7 @@ def upgrade() -> None:
         "checkpoint_values",
         "thread_id",
         "base_line",
+        "base_start",
         "base_length",
         where="base_line IS NOT NULL",
     )
@@ -393,13 +508,13 @@ def upgrade() -> None:
         column("next_node", TEXT),
         column("metadata", JSON, null=True),
         column("created_at", INSTANT),
+        column("small_values", BYTES, null=True),
         primary_key("pk"),
         check("step", "step >= 0"),
         references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
         references("thread_id namespace parent_id", "checkpoints", "thread_id namespace id"),
         unique("thread_id", "namespace", "id"),
     )
-    place.index("!id", "checkpoints", "id", unique=True, where="namespace = ''")
     place.index("run_id_pk", "checkpoints", "run_id", "pk", where="run_id IS NOT NULL")
     place.index(
         "thread_id_namespace_parent_id", "checkpoints", "thread_id", "namespace", "parent_id"
@@ -407,11 +522,12 @@ def upgrade() -> None:
     place.index(
         "thread_id_namespace_step_pk", "checkpoints", "thread_id", "namespace", "step", "pk"
     )
+    place.index("!id", "checkpoints", "id", unique=True, where="namespace = ''")
     place.create(
         "messages",
         row_number(),
-        column("id", TEXT),
-        column("session_id", TEXT),
+        column("id", OWN_ID),
+        column("session", WHOLE),
         column("branch", WHOLE),
         column("seq", WHOLE),
         column("turn", WHOLE),
@@ -435,27 +551,25 @@ def upgrade() -> None:
         check("content", "content IS NULL OR blocks IS NULL"),
         check("role", "role IN ('system', 'developer', 'user', 'assistant', 'tool')"),
         check("status", "status IN ('complete', 'streaming', 'incomplete')"),
-        references("session_id branch", "branches", "session_id number", ondelete="CASCADE"),
+        references("session branch", "branches", "session number", ondelete="CASCADE"),
         unique("id"),
-        sqlite_autoincrement=True,
     )
-    place.index("session_id_branch_seq", "messages", "session_id", "branch", "seq", unique=True)
+    place.index("session_branch_seq", "messages", "session", "branch", "seq", unique=True)
     place.index(
-        "session_id_branch_turn", "messages", "session_id", "branch", "turn", where="role = 'user'"
+        "session_branch_turn", "messages", "session", "branch", "turn", where="role = 'user'"
     )
-    place.index("session_id_created_at", "messages", "session_id", "created_at")
     place.index(
-        "session_id_external_id",
+        "session_external_id",
         "messages",
-        "session_id",
+        "session",
         "external_id",
         unique=True,
         where="external_id IS NOT NULL",
     )
     place.index(
-        "session_id_idempotency_key",
+        "session_idempotency_key",
         "messages",
-        "session_id",
+        "session",
         "idempotency_key",
         unique=True,
         where="idempotency_key IS NOT NULL",
@@ -464,9 +578,9 @@ def upgrade() -> None:
     place.create(
         "attachments",
         row_number(),
-        column("id", TEXT),
-        column("message_id", TEXT),
-        column("session_id", TEXT),
+        column("id", OWN_ID),
+        column("message_id", OWN_ID),
+        column("session", WHOLE),
         column("digest", TEXT),
         column("media_type", TEXT),
         column("name", TEXT, null=True),
@@ -478,60 +592,67 @@ def upgrade() -> None:
     )
     place.index("digest", "attachments", "digest")
     place.index("message_id_pk", "attachments", "message_id", "pk")
-    place.index("session_id_pk", "attachments", "session_id", "pk")
+    place.index("session_pk", "attachments", "session", "pk")
     place.create(
         "checkpoint_entries",
         column("checkpoint_pk", ROW_NUMBER),
         column("name", TEXT),
         column("thread_id", TEXT),
         column("line", WHOLE),
+        column("start", WHOLE, default="0"),
         column("length", WHOLE),
+        column("kind", TEXT),
+        column("size", WHOLE),
+        column("item_count", WHOLE),
+        column("digest", BYTES),
         primary_key("checkpoint_pk", "name"),
+        check("kind", "kind IN ('json', 'bytes', 'list', 'items')"),
         references("checkpoint_pk", "checkpoints", "pk", ondelete="CASCADE"),
         references(
-            "thread_id line length", "checkpoint_values", "thread_id line length", label="value"
+            "thread_id line start", "checkpoint_values", "thread_id line start", label="value"
         ),
     )
-    place.index("value", "checkpoint_entries", "thread_id", "line", "length")
+    place.index("value", "checkpoint_entries", "thread_id", "line", "start", "length")
     place.create(
         "message_chunks",
-        column("message_id", TEXT),
+        column("message_id", OWN_ID),
         column("position", WHOLE),
-        column("session_id", TEXT),
+        column("session", WHOLE),
         column("content", TEXT),
+        column("created_at", INSTANT, null=True),
         primary_key("message_id", "position"),
         references("message_id", "messages", "id", ondelete="CASCADE"),
     )
-    place.index("session_id", "message_chunks", "session_id")
+    place.index("session", "message_chunks", "session")
     place.create(
         "message_marks",
-        column("message_id", TEXT),
+        column("message_id", OWN_ID),
         column("mark", TEXT),
-        column("session_id", TEXT),
+        column("session", WHOLE),
         column("seq", WHOLE),
         primary_key("message_id", "mark"),
         references("message_id", "messages", "id", ondelete="CASCADE"),
     )
-    place.index("session_id_mark_seq", "message_marks", "session_id", "mark", "seq")
+    place.index("session_mark_seq", "message_marks", "session", "mark", "seq")
     place.create(
         "message_tool_calls",
-        column("message_id", TEXT),
+        column("message_id", OWN_ID),
         column("position", WHOLE),
-        column("session_id", TEXT),
+        column("session", WHOLE),
         column("seq", WHOLE),
         column("name", TEXT),
         column("call_id", TEXT, null=True),
         primary_key("message_id", "position"),
         references("message_id", "messages", "id", ondelete="CASCADE"),
     )
-    place.index("session_id_call_id", "message_tool_calls", "session_id", "call_id")
-    place.index("session_id_name_seq", "message_tool_calls", "session_id", "name", "seq")
+    place.index("session_call_id", "message_tool_calls", "session", "call_id")
+    place.index("session_name_seq", "message_tool_calls", "session", "name", "seq")
     place.create(
         "tool_logs",
         row_number(),
-        column("id", TEXT),
+        column("id", OWN_ID),
         column("session_id", TEXT),
-        column("message_id", TEXT, null=True),
+        column("message_id", OWN_ID, null=True),
         column("tool", TEXT),
         column("success", FLAG),
         column("elapsed_ms", REAL, null=True),
@@ -539,6 +660,7 @@ def upgrade() -> None:
         column("error", TEXT, null=True),
         column("input", JSON, null=True),
         column("output", JSON, null=True),
+        column("tool_call_id", TEXT, null=True),
         primary_key("pk"),
         check("elapsed_ms", "elapsed_ms >= 0"),
         references("message_id", "messages", "id", ondelete="SET NULL"),
@@ -552,14 +674,3 @@ def upgrade() -> None:
     place.index("session_id_tool_pk", "tool_logs", "session_id", "tool", "pk")
     place.index("tool_created_at_pk", "tool_logs", "tool", "created_at", "pk")
     place.index("tool_pk", "tool_logs", "tool", "pk")
-    if place.on_postgresql:
-        op.execute(CreateSequence(Sequence(place.table("activity"), schema=place.schema)))
-
-
-def downgrade() -> None:
-    """Drop everything: this is the first revision, and it keeps nothing."""
-    place = Place()
-    for name in reversed(TABLES):
-        place.drop(name)
-    if place.on_postgresql:
-        op.execute(DropSequence(Sequence(place.table("activity"), schema=place.schema)))
