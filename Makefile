@@ -22,7 +22,7 @@ help:
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"
-	@echo "make docs    docs/schema.md from the models, and the script of a new file from the revisions"
+	@echo "make docs    docs/schema.md from the models"
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
 
@@ -123,7 +123,6 @@ wheel: install
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 docs: install
-	$(BIN)/python -m tests.migrations.head_script
 	$(BIN)/python -m docs.schema_page
 
 # The variable silences an advertisement of the theme's.
