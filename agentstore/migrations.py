@@ -72,7 +72,7 @@ UPGRADED = (BEFORE[-1], *REVISIONS)
 KNOWN = (*BEFORE, *REVISIONS)
 """Every revision that there ever was."""
 
-_LAST_BEFORE = "COMMIT"
+_LAST_BEFORE = "c29188b"
 """The last commit with these."""
 
 HEAD = REVISIONS[-1]
