@@ -1,7 +1,8 @@
 """Whether a store can do its work now, asked cheaply and with a limit on the time.
 
 For a readiness probe: an unhealthy database is an answer here, not an error. The question is one
-look at the revision and one at the search index, and reads no rows of the application's. A driver
+look at the revision, one at the search index and one at the server's replication, and reads no rows
+of the application's. A driver
 may hang for as long as its socket does, so the question is asked beside the caller, in a thread or
 a task, whom it waits for no longer than it said. Only one question is asked at a time: callers that
 ask meanwhile share it, so that probes of a database that hangs do not pile up.
@@ -34,7 +35,7 @@ from agentstore.settings import Settings
 
 if TYPE_CHECKING:
     from agentstore.engines.base.moving import DatabaseStatus
-    from agentstore.records import HealthRecord, PoolUse
+    from agentstore.records import HealthRecord, PoolUse, ReplicationRecord
 
 
 DEFAULT_TIMEOUT = 5.0
@@ -51,6 +52,7 @@ class Look:
     status: DatabaseStatus
     pending: int
     search_trouble: str | None
+    replication: ReplicationRecord | None = None
 
 
 def look(unit: Unit) -> Look:
@@ -62,7 +64,9 @@ def look(unit: Unit) -> Look:
     if status.revision != HEAD:
         return Look(status, 0, None)
     state = state_of_index(unit, _COUNT_TO)
-    return Look(status, state.pending, trouble_with(state, unit.settings.search_stems))
+    trouble = trouble_with(state, unit.settings.search_stems)
+    replication = unit.dialect.checks.replication(unit.connection)
+    return Look(status, state.pending, trouble, replication)
 
 
 class Probe:
@@ -194,6 +198,8 @@ def judged(
             "The database takes no writes. Check that its disk has room, check its permissions, or "
             "connect to the primary."
         )
+    elif found.replication is not None and not settings.read_only:
+        reason = found.replication.trouble
     return records.HealthRecord(
         ok=reason is None,
         reason=reason,
@@ -206,6 +212,7 @@ def judged(
         pool=pool,
         search_pending=found.pending,
         search_trouble=found.search_trouble,
+        replication=found.replication,
     )
 
 

@@ -397,8 +397,8 @@ def health(
 ) -> None:
     """Say whether the database can do its work now, in one line, for probes.
 
-    Exits with 0 if it answers in time, is at the revision that this version needs and takes writes;
-    with 4 if not. It writes nothing.
+    Exits with 0 if it answers in time, is at the revision that this version needs and takes writes,
+    which wait for no standby that is gone; with 4 if not. It writes nothing.
 
     Example: `agentstore health --timeout 2`
     """
@@ -419,6 +419,8 @@ def health(
         say(f"not ready: {found.reason}")
     if found.search_trouble and not as_json:
         say(f"warning: the search index {found.search_trouble}")
+    if found.replication and found.replication.warning and not as_json:
+        say(f"warning: {found.replication.warning}")
     if not found.ok:
         raise typer.Exit(_NOT_READY)
 

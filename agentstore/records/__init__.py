@@ -40,7 +40,9 @@ if TYPE_CHECKING:
         HealthRecord,
         PoolUse,
         PruneReport,
+        ReplicationRecord,
         Severity,
+        StandbyRecord,
         Statistics,
         TableStatistics,
         ToolStatistics,
@@ -92,6 +94,7 @@ __all__ = [
     "Page",
     "PoolUse",
     "PruneReport",
+    "ReplicationRecord",
     "ReservationRecord",
     "RestoredSession",
     "SearchHit",
@@ -100,6 +103,7 @@ __all__ = [
     "SessionRecord",
     "SessionSummary",
     "Severity",
+    "StandbyRecord",
     "Statistics",
     "SummaryRecord",
     "TableStatistics",
@@ -130,7 +134,8 @@ _HOMES = {
     "TurnToolUse UsageRecord UsageSum ApiKeyRecord IssuedApiKey ReservationRecord "
     "UserRecord UserStats",
     "upkeep": "DeletionReceipt ExpiryReport PruneReport Finding Severity DayStatistics "
-    "HealthRecord PoolUse Statistics TableStatistics ToolStatistics UserStatistics",
+    "HealthRecord PoolUse ReplicationRecord StandbyRecord Statistics TableStatistics "
+    "ToolStatistics UserStatistics",
 }
 """By module."""
 

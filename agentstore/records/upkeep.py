@@ -25,12 +25,72 @@ class PoolUse:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyRecord:
+    """A server that follows this one.
+
+    What a role may not see is None: that takes the server's role ``pg_read_all_stats``.
+
+    Attributes:
+        name: Its ``application_name``, which ``synchronous_standby_names`` names.
+        state: ``streaming``, if it keeps up; else ``startup``, ``catchup``, ``backup``,
+            ``stopping``.
+        sync_state: ``sync`` or ``quorum``, if commits wait for it; ``potential``, if they would
+            were another one gone; ``async``.
+        lag_bytes: What it does not show yet of the write-ahead log.
+        lag_seconds: How long it took lately until it showed what was written, as it said last.
+    """
+
+    name: str | None
+    state: str | None
+    sync_state: str | None
+    lag_bytes: int | None
+    lag_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationRecord:
+    """What a PostgreSQL server says of its replication.
+
+    Attributes:
+        role: ``primary`` or ``standby``.
+        synchronous_commit: What the commits of this store wait for.
+        synchronous_standby_names: The setting; "" if commits wait for no standby.
+        needed: For how many standbys a commit waits; 0 if for none, and on a standby.
+        standbys: Who follows this server.
+        waiting_seconds: How long the oldest commit waits for standbys by now, as far as this role
+            sees others; None if none does.
+        receiving: Whether a standby is connected to a server that it follows; None on a primary.
+        lag_bytes: What a standby has, but does not show yet; None on a primary, and where the
+            server does not say.
+        lag_seconds: The age of the last transaction that it shows, 0 if it shows all that it has;
+            None like ``lag_bytes``.
+        visible: Whether this role may see the state of the standbys.
+        trouble: Why commits wait for standbys without an end; None if they do not, as far as this
+            role can tell.
+        warning: What is not as the settings promise, or cannot be told; None if nothing.
+    """
+
+    role: str
+    synchronous_commit: str
+    synchronous_standby_names: str
+    needed: int
+    standbys: tuple[StandbyRecord, ...]
+    waiting_seconds: float | None
+    receiving: bool | None
+    lag_bytes: int | None
+    lag_seconds: float | None
+    visible: bool
+    trouble: str | None
+    warning: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class HealthRecord:
     """Whether a store can do its work now.
 
     Attributes:
         ok: Whether the database answers, at the revision that this version needs, and takes
-            writes (unless the store only reads anyway).
+            writes (unless the store only reads anyway), which wait for no standby that is gone.
         reason: Why not, without a secret; None if ``ok``.
         engine: ``sqlite`` or ``postgresql``.
         engine_version: The version of the server, or of the library; None if nobody answered.
@@ -43,6 +103,8 @@ class HealthRecord:
         search_pending: Changes that the search index lacks, counted up to 1,000; searching
             brings them in. None if nobody answered.
         search_trouble: Why searching fails; None if it does not. ``ok`` does not depend on it.
+        replication: Who follows the server, and how far; None on SQLite, if nobody answered, and
+            where the server does not know these questions.
     """
 
     ok: bool
@@ -56,6 +118,7 @@ class HealthRecord:
     pool: PoolUse | None
     search_pending: int | None
     search_trouble: str | None
+    replication: ReplicationRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from agentstore.values.types import Json, Nanos, OwnId, SafeText, UtcDateTime, W
 if TYPE_CHECKING:
     from sqlalchemy import URL, Column, ColumnElement, Connection, Table
 
-    from agentstore.records.upkeep import Finding
+    from agentstore.records.upkeep import Finding, ReplicationRecord
     from agentstore.schema import Names, Tables
 
 
@@ -505,6 +505,18 @@ class Checks(ABC):
     @abstractmethod
     def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:
         """Say how it is, in two statements or without leaving the process."""
+
+    def replication(
+        self, connection: Connection, asked: str | None = None
+    ) -> ReplicationRecord | None:
+        """Say who follows whom, in one statement; None where the engine has no replication.
+
+        Args:
+            connection: Where to look. What it looks at ends with an error where a server does not
+                know these questions, so it comes last in a transaction.
+            asked: What commits wait for, where the store says so.
+        """
+        return None
 
     @abstractmethod
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:

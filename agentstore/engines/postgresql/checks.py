@@ -6,6 +6,7 @@ counted: both are cheap, and only the rows are estimates.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +53,14 @@ from agentstore.engines.postgresql.row_security import (
     hidden_rows,
     policy_name,
 )
-from agentstore.records.upkeep import Finding, Severity, listed
+from agentstore.records.upkeep import (
+    Finding,
+    ReplicationRecord,
+    Severity,
+    StandbyRecord,
+    counted,
+    listed,
+)
 from agentstore.schema import Names, Tables
 
 _DISK_FULL = "53100"
@@ -91,6 +99,18 @@ class PostgreSQLChecks(Checks):
         writable = not found[2] and found[3] == "off" and _has_room(connection)
         return DatabaseStatus(found[0].split()[0], found[1], writable)
 
+    def replication(
+        self, connection: Connection, asked: str | None = None
+    ) -> ReplicationRecord | None:
+        """Ask the server's views, and the functions behind them."""
+        try:
+            found = connection.execute(_REPLICATION).one()
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) in _UNKNOWN_THERE:
+                return None
+            raise
+        return replication_of(found, asked)
+
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Ask for them."""
         return func.octet_length(column)
@@ -118,6 +138,141 @@ class PostgreSQLChecks(Checks):
             total = sizes[key].bytes + int(size)
             sizes[key] = TableSize(0 if key == search[0] else int(count), total, True)
         return {name.removeprefix(names.prefix): size for name, size in sizes.items()}
+
+
+# Who follows a server, and whether commits wait for somebody who is gone.
+#
+# The server itself says whose place in ``synchronous_standby_names`` a standby has: its priority
+# there is above 0. A commit goes on once so many of those have it as the setting says, and each of
+# them streams; see SyncRepGetCandidateStandbys in src/backend/replication/syncrep.c.
+
+
+PATIENCE = 10.0
+"""Seconds. A standby that is only slow has confirmed a commit by then; one that is frozen still
+counts as streaming until ``wal_sender_timeout`` is over, which is a minute by default."""
+
+_UNKNOWN_THERE = ("0A000", "42501", "42703", "42883", "42P01")
+"""What servers answer that speak PostgreSQL's protocol, and replicate in another way."""
+
+_FOR_STANDBYS = ("on", "remote_write", "remote_apply")
+_NEEDED = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
+_REPLICATION = text("""
+SELECT pg_is_in_recovery() AS recovering,
+    current_setting('synchronous_standby_names') AS names,
+    current_setting('synchronous_commit') AS level,
+    pg_has_role('pg_read_all_stats', 'USAGE') AS visible,
+    (
+        SELECT coalesce(json_agg(json_build_array(
+            s.application_name, s.state, s.sync_state, s.sync_priority, s.flush_lsn IS NOT NULL,
+            greatest(pg_wal_lsn_diff(w.written, s.replay_lsn), 0)::bigint,
+            extract(epoch FROM s.replay_lag)::float8
+        ) ORDER BY s.sync_priority = 0, s.sync_priority, s.application_name, s.pid), '[]')::text
+        FROM pg_stat_replication AS s
+    ) AS standbys,
+    (
+        SELECT extract(epoch FROM max(clock_timestamp() - query_start))::float8
+        FROM pg_stat_activity WHERE wait_event = 'SyncRep'
+    ) AS waiting,
+    (
+        SELECT count(*) > 0 FROM pg_stat_wal_receiver
+        WHERE coalesce(status, 'streaming') = 'streaming'
+    ) AS receiving,
+    greatest(pg_wal_lsn_diff(w.written, w.shown), 0)::bigint AS behind,
+    greatest(extract(epoch FROM clock_timestamp() - w.latest), 0)::float8 AS age
+FROM (
+    SELECT
+        CASE WHEN pg_is_in_recovery()
+            THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+            ELSE pg_current_wal_lsn()
+        END AS written,
+        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() END AS shown,
+        CASE WHEN pg_is_in_recovery() THEN pg_last_xact_replay_timestamp() END AS latest
+) AS w""")
+
+
+def standbys_needed(names: str) -> int:
+    """Give for how many standbys a commit waits by ``synchronous_standby_names``.
+
+    The setting is ``FIRST n (names)``, ``ANY n (names)``, ``n (names)``, or names of which one
+    will do.
+    """
+    number = _NEEDED.match(names)
+    return int(number[1]) if number else int(bool(names.strip()))
+
+
+def replication_of(found: Any, asked: str | None) -> ReplicationRecord:
+    """Say what the server's answer means for commits of a store.
+
+    Args:
+        found: The row.
+        asked: What the store's commits wait for, if it says so.
+    """
+    rows = json.loads(found.standbys)
+    standbys = tuple(
+        StandbyRecord(name, state, sync, lag, 0.0 if lag == 0 else seconds)
+        for name, state, sync, _, _, lag, seconds in rows
+    )
+    level = asked or found.level
+    waits = level in _FOR_STANDBYS and not found.recovering
+    needed = standbys_needed(found.names) if waits else 0
+    trouble = warning = None
+    receiving = behind = age = None
+    if found.recovering:
+        receiving, behind = found.receiving, found.behind
+        age = 0.0 if receiving and not behind else found.age
+        if not receiving:
+            warning = (
+                "This standby is not connected to a primary: unless it reads an archive, what it "
+                "shows gets older."
+            )
+    elif needed:
+        ready = sum(_confirms(state, place, flushed) for _, state, _, place, flushed, *_ in rows)
+        hidden = sum(state is None for _, state, *_ in rows)
+        setting = f"synchronous_standby_names = '{found.names}'"
+        if ready + hidden < needed:
+            trouble = (
+                f"Commits wait for {counted(needed, 'standby')} ({setting}), and "
+                f"{ready + hidden} of them {'is' if ready + hidden == 1 else 'are'} streaming. "
+                "Start what is missing, or change the setting."
+            )
+        elif found.waiting is not None and found.waiting >= PATIENCE:
+            trouble = (
+                f"A commit has been waiting for standbys for {found.waiting:.0f} s ({setting}). "
+                "See whether they answer, or change the setting."
+            )
+        elif ready < needed:
+            warning = (
+                "This role may not see whether the standbys that commits wait for are streaming. "
+                "GRANT pg_read_all_stats to it."
+            )
+    elif found.names and asked is None:
+        warning = (
+            f"synchronous_commit is {level}: commits do not wait for the standbys in "
+            "synchronous_standby_names, and a failover may lose the last ones."
+        )
+    elif not found.names and level in ("remote_write", "remote_apply"):
+        warning = (
+            f"synchronous_commit is {level}, but synchronous_standby_names is empty: commits wait "
+            "for no standby, and a failover may lose the last ones."
+        )
+    return ReplicationRecord(
+        role="standby" if found.recovering else "primary",
+        synchronous_commit=level,
+        synchronous_standby_names=found.names,
+        needed=needed,
+        standbys=standbys,
+        waiting_seconds=found.waiting,
+        receiving=receiving,
+        lag_bytes=behind,
+        lag_seconds=age,
+        visible=found.visible,
+        trouble=trouble,
+        warning=warning,
+    )
+
+
+def _confirms(state: str | None, priority: int | None, flushed: bool) -> bool:
+    return state in ("streaming", "stopping") and bool(priority) and flushed
 
 
 def _has_room(connection: Connection) -> bool:
