@@ -15,9 +15,11 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import AsyncStore, Store, migrations
+from agentstore.doctor import examine
 from agentstore.engines.postgresql import checks
 from agentstore.engines.postgresql.checks import replication_of, standbys_needed
 from agentstore.records import HealthRecord
+from agentstore.records.upkeep import Severity
 from tests.chaos.arena import wait_for
 from tests.chaos.failovers import Standby
 from tests.programs.probes import connect
@@ -213,6 +215,44 @@ def test_a_standby_says_how_far_behind_it_is(pair: Pair) -> None:
 def test_there_is_no_replication_in_a_file(tmp_path: Any) -> None:
     with Store(f"sqlite:///{tmp_path}/a.db") as store:
         assert store.health().replication is None
+
+
+# --- The doctor ---------------------------------------------------------------------------------
+
+
+def told(url: str) -> dict[Severity, list[str]]:
+    found: dict[Severity, list[str]] = {severity: [] for severity in Severity}
+    for finding in examine(url):
+        if finding.check == "replication":
+            found[finding.severity].append(finding.what)
+    return found
+
+
+def test_the_doctor_names_the_standbys_and_says_when_commits_wait_for_one_that_is_gone(
+    pair: Pair,
+) -> None:
+    found = told(pair.url)
+    assert found[Severity.ERROR] == found[Severity.WARNING] == []
+    follows, asynchronous = found[Severity.INFO]
+    assert "walreceiver follows this server: streaming, async" in follows
+    assert "asynchronous" in asynchronous
+    pair.wait_for("*", "local")
+    assert any("do not wait" in what for what in told(pair.url)[Severity.WARNING])
+    pair.wait_for("", "remote_apply")
+    assert any("is empty" in what for what in told(pair.url)[Severity.WARNING])
+    pair.wait_for("*")
+    assert wait_for(lambda: pair.streams("sync"))
+    (follows,) = told(pair.url)[Severity.INFO]
+    assert "streaming, sync" in follows
+    hidden = told(pair.as_role(PLAIN))
+    assert hidden[Severity.ERROR] == hidden[Severity.WARNING] == []
+    assert len([what for what in hidden[Severity.INFO] if "may not see" in what]) == 2
+    (standby,) = told(pair.on_the_standby())[Severity.INFO]
+    assert "is a standby" in standby
+    pair.wait_for("FIRST 2 (*)")
+    for url in (pair.url, pair.as_role(PLAIN)):
+        (trouble,) = told(url)[Severity.ERROR]
+        assert "1 of them is streaming" in trouble
 
 
 # --- The rule alone -----------------------------------------------------------------------------

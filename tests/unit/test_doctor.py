@@ -16,6 +16,7 @@ from agentstore.doctor import examine, mend
 from agentstore.engines.postgresql.checks import findings_about
 from agentstore.engines.sqlite.checks import has_wal_reset_bug
 from agentstore.errors import DatabaseUnreachable, SchemaError
+from agentstore.moving.backup import backup
 from agentstore.records.upkeep import Severity, exit_code
 from tests.conftest import FULL, VERSIONS
 
@@ -289,9 +290,28 @@ def test_looking_writes_nothing(lived_in):
         connection.execute("PRAGMA journal_mode=DELETE")
     connection.close()
     before = (path.read_bytes(), path.stat().st_mtime_ns)
-    (finding,) = found_in(lived_in, deep=True)
-    assert (finding.check, finding.where) == ("pragmas", "journal_mode")
+    assert found_in(lived_in, deep=True) == []
+    (told,) = [finding for finding in examine(lived_in) if finding.check == "pragmas"]
+    assert (told.severity, told.where) == (Severity.INFO, "journal_mode")
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+def test_a_backup_is_no_warning_and_a_file_in_use_without_a_wal_is_one(lived_in, tmp_path):
+    file = tmp_path / "backup.db"
+    backup(lived_in, file)
+    assert found_in(f"sqlite:///{file}", deep=True) == []
+    assert "journal_mode" in {each.where for each in examine(f"sqlite:///{file}")}
+    restored = tmp_path / "restored.db"
+    shutil.copy(file, restored)
+    with Store(f"sqlite:///{restored}") as store:
+        store.sessions.create()
+    assert "journal_mode" not in {each.where for each in examine(f"sqlite:///{restored}")}
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = version_num")
+        found = examine(f"sqlite:///{file}")
+        connection.rollback()
+    connection.close()
+    assert (Severity.WARNING, "pragmas") in checks(found)
 
 
 # --- Files --------------------------------------------------------------------------------------

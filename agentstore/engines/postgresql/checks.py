@@ -558,6 +558,14 @@ _AT_THE_START = text("""
 """)
 _RESTORE = "Restore a backup, or promote a standby; look at the server's disk"
 
+_DO_NOT_WAIT = (
+    "Start the standbys. If they will not come back: psql -c "
+    "\"ALTER SYSTEM SET synchronous_standby_names = ''\" -c 'SELECT pg_reload_conf()'"
+)
+_SEE = "GRANT pg_read_all_stats to the role"
+_FAR_BEHIND = 2**30
+"""Bytes: 64 segments of the write-ahead log, with the default size."""
+
 _DEAD_ROWS = 10_000
 _OLDEST_TRANSACTION = 1_500_000_000
 _IDLE_SECONDS = 3600
@@ -680,6 +688,41 @@ def settings(context: CheckContext) -> Iterator[Finding]:
         )
 
 
+def replication(context: CheckContext) -> Iterator[Finding]:
+    """Look at who follows the server, and at whether commits wait for somebody who is gone."""
+    found = PostgreSQLChecks().replication(context.connection)
+    if found is None:
+        return
+    where = "synchronous_standby_names"
+    if found.trouble is not None:
+        yield Finding(Severity.ERROR, "replication", found.trouble, where, _DO_NOT_WAIT)
+    if found.warning is not None:
+        unseen = found.needed and not found.visible
+        severity = Severity.INFO if unseen else Severity.WARNING
+        yield Finding(severity, "replication", found.warning, where)
+    for standby in found.standbys:
+        yield _followed(standby)
+    if found.role == "primary" and found.standbys and not found.synchronous_standby_names:
+        what = "Replication is asynchronous: a failover may lose the last commits."
+        yield Finding(Severity.INFO, "replication", what, where)
+    if found.role == "standby":
+        lag = found.lag_bytes or 0
+        what = f"This server is a standby; it has {lag:,} bytes that it does not show yet."
+        severity = Severity.WARNING if lag > _FAR_BEHIND else Severity.INFO
+        yield Finding(severity, "replication", what, "pg_stat_wal_receiver")
+
+
+def _followed(standby: StandbyRecord) -> Finding:
+    if standby.state is None:
+        what = "Somebody follows this server; this role may not see who, and how far."
+        return Finding(Severity.INFO, "replication", what, "pg_stat_replication", _SEE)
+    lag = "" if standby.lag_bytes is None else f", {standby.lag_bytes:,} bytes behind"
+    what = f"{standby.name} follows this server: {standby.state}, {standby.sync_state}{lag}."
+    behind = standby.state != "backup" and (standby.lag_bytes or 0) > _FAR_BEHIND
+    severity = Severity.WARNING if behind else Severity.INFO
+    return Finding(severity, "replication", what, "pg_stat_replication")
+
+
 def connections(context: CheckContext) -> Iterator[Finding]:
     """Look at how many there are, and which hold things up."""
     used, most = context.connection.execute(_CONNECTIONS).one()
@@ -786,6 +829,7 @@ EXAMINATIONS = (
     Examination("engine", engine),
     Examination("settings", settings),
     Examination("connections", connections),
+    Examination("replication", replication),
     Examination("integrity", integrity),
     Examination("bloat", bloat),
     Examination("row_security", policies, at_head=True),

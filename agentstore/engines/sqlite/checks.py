@@ -237,12 +237,15 @@ def pragmas(context: CheckContext) -> Iterator[Finding]:
     connection = context.connection
     mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
     if mode not in ("wal", "memory"):
+        # A backup is so until a store opens it. What lies beside a file tells that it is in use.
+        used = any(Path(f"{file}-journal").exists() for file in _files(context.url)[:1])
         yield Finding(
-            Severity.WARNING,
+            Severity.WARNING if used else Severity.INFO,
             "pragmas",
-            f"The file is in journal_mode={mode}; readers and the writer wait for each other.",
+            f"The file is in journal_mode={mode}, as a backup is. A store turns the WAL on when it "
+            "opens the file to write; until then readers and the writer wait for each other.",
             "journal_mode",
-            f"sqlite3 {_file(context.url)} 'PRAGMA journal_mode=WAL'",
+            f"sqlite3 {_file(context.url)} 'PRAGMA journal_mode=WAL'" if used else None,
         )
     if not pragma(connection, "PRAGMA foreign_keys"):
         yield Finding(
