@@ -141,7 +141,8 @@ def _examined(
 
     def context(connection: Connection | None) -> CheckContext:
         day = datetime.now(UTC).date()
-        return CheckContext(url, described, deep, show_url(url), day, connection)
+        level = settings.synchronous_commit
+        return CheckContext(url, described, deep, show_url(url), day, connection, level)
 
     def looked(examination: Examination) -> Iterator[Finding]:
         progress(examination.name)

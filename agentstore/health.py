@@ -65,7 +65,7 @@ def look(unit: Unit) -> Look:
         return Look(status, 0, None)
     state = state_of_index(unit, _COUNT_TO)
     trouble = trouble_with(state, unit.settings.search_stems)
-    replication = unit.dialect.checks.replication(unit.connection)
+    replication = unit.dialect.checks.replication(unit.connection, unit.settings.synchronous_commit)
     return Look(status, state.pending, trouble, replication)
 
 

@@ -24,6 +24,7 @@ DEFAULT_URL = "sqlite:///agentstore.db"
 URL_VARIABLE = "AGENTSTORE_URL"
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
+SynchronousCommit = Literal["local", "on", "remote_write", "remote_apply"] | None
 AUTO: Final = "auto"
 PrepareThreshold = Literal["auto"] | int | None
 Clock = Callable[[], datetime]
@@ -55,6 +56,7 @@ class StoreOptions(TypedDict, total=False):
     prepare_threshold: PrepareThreshold
     busy_timeout: float
     synchronous: Synchronous
+    synchronous_commit: SynchronousCommit
     max_retries: int
     secrets: Secrets
     prices: Prices
@@ -111,6 +113,12 @@ class Settings:
         synchronous: SQLite's durability. FULL, the default, survives a power cut. With NORMAL
             the last commits before a power cut may be lost, though never by a killed process;
             OFF risks the file.
+        synchronous_commit: What commits on PostgreSQL wait for: ``local``, the server's own disk;
+            with standbys in ``synchronous_standby_names`` also that these have written (``on``),
+            received (``remote_write``) or applied (``remote_apply``) them. None, the default,
+            leaves it to the server. A transaction says it as it begins, so that it is right
+            behind a pooler too; a write that is one statement takes two round trips more. A
+            transaction of the application's that the store joins is left as it is.
         max_retries: How often a call is repeated, where that is safe, after a conflict or a
             broken connection.
         secrets: What is done about secrets in session configs and tool logs.
@@ -157,6 +165,7 @@ class Settings:
     prepare_threshold: PrepareThreshold = "auto"
     busy_timeout: float = 30.0
     synchronous: Synchronous = "FULL"
+    synchronous_commit: SynchronousCommit = None
     max_retries: int = 5
     secrets: Secrets = field(default_factory=Secrets)
     prices: Prices = field(default_factory=default_prices)
@@ -175,6 +184,11 @@ class Settings:
         if self.synchronous not in ("FULL", "EXTRA", "NORMAL", "OFF"):
             raise InvalidInput(
                 f"synchronous must be FULL, EXTRA, NORMAL or OFF, not {self.synchronous!r}."
+            )
+        if self.synchronous_commit not in (None, "local", "on", "remote_write", "remote_apply"):
+            raise InvalidInput(
+                "synchronous_commit must be local, on, remote_write, remote_apply or None, not "
+                f"{shown(self.synchronous_commit)}."
             )
         for name in ("create", "read_only", "telemetry"):
             if type(getattr(self, name)) is not bool:
@@ -333,6 +347,10 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     ),
     "busy_timeout": _SECONDS,
     "synchronous": (str.upper, "FULL, EXTRA, NORMAL or OFF"),
+    "synchronous_commit": (
+        lambda text: _or_none(str)(text.lower()),
+        "local, on, remote_write, remote_apply or none",
+    ),
     "max_retries": _COUNT,
     "secrets_on_config": _ACTION,
     "secrets_on_tool_logs": _ACTION,

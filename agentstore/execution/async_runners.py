@@ -295,7 +295,7 @@ class GreenletRunner:
         # The synchronous runner of the same engine knows tables, settings and retries.
         self._runner = UnitRunner(engine.sync_engine, dialect, settings)
         self._engine = engine
-        self._engines = dialect.async_modes(engine)
+        self._engines = dialect.async_modes(engine, settings.synchronous_commit)
         self._owns_engine = owns_engine
         self._turns = AsyncTurns(settings, one_by_one=dialect.single_writer)
         self._gatherer = None if dialect.single_writer else AsyncGatherer(self._statement)

@@ -192,7 +192,7 @@ class UnitRunner:
         self.dialect = dialect
         self.settings = settings
         self.tables = tables(names_on(dialect, settings))
-        self._engines = dialect.modes(engine)
+        self._engines = dialect.modes(engine, settings.synchronous_commit)
         self.writer = self._make_writer(engine, owns_engine) if dialect.single_writer else None
         keeps = dialect.single_writer and owns_engine and dialect.many_connections(engine.url)
         self._readers = self._make_readers() if keeps else None

@@ -153,7 +153,8 @@ def in_autocommit(unit: Unit) -> bool:
     """Say whether each statement of a unit that writes is a transaction of its own."""
     if unit.dialect.single_writer:
         return False
-    return unit.connection.get_execution_options().get(MODE) is Mode.STATEMENT
+    options = unit.connection.get_execution_options()
+    return options.get(MODE) is Mode.STATEMENT and NO_TRANSACTION in options
 
 
 class Runner(Protocol):

@@ -27,6 +27,7 @@ GIVEN = {
     "prepare_threshold": ("none", None),
     "busy_timeout": ("2.5", 2.5),
     "synchronous": ("normal", "NORMAL"),
+    "synchronous_commit": ("Remote_Apply", "remote_apply"),
     "max_retries": ("1", 1),
     "max_attachment_bytes": ("none", None),
     "stream_timeout": ("9", 9.0),

@@ -275,11 +275,18 @@ class EngineDialect(ABC):
         """
 
     @abstractmethod
-    def modes(self, engine: Engine) -> dict[Mode, Engine]:
-        """Give the engine as each mode needs it; all share one pool."""
+    def modes(self, engine: Engine, synchronous_commit: str | None = None) -> dict[Mode, Engine]:
+        """Give the engine as each mode needs it; all share one pool.
+
+        Args:
+            engine: The engine.
+            synchronous_commit: What commits wait for on a server; see ``Settings``.
+        """
 
     @abstractmethod
-    def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
+    def async_modes(
+        self, engine: AsyncEngine, synchronous_commit: str | None = None
+    ) -> dict[Mode, AsyncEngine]:
         """Do the same for an asynchronous engine."""
 
     def require_file(self, connection: Connection, *, each_time: bool = True) -> None:

@@ -452,6 +452,8 @@ class CheckContext:
         deep: Whether whole tables, and every page, may be read.
         shown: The URL without its password, as a command takes it.
         day: Today, in UTC.
+        synchronous_commit: What commits of a store with these settings wait for; None if the
+            server says.
     """
 
     url: URL
@@ -460,6 +462,7 @@ class CheckContext:
     shown: str
     day: date
     _connection: Connection | None
+    synchronous_commit: str | None = None
 
     @property
     def connection(self) -> Connection:

@@ -690,7 +690,7 @@ def settings(context: CheckContext) -> Iterator[Finding]:
 
 def replication(context: CheckContext) -> Iterator[Finding]:
     """Look at who follows the server, and at whether commits wait for somebody who is gone."""
-    found = PostgreSQLChecks().replication(context.connection)
+    found = PostgreSQLChecks().replication(context.connection, context.synchronous_commit)
     if found is None:
         return
     where = "synchronous_standby_names"

@@ -99,6 +99,9 @@ if TYPE_CHECKING:
 
 _TAKEN_OVER = "agentstore_taken_over"
 _IN_AUTOCOMMIT = (Mode.READ, Mode.STATEMENT)
+_COMMIT = "synchronous_commit"
+_COMMIT_OPTION = "agentstore_synchronous_commit"
+"""The execution option of a mode that writes in which a store says what commits wait for."""
 _SNAPSHOTS = ("REPEATABLE READ", "SERIALIZABLE")
 """The levels at which several statements read one state of the database; the first will do."""
 _PQTRANS_IDLE = 0
@@ -114,10 +117,17 @@ def beginning(tagged: Engine, engine: Engine) -> Engine:
     return tagged
 
 
-def tags(engine: Engine, mode: Mode) -> dict[str, Any]:
-    """Give the execution options of a mode."""
+def tags(engine: Engine, mode: Mode, synchronous_commit: str | None) -> dict[str, Any]:
+    """Give the execution options of a mode.
+
+    What commits wait for is set in each transaction, because what is set on a connection stays on
+    one of the server's that a pooler lends to others. So a write that is one statement becomes a
+    transaction of three.
+    """
     options: dict[str, Any] = {MODE: mode}
-    if mode in _IN_AUTOCOMMIT and not engine.get_execution_options().get(READ_ONLY):
+    if synchronous_commit is not None and mode in (Mode.STATEMENT, Mode.WRITE):
+        options[_COMMIT_OPTION] = synchronous_commit
+    elif mode in _IN_AUTOCOMMIT and not engine.get_execution_options().get(READ_ONLY):
         options[NO_TRANSACTION] = True
     return options
 
@@ -139,17 +149,26 @@ def begin(connection: Connection) -> None:
     options = connection.get_execution_options()
     if MODE not in options and "isolation_level" in options:
         return  # not a unit, and its user has chosen
-    statement = _opening(connection, options.get(MODE, Mode.WRITE))
+    mode, level = options.get(MODE, Mode.WRITE), options.get(_COMMIT_OPTION)
+    statement = None if mode in _IN_AUTOCOMMIT and not level else _opening(connection, mode)
     if options.get(READ_ONLY):
         statement = f"{statement or 'BEGIN'} READ ONLY"
-    if statement is not None:
+    if statement is None:
+        return
+    if level is None:
         run_sql(connection, statement, begin=False)
+        return
+    setting = f"SET LOCAL {_COMMIT} = {level}"
+    driver_s: Any = connection.connection.driver_connection
+    if driver_s.prepare_threshold == 0:  # nothing that is prepared may have two statements
+        run_sql(connection, statement, begin=False)
+        run_sql(connection, setting, begin=False)
+    else:
+        run_sql(connection, f"{statement}; {setting}", begin=False)
 
 
-def _opening(connection: Connection, mode: Mode) -> str | None:
-    """Give what begins a transaction; None where there is to be none."""
-    if mode in _IN_AUTOCOMMIT:
-        return None
+def _opening(connection: Connection, mode: Mode) -> str:
+    """Give what begins a transaction."""
     driver_s: Any = connection.connection.driver_connection
     level = driver_s.isolation_level
     chosen = "" if level is None else str(level.name).replace("_", " ")
@@ -478,7 +497,6 @@ _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
 """Any number that no other program locks: the letters "agntstor"."""
 
 _AUTOCOMMIT = "AUTOCOMMIT"
-_COMMIT = "synchronous_commit"
 
 _POOLER = (
     "If a pooler that shares connections, such as pgbouncer in transaction mode, is in front of "
@@ -605,16 +623,24 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Replace its socket."""
         sever(connection.connection.driver_connection)
 
-    def modes(self, engine: Engine) -> dict[Mode, Engine]:
+    def modes(self, engine: Engine, synchronous_commit: str | None = None) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
         return {
-            mode: beginning(engine.execution_options(**tags(engine, mode)), engine) for mode in Mode
+            mode: beginning(
+                engine.execution_options(**tags(engine, mode, synchronous_commit)), engine
+            )
+            for mode in Mode
         }
 
-    def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
+    def async_modes(
+        self, engine: AsyncEngine, synchronous_commit: str | None = None
+    ) -> dict[Mode, AsyncEngine]:
         """Tag the engine with the mode, for the begin event."""
         sync_engine = engine.sync_engine
-        modes = {mode: engine.execution_options(**tags(sync_engine, mode)) for mode in Mode}
+        modes = {
+            mode: engine.execution_options(**tags(sync_engine, mode, synchronous_commit))
+            for mode in Mode
+        }
         for tagged in modes.values():
             beginning(tagged.sync_engine, sync_engine)
         return modes

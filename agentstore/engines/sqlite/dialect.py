@@ -512,11 +512,13 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         if watched is not None:
             watched.require(each_time=each_time)
 
-    def modes(self, engine: Engine) -> dict[Mode, Engine]:
+    def modes(self, engine: Engine, synchronous_commit: str | None = None) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
         return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
 
-    def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
+    def async_modes(
+        self, engine: AsyncEngine, synchronous_commit: str | None = None
+    ) -> dict[Mode, AsyncEngine]:
         """Tag the engine with the mode, for the begin event."""
         return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
 
