@@ -180,6 +180,42 @@ def test_health_is_not_ok_while_a_frozen_standby_holds_a_commit_up(
         assert store.sessions.get("waits")
 
 
+def test_what_a_store_asks_for_decides_whether_its_commits_hang(pair: Pair) -> None:
+    pair.wait_for("", "on")
+    for level in ("remote_write", "remote_apply"):
+        for found in both(pair.url, synchronous_commit=level):
+            assert found.ok
+            assert found.replication.synchronous_commit == level
+            assert "is empty" in found.replication.warning
+    pair.standby._halt(signal.SIGINT)
+    assert wait_for(lambda: not pair.run("SELECT 1 FROM pg_stat_replication"))
+    pair.wait_for("*", "local")
+    for level in ("on", "remote_write", "remote_apply"):
+        assert not any(found.ok for found in both(pair.url, synchronous_commit=level))
+    pair.wait_for("*", "on")
+    for found in both(pair.url, synchronous_commit="local"):
+        assert found.ok
+        assert (found.replication.needed, found.replication.warning) == (0, None)
+    with Store(pair.url, synchronous_commit="local") as store:  # these would wait for ever
+        session = store.sessions.create()
+        store.messages.save(session.id, "user", "x")
+        with store.transaction() as tx:
+            tx.messages.save(session.id, "user", "y")
+        assert len(store.messages.history(session.id)) == 2
+
+
+def test_what_is_applied_is_seen_on_the_standby_when_the_call_returns(pair: Pair) -> None:
+    pair.wait_for("*", "local")
+    with (
+        Store(pair.url, synchronous_commit="remote_apply") as store,
+        Store(pair.on_the_standby(), read_only=True) as there,
+    ):
+        session = store.sessions.create()
+        for number in range(100):
+            message = store.messages.save(session.id, "user", str(number))
+            assert there.messages.get(message.id) == message
+
+
 def test_a_role_that_sees_no_states_is_told_that_it_cannot_tell(pair: Pair) -> None:
     pair.wait_for("*")
     assert wait_for(lambda: pair.streams("sync"))
