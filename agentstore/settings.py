@@ -185,7 +185,7 @@ class Settings:
             raise InvalidInput(
                 f"synchronous must be FULL, EXTRA, NORMAL or OFF, not {self.synchronous!r}."
             )
-        if self.synchronous_commit not in (None, "local", "on", "remote_write", "remote_apply"):
+        if self.synchronous_commit not in (None, *_COMMITS):
             raise InvalidInput(
                 "synchronous_commit must be local, on, remote_write, remote_apply or None, not "
                 f"{shown(self.synchronous_commit)}."
@@ -321,6 +321,7 @@ def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True}
 _FLAGS |= {"0": False, "false": False, "no": False, "off": False}
+_COMMITS = {level: level for level in ("local", "on", "remote_write", "remote_apply")}
 _ACTIONS = {action: action for action in ("refuse", "redact", "keep")}
 
 _TEXT = (str, "text")
@@ -348,7 +349,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "busy_timeout": _SECONDS,
     "synchronous": (str.upper, "FULL, EXTRA, NORMAL or OFF"),
     "synchronous_commit": (
-        lambda text: _or_none(str)(text.lower()),
+        _or_none(lambda text: _COMMITS[text.lower()]),
         "local, on, remote_write, remote_apply or none",
     ),
     "max_retries": _COUNT,
