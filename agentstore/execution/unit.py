@@ -37,7 +37,7 @@ from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
 from agentstore.engines import dialect_for
-from agentstore.engines.base.dialect import MODE, EngineDialect, Failure, Mode, cause_of
+from agentstore.engines.base.dialect import MODE, UNKNOWN, EngineDialect, Failure, Mode, cause_of
 from agentstore.engines.base.statements import NO_TRANSACTION
 from agentstore.errors import (
     AgentStoreError,
@@ -539,7 +539,7 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
     if isinstance(error, StatementError) and isinstance(error.orig, AgentStoreError):
         return Trouble(error.orig, repeatable=False, in_doubt=False)
     failed = DatabaseError(
-        f"{type(error).__name__} in the database layer. Nothing was written; please report it."
+        f"{type(error).__name__} in the database layer. {UNKNOWN} Please report it."
     )
     return Trouble(failed, repeatable=False, in_doubt=False)
 

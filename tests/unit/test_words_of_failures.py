@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from types import SimpleNamespace
 
+import psycopg
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, InternalError, InvalidRequestError, OperationalError
 
 from agentstore import Store
-from agentstore.engines.base.dialect import Mode
+from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
+from agentstore.engines.sqlite.dialect import SQLite
 from agentstore.errors import ConnectionLost, DatabaseBusy
 from agentstore.execution.gathering import interrupted
 from agentstore.execution.unit import trouble
@@ -56,3 +59,80 @@ def test_an_interrupted_thread_says_one_thing_about_what_was_written(in_doubt):
     assert "Another thread" in said
     assert ("Nothing was written" in said) != in_doubt
     assert ("may or may not have been committed" in said) == in_doubt
+
+
+def driver_error(kind: type[Exception], words: str, **facts: object) -> Exception:
+    return type(kind.__name__, (kind,), facts)(words)
+
+
+UNKNOWN: dict[str, tuple[EngineDialect, Exception, str]] = {
+    "of SQLite's module": (
+        SQLite(),
+        OperationalError(
+            None, None, driver_error(sqlite3.OperationalError, "Error creating function")
+        ),
+        "Error creating function",
+    ),
+    "of SQLite's module, with a value": (
+        SQLite(),
+        OperationalError(None, None, driver_error(sqlite3.OperationalError, "strange: 's3cret'")),
+        "OperationalError",
+    ),
+    "of SQLite": (
+        SQLite(),
+        OperationalError(
+            None,
+            None,
+            driver_error(
+                sqlite3.OperationalError, "unheard of", sqlite_errorcode=sqlite3.SQLITE_PROTOCOL
+            ),
+        ),
+        "unheard of",
+    ),
+    "of the server": (
+        PostgreSQL(),
+        InternalError(
+            None,
+            None,
+            driver_error(
+                psycopg.InternalError,
+                "s3cret",
+                sqlstate="XX999",
+                diag=SimpleNamespace(message_primary="unheard of", constraint_name=None),
+            ),
+        ),
+        "XX999",
+    ),
+    "of psycopg": (
+        PostgreSQL(),
+        DBAPIError(None, None, driver_error(psycopg.InternalError, "strange: 's3cret'")),
+        "InternalError in psycopg",
+    ),
+    "of SQLAlchemy": (SQLite(), InvalidRequestError("strange: 's3cret'"), "InvalidRequestError"),
+}
+
+
+@pytest.mark.parametrize("mode", [Mode.WRITE, Mode.STATEMENT])
+@pytest.mark.parametrize("committing", [True, False])
+@pytest.mark.parametrize("which", UNKNOWN)
+def test_an_unknown_error_does_not_claim_to_know_what_was_written(which, committing, mode):
+    dialect, error, words = UNKNOWN[which]
+    said = str(trouble(dialect, mode, error, committing=committing).error)
+    assert words in said
+    assert "agentstore does not know this error, nor whether anything was written" in said
+    assert "check before" in said
+    assert "Nothing was written" not in said
+    assert "arguments" not in said
+    assert "Check the host" not in said
+    assert "s3cret" not in said
+
+
+def test_an_argument_that_sqlite_cannot_take_is_known_not_to_have_run():
+    connection = sqlite3.connect(":memory:")
+    with pytest.raises(sqlite3.Error) as caught:
+        connection.execute("SELECT ?", (object(),))
+    connection.close()
+    error = DBAPIError(None, None, caught.value)
+    said = str(trouble(SQLite(), Mode.WRITE, error, committing=False).error)
+    assert "the statement did not run" in said
+    assert "Check the arguments" in said

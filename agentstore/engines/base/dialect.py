@@ -582,11 +582,29 @@ def of_the_module(error: DBAPIError) -> DatabaseError:
     if column is not None:
         name = "" if column[1].startswith("page_key_") else column[1]
         return UnsoundRow("", name, "text that is not UTF-8")
-    kind = type(error.orig).__name__
-    return DatabaseError(
-        f"{kind} in Python's sqlite3 module. Nothing was written; check the arguments."
-    )
+    words, kind = str(error.orig), type(error.orig).__name__
+    if words.startswith("Error binding parameter"):
+        return DatabaseError(
+            f"{kind} in Python's sqlite3 module: it cannot pass one of the arguments to SQLite, so "
+            "the statement did not run. Check the arguments."
+        )
+    said = f": {words.rstrip('.')}" if words in _SAYINGS else ""
+    return DatabaseError(f"{kind} in Python's sqlite3 module{said}. {UNKNOWN}")
 
+
+UNKNOWN = (
+    "agentstore does not know this error, nor whether anything was written before it: check before "
+    "you repeat the call."
+)
+"""What is said after an error of the driver, or of SQLAlchemy, that nothing else is known of."""
+
+_SAYINGS = {
+    "Cannot operate on a closed cursor.",
+    "Cannot operate on a closed database.",
+    "Error creating function",
+    "Recursive use of cursors not allowed.",
+}
+"""Of the module's own errors, some that help and quote no value."""
 
 _UNDECODABLE = re.compile(r"Could not decode to UTF-8 column '(\w{1,63})'")
 

@@ -52,6 +52,7 @@ from agentstore import errors
 from agentstore.engines.base.dialect import (
     MODE,
     READ_ONLY,
+    UNKNOWN,
     Diagnosis,
     EngineDialect,
     Failure,
@@ -669,9 +670,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
                 words = _words(error)
                 return Diagnosis(failure, _make(kind, f"{words}. {advice}"), f"{words}.")
         words = f"{_words(error)} ({state})."
-        return Diagnosis(
-            Failure.FINAL, errors.DatabaseError(f"{words} Nothing was written."), words
-        )
+        return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{words} {UNKNOWN}"), words)
 
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Wait for a lock that ends with the transaction; make the schema if there is none.
@@ -814,6 +813,9 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
             return Diagnosis(Failure.FINAL, unsound)
         failed = errors.DatabaseError("psycopg could not convert a value. Check the arguments.")
         return Diagnosis(Failure.FINAL, failed)
+    if not isinstance(error.orig, OperationalError):  # psycopg's own words, which may quote a value
+        kind = type(error.orig).__name__
+        return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{kind} in psycopg. {UNKNOWN}"))
     unreachable = errors.DatabaseUnreachable(
         f"{words} Check the host, the port, the role, its password and the database's name in the "
         "URL, and that the server is running and has this database."

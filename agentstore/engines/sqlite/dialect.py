@@ -50,6 +50,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from agentstore import errors
 from agentstore.engines.base.dialect import (
     MODE,
+    UNKNOWN,
     Diagnosis,
     EngineDialect,
     Failure,
@@ -324,9 +325,7 @@ def diagnose(error: DBAPIError) -> Diagnosis:
         )
     if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
         return Diagnosis(Failure.FINAL, errors.SchemaDamaged(f"{lost[0]}. {_COMPARE}"))
-    kind, advice = _ADVICE.get(
-        code, (errors.DatabaseError, "Nothing was written. See the chained error.")
-    )
+    kind, advice = _ADVICE.get(code, (errors.DatabaseError, UNKNOWN))
     waited = getattr(error.orig, WAITED, None)
     long = "" if waited is None else f" ({waited:.1f} s)"
     return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice.replace('{}', long)}"))
