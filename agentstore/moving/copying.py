@@ -715,8 +715,9 @@ class Following:
     def _round(self, reading: Connection, writing: Connection, after: int, upto: int) -> None:
         try:
             with self._target.committing(writing):
+                self._log.gather(reading, self._source.names, after, upto)
                 for own, theirs in zip(self._source.shapes, self._target.shapes, strict=True):
-                    self._replace(reading, writing, own, theirs, after, upto)
+                    self._replace(reading, writing, own, theirs)
                 self._journal.has_followed(writing, self._id, upto)
         except CopyDiffers:
             with self._target.committing(writing):
@@ -734,26 +735,19 @@ class Following:
         return None if self._digests is None else compare(*self._digests)
 
     def _replace(
-        self,
-        reading: Connection,
-        writing: Connection,
-        own: TableShape,
-        theirs: TableShape,
-        after: int,
-        upto: int,
+        self, reading: Connection, writing: Connection, own: TableShape, theirs: TableShape
     ) -> None:
         """Take out all rows of a table that changed, then bring those that are there now.
 
         In this order, because a row may have now what is unique and was another's before.
         """
-        names = self._source.names
         query = _deletion(theirs)
         gone = []
-        for keys in self._log.keys(reading, names, own, after, upto):
+        for keys in self._log.keys(reading, own):
             if self._digests is not None:
                 gone.append(self._target.dialect.moving.examine(writing, theirs, {}, among=keys)[0])
             writing.execute(query, [dict(zip(theirs.key, key, strict=True)) for key in keys])
-        for place, keys in enumerate(self._log.keys(reading, names, own, after, upto)):
+        for place, keys in enumerate(self._log.keys(reading, own)):
             self._target.dialect.moving.load(writing, theirs, self._log.rows(reading, own, keys))
             self._rows += len(keys)
             if self._digests is not None:

@@ -427,17 +427,38 @@ class ChangeLog:
         number: int = driver_of(connection).execute(query).fetchone()[0]
         return number
 
-    def keys(
-        self, connection: Connection, names: Names, shape: TableShape, after: int, upto: int
-    ) -> Iterator[list[Key]]:
-        """Give the keys of a table's rows that changed after one number, up to another."""
-        query = (
-            f"SELECT DISTINCT key FROM {quoted(_log(names))}"
-            " WHERE number > ? AND number <= ? AND name = ?"
+    def gather(self, connection: Connection, names: Names, after: int, upto: int) -> None:
+        """Note which rows changed after one number, up to another, for ``keys``.
+
+        In a table that this connection alone has, and whose pages SQLite writes to a temporary
+        file when they are many: so a round of any size takes little memory, and the log is read
+        once for all tables.
+        """
+        driver = driver_of(connection)
+        driver.execute(
+            "CREATE TEMP TABLE IF NOT EXISTS agentstore_round"
+            " (name TEXT, key TEXT, PRIMARY KEY (name, key)) WITHOUT ROWID"
         )
-        cursor = driver_of(connection).execute(query, (after, upto, shape.name))
-        while found := cursor.fetchmany(_CHUNK):
+        driver.execute("DELETE FROM temp.agentstore_round")
+        driver.execute(
+            "INSERT INTO temp.agentstore_round"
+            f" SELECT name, key FROM {quoted(_log(names))} WHERE number > ? AND number <= ?"
+            " GROUP BY name, key ORDER BY name, key",
+            (after, upto),
+        )
+
+    def keys(self, connection: Connection, shape: TableShape) -> Iterator[list[Key]]:
+        """Give the keys of a table's rows that were gathered, some at a time.
+
+        Each time in the same order, and with no statement left running in between.
+        """
+        query = (
+            "SELECT key FROM temp.agentstore_round WHERE name = ? AND key > ? ORDER BY key LIMIT ?"
+        )
+        last = ""
+        while found := driver_of(connection).execute(query, (shape.name, last, _CHUNK)).fetchall():
             yield [tuple(json.loads(key)) for (key,) in found]
+            last = found[-1][0]
 
     def rows(self, connection: Connection, shape: TableShape, keys: Sequence[Key]) -> list[Row]:
         """Give those rows with these keys that are there, and sound."""
