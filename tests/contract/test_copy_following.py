@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import sqlite3
@@ -16,11 +17,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Pool, event, make_url
+from sqlalchemy import Connection, Pool, event, make_url
 
 from agentstore import Store, migrations
+from agentstore.database import open_engine, parse_url
 from agentstore.engines import dialect_for
+from agentstore.engines.base.moving import Kind, TableShape, shapes
 from agentstore.engines.postgresql.moving import PostgreSQLMoving
+from agentstore.engines.sqlite.moving import driver_of, know_ids
 from agentstore.errors import (
     CopyDiffers,
     CopyInterrupted,
@@ -31,10 +35,12 @@ from agentstore.errors import (
     UnsoundRows,
 )
 from agentstore.moving import copying as transfer
-from agentstore.moving.copying import CopyRun
+from agentstore.moving.copy_ends import opened
+from agentstore.moving.copying import CopyRun, Following
 from agentstore.schema import PLAIN, tables
+from agentstore.settings import Settings
 from tests.drivers import FULL
-from tests.migrations.support import CHECKOUT, environment, names_on, revision_of, run_sql
+from tests.migrations.support import CHECKOUT, environment, fill, names_on, revision_of, run_sql
 from tests.programs.copies import (
     NAMED,
     Stop,
@@ -159,6 +165,124 @@ def test_changes_that_touch_many_rows_are_followed(new, engine, change):
 def populate_again(store: Any) -> None:
     store.messages.save(store.sessions.create(id="new \x00 one").id, "user", "after all that")
     store.sessions.update("new \x00 one", state=2)
+
+
+def change_all(connection: Connection, shape: TableShape) -> None:
+    """Change all rows of a table, in a time if it has one."""
+    times = [name for name, kind in shape.columns if kind is Kind.INSTANT]
+    changed = f"{times[0]} = {times[0]} + 1" if times else f"{shape.key[0]} = {shape.key[0]}"
+    connection.exec_driver_sql(f"UPDATE {shape.table.name} SET {changed}")  # noqa: S608
+
+
+def delete_half(connection: Connection, shape: TableShape) -> None:
+    """Delete half of what stands by itself, and all that belongs to it."""
+    if shape.name in {"users", "sessions", "messages", "checkpoint_threads", "tasks", "tool_logs"}:
+        query = f"DELETE FROM {shape.table.name} WHERE rowid % 2 = 0"  # noqa: S608
+        connection.exec_driver_sql(query)
+
+
+def in_all_tables(source: str, change: Callable[[Connection, TableShape], None]) -> None:
+    """Change all tables in one transaction, those that refer to others first."""
+    engine = open_engine(parse_url(source), Settings())
+    with engine.begin() as connection:
+        for shape in reversed(shapes(tables(PLAIN))):
+            change(connection, shape)
+    engine.dispose()
+
+
+def branch_out(source: str, number: int) -> None:
+    """Branch a session, and write so much to the branch; end one branch of it."""
+    with Store(source) as store:
+        session = store.sessions.create(id=f"branched {number}").id
+        store.messages.save(session, "user", "the trunk")
+        store.branches.create(session, after_turn=1, name="gone")
+        store.messages.save(session, "user", "lost")
+        store.branches.create(session, after_turn=1, name="kept")
+        said = [{"role": "user", "content": f"\x00 {place}"} for place in range(number)]
+        for start in range(0, number, 500):
+            store.messages.save_many(session, said[start : start + 500])
+        store.branches.delete(session, "gone", force=True)
+
+
+def sums(url: str) -> dict[str, tuple[int, str]]:
+    """Count the rows of each table and digest them, as Python sees them."""
+    return {
+        name: (len(rows), hashlib.sha256("\n".join(rows).encode()).hexdigest())
+        for name, rows in dump(url).items()
+    }
+
+
+@pytest.mark.long(but=["sqlite-0", "sqlite-1", "sqlite-900", "postgresql-1000"])
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("number", [0, 1, 899, 900, 1_000, 100_000])
+@each_engine
+def test_any_number_of_rows_of_each_table_may_change_at_once(new, engine, number, monkeypatch):
+    """It is stopped in the middle of the round that brings them, and then goes on."""
+    source, target = filled(new, "sqlite"), new(engine, head=True)
+    replace = Following._replace
+
+    def stopped(self: Any, reading: Any, writing: Any, own: TableShape, theirs: Any) -> None:
+        replace(self, reading, writing, own, theirs)
+        if own.name == "messages":
+            raise Stop
+
+    def insert() -> bool:
+        if number == 0:
+            raise Stop  # no round follows
+        fill(source, numbers=range(1, number + 1))
+        return False
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(Following, "_replace", stopped)
+        copy(source, target, follow=insert)
+    inserted = sums(source)
+    assert all(count >= number for count, _ in inserted.values())
+    in_all_tables(source, change_all)
+    changed = sums(source)
+    assert changed != inserted
+    rounds: list[Callable[[], None]] = [
+        lambda: branch_out(source, number),
+        lambda: in_all_tables(source, delete_half),
+        lambda: branch_out(source, number + 1),
+    ]
+
+    def ready() -> bool:
+        if rounds:
+            rounds.pop(0)()
+            return False
+        return True
+
+    report = copy(source, target, resume=True, follow=ready)
+    assert report.equal
+    assert report.resumed
+    assert sums(target) == sums(source) != changed
+    assert log_of(source) == []
+
+
+@pytest.mark.parametrize("number", [0, 1, 499, 500, 501, 1_200])
+def test_rows_that_changed_are_listed_once_in_order_with_no_statement_left_running(new, number):
+    source = new("sqlite", head=True)
+    with opened(source, PLAIN, read_only=False) as end:
+        log, shape = transfer.change_log(end), next(s for s in end.shapes if s.name == "users")
+        with end.working() as connection, connection.begin():
+            log.begin(connection, PLAIN, end.shapes)
+        with Store(source) as store:
+            for place in range(number):
+                store.users.create(f"{place}")
+        for _ in range(2):
+            in_all_tables(source, change_all)
+        with end.reading() as connection:
+            log.gather(connection, PLAIN, 0, log.newest(connection, PLAIN))
+            listed = []
+            for keys in log.keys(connection, shape):
+                know_ids(driver_of(connection))  # which SQLite refuses while a statement runs
+                assert log.rows(connection, shape, keys)
+                listed += keys
+            assert len(listed) == number == len(set(listed))
+            assert [key for keys in log.keys(connection, shape) for key in keys] == listed
+            assert sorted(listed, key=json.dumps) == listed
+            log.gather(connection, PLAIN, 0, 0)
+            assert list(log.keys(connection, shape)) == []
 
 
 @each_engine

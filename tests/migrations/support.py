@@ -362,15 +362,35 @@ def _indexes(connection: Connection, url: str) -> list[Any]:
 INSTANT = datetime(2026, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC)
 
 
-def fill(url: str, names: Names = PLAIN) -> None:
-    """Insert one valid row into every table that the models know, every column set that can be."""
+def fill(url: str, names: Names = PLAIN, numbers: Sequence[int] = (0,)) -> None:
+    """Insert a valid row for each number into every table that the models know, in one
+    transaction, every column set that can be.
+    """
     engine = open_engine(parse_url(url), Settings())
-    rows: dict[str, dict[str, Any]] = {}
+    rows: list[dict[str, dict[str, Any]]] = [{} for _ in numbers]
     with engine.begin() as connection:
-        for table in tables(names).metadata.sorted_tables:
-            rows[table.name] = _row(table, rows)
-            connection.execute(insert(table).values(rows[table.name]))
+        for table in tables(names).metadata.sorted_tables if numbers else ():
+            usual = {column.key: value_for(table, column) for column in table.columns}
+            for number, made in zip(numbers, rows, strict=True):
+                made[table.name] = _row(table, made, _numbered(table, usual, number))
+            connection.execute(insert(table), [made[table.name] for made in rows])
     engine.dispose()
+
+
+def _numbered(table: Table, usual: dict[str, Any], number: int) -> dict[str, Any]:
+    """Make the values of a row that are, or may be, in a key differ from those of other rows."""
+    if not number:
+        return dict(usual)
+    found = dict(usual)
+    for column in table.columns:
+        value = usual[column.key]
+        if isinstance(column.type, OwnId):
+            found[column.key] = str(UUID(int=UUID(value).int + (number << 64)))
+        elif isinstance(column.type, SafeText | SessionId) and not _allowed(table, column):
+            found[column.key] = f"{value} {number}"
+        elif column.primary_key and isinstance(value, int):
+            found[column.key] = 10_000 + number
+    return found
 
 
 def rows_of(url: str, names: Names = PLAIN) -> dict[str, list[dict[str, Any]]]:
@@ -385,8 +405,7 @@ def rows_of(url: str, names: Names = PLAIN) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _row(table: Table, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    row = {column.key: value_for(table, column) for column in table.columns}
+def _row(table: Table, rows: dict[str, dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
     for constraint in table.foreign_key_constraints:
         referred = constraint.referred_table
         for element in constraint.elements:
@@ -406,9 +425,8 @@ def _row(table: Table, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def value_for(table: Table, column: Column[Any]) -> Any:
     """Give a value that the column and its CHECKs take."""
-    allowed = [re.match(rf"{column.name} IN \('(\w+)'", check) for check in _checks(table)]
-    for match in filter(None, allowed):
-        return match[1]
+    if (allowed := _allowed(table, column)) is not None:
+        return allowed
     kind = column.type
     if isinstance(kind, SessionId):
         return value_for(kind.sessions, kind.sessions.c.id)
@@ -432,6 +450,12 @@ def value_for(table: Table, column: Column[Any]) -> Any:
     if isinstance(kind, Integer | BigInteger):
         return 3
     raise AssertionError(f"Say what a value of {column.type!r} in {column} can be.")
+
+
+def _allowed(table: Table, column: Column[Any]) -> str | None:
+    """Give the first value that a CHECK lists; None if none does."""
+    found = [re.match(rf"{column.name} IN \('(\w+)'", check) for check in _checks(table)]
+    return next((match[1] for match in found if match), None)
 
 
 def _checks(table: Table) -> Sequence[str]:
