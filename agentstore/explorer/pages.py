@@ -509,8 +509,9 @@ _SHOWN = 20
 _MOST_LINES = 1_000
 """Of CSV."""
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""A cell that begins so may be run by a spreadsheet: an apostrophe makes it text."""
+_FORMULA = re.compile(r"""\A(?=[\t\r\n])|(?:\A|(?<=[;|\t\r\n]))(?=[ "']*[=+\-@＝＋－＠])""")
+"""Where a spreadsheet may find a formula to run, and an apostrophe makes it text: also after what a
+spreadsheet in another language separates cells by, for which quotes in the middle are none."""
 
 
 async def usage_page(visit: Visit) -> Response:
@@ -575,7 +576,7 @@ def cell(value: object) -> str:
     if isinstance(value, Decimal):
         return f"{value:f}"
     text = visible(str(value))
-    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
+    return _FORMULA.sub("'", text) if isinstance(value, str) else text
 
 
 async def _sums(visit: Visit, by: By, days: int, top: int | None = None) -> tuple[UsageSum, ...]:

@@ -548,6 +548,24 @@ LOSSY = {
 }
 
 
+@pytest.mark.parametrize("repeated", [0, 1_999])
+def test_a_key_that_comes_twice_is_found_without_comparing_all_with_all(repeated):
+    compared = 0
+
+    class Key(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    keys = [Key(f"k{number}") for number in range(2_000)]
+    with pytest.raises(transcripts._Broken, match="twice"):
+        transcripts._object([(key, 1) for key in [*keys, Key(f"k{repeated}")]])
+    assert compared < 10 * len(keys)
+
+
 @pytest.mark.parametrize(("line", "words"), LOSSY.values(), ids=LOSSY.keys())
 def test_what_would_be_lost_is_refused(store, line, words):
     with pytest.raises(TranscriptError, match=words) as caught:

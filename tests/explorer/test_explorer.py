@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from html.parser import HTMLParser
 from itertools import count
 from urllib.parse import urlsplit
@@ -17,6 +20,7 @@ from agentstore import AsyncStore
 from agentstore.errors import NotFound
 from agentstore.explorer import explorer
 from agentstore.explorer.application import PAGES
+from agentstore.explorer.pages import cell
 from agentstore.explorer.rendering import Visit
 from agentstore.values.redaction import Secrets
 from tests.explorer.visited import ADDRESSES, DOT, DRAWN, HOSTILE, LISTS, OF_ALL, SECRET, fill
@@ -909,3 +913,27 @@ def test_a_picture_in_a_message_is_shown_and_nothing_else_that_says_it_is_one(st
             assert client.get(f"/picture?id={message}&n={number}").status_code == 404
         assert client.get(f"/picture?id={no_picture}").status_code == 404
         assert "<img" not in client.get(f"/export?id={session}&format=html").text
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(1)", "=HYPERLINK(A1)", "＝1", " =1", '"=1"', "'=1"]
+
+
+@pytest.mark.parametrize("between", ["", "a;", "a; ", "a\t", "a|", "a\n", "a\r\n", "a;b;;", "=1;"])
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_no_separator_of_a_spreadsheet_makes_a_formula_of_a_name(formula, between):
+    written = io.StringIO()
+    csv.writer(written).writerow(["x", cell(between + formula), "y"])
+    for separator in ",;\t|":
+        for line in written.getvalue().splitlines():
+            found = next(csv.reader([line], delimiter=separator), [])
+            for part in found + line.split(separator):
+                assert not part.lstrip(' "').startswith(("=", "+", "-", "@", "＝"))
+
+
+@pytest.mark.parametrize("name", ["a-b", "gpt-4o", "a;b", "a, -b", "x=1", "mail@example.com"])
+def test_a_name_without_a_formula_is_as_it_is_in_csv(name):
+    assert cell(name) == name
+
+
+def test_numbers_below_zero_stay_numbers_in_csv():
+    assert [cell(-1), cell(Decimal("-0.5")), cell(None)] == ["-1", "-0.5", ""]

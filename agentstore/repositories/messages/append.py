@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -227,7 +228,8 @@ class Append:
                 lock_session(unit, session_id)
             self.there = by_external_ids(unit, session_id, wanted)
             if self.on_duplicate == "refuse" and (self.there or len(set(wanted)) < len(wanted)):
-                taken = next(x for x in wanted if x in self.there or wanted.count(x) > 1)
+                times = Counter(wanted)
+                taken = next(x for x in wanted if x in self.there or times[x] > 1)
                 raise AlreadyExists("message", taken)
             latest: dict[str, Draft] = {}
             if self.on_duplicate == "replace":
