@@ -65,6 +65,7 @@ __all__ = [
     "ExportIncomplete",
     "Finding",
     "ForeignLog",
+    "ForeignObjects",
     "HealthRecord",
     "IllegalTransition",
     "ImportDiffers",

@@ -784,6 +784,18 @@ class BackupIncomplete(BackupError):
     reason: str
 
 
+@facts(
+    "{path} has what no version of agentstore makes: {objects}. Nothing was restored, because it "
+    "could change or hide what is stored. What is yours, name with --allow NAME (allowed=); do not "
+    "restore a file that somebody else may have changed."
+)
+class ForeignObjects(BackupError):
+    """A backup has triggers, views or virtual tables that no revision of agentstore made."""
+
+    path: str
+    objects: tuple[str, ...]
+
+
 @facts("{reason} The restore stopped. Fix the cause, then run the same command again.")
 class RestoreInterrupted(BackupError):
     """A restore stopped midway; the backup is unchanged, the target cannot be opened yet."""

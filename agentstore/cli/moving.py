@@ -354,6 +354,12 @@ def restore(
             help="The output of backup --json; refuse a backup that holds anything else.",
         ),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow", metavar="NAME", help="A trigger, view or virtual table of yours in SRC."
+        ),
+    ] = None,
     no_reindex: Annotated[
         bool,
         typer.Option(
@@ -380,6 +386,7 @@ def restore(
             names=Names(schema, table_prefix),
             upgrade=upgrade,
             expected=expected,
+            allowed=allow or (),
             progress=progress,
         )
     if as_json:

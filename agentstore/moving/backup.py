@@ -12,11 +12,13 @@ These functions are synchronous and take as long as the disks; call them with
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, inspect
@@ -34,12 +36,14 @@ from agentstore.errors import (
     CopyInterrupted,
     CopyOvertaken,
     CopyUnfinished,
+    ForeignObjects,
     NotABackup,
     RestoreInterrupted,
     SchemaFromFuture,
     SchemaMissing,
     SchemaOutdated,
     UnsoundRows,
+    printed,
 )
 from agentstore.moving import copying
 from agentstore.moving.copy_ends import End
@@ -186,6 +190,7 @@ def restore(
     names: Names = PLAIN,
     upgrade: bool = False,
     expected: Iterable[SavedTable] | None = None,
+    allowed: Iterable[str] = (),
     progress: OnProgress | None = None,
 ) -> RestoreReport:
     """Make a database of a backup.
@@ -202,6 +207,9 @@ def restore(
             stays as it is.
         expected: What ``backup`` reported of all tables; a backup that holds anything else is
             refused.
+        allowed: Names of triggers, views and virtual tables of yours that the backup may have.
+            Others that no revision of agentstore made are refused, because they could change or
+            hide what is stored. The log of a copy that followed is left out.
         progress: Called now and then.
 
     Returns:
@@ -209,6 +217,8 @@ def restore(
 
     Raises:
         NotABackup: The file is something else, or has no tables of these names.
+        ForeignObjects: It has triggers or the like that no revision made and ``allowed`` does not
+            name.
         BackupOutdated: It is behind head, and ``upgrade`` is not given.
         SchemaFromFuture: A newer version of agentstore made it.
         TargetExists: There is such a file already.
@@ -229,7 +239,7 @@ def restore(
         raise NotABackup(str(file), "it is no SQLite file" if beginning else "it is empty")
     wanted = None if expected is None else tuple(expected)
     with closing(End(default_url() if url is None else url, names, read_only=False)) as target:
-        work = _Restore(file, target, upgrade, wanted, report)
+        work = _Restore(file, target, upgrade, wanted, frozenset(allowed), report)
         return work.file() if target.dialect.file_based else work.rows()
 
 
@@ -242,12 +252,14 @@ class _Restore:
         target: End,
         upgrade: bool,
         expected: tuple[SavedTable, ...] | None,
+        allowed: frozenset[str],
         progress: OnProgress,
     ) -> None:
         self._file = file
         self._target = target
         self._upgrade = upgrade
         self._expected = expected
+        self._allowed = allowed
         self._progress = progress
         self._timing = Timing()
 
@@ -256,9 +268,12 @@ class _Restore:
         made = database_files()
         path = made.path(self._target.url)
         with NewFile(path, beside=made.beside(path)).in_the_making() as new, self._source() as end:
+            logs = self._require_known(end)
             self._require_usable(_revision(end, self._file))
             copied = copy_file(end, new.path, self._progress, self._timing)
             self._require_expected(copied.holdings)
+            for names in logs:
+                made.unfollow(new.path, names)
             revision = copied.holdings.revision
             if revision != migrations.HEAD:
                 with self._timing.of("upgrading"):
@@ -270,6 +285,7 @@ class _Restore:
     def rows(self) -> RestoreReport:
         """Bring the rows of a file to a server."""
         with self._source() as end:
+            self._require_known(end)
             revision = _revision(end, self._file)
             self._require_usable(revision)
             if self._expected is not None:
@@ -308,6 +324,41 @@ class _Restore:
         names = Names(None, self._target.names.prefix)
         return closing(End(database_files().url(self._file), names, read_only=True))
 
+    def _require_known(self, end: End) -> list[Names]:
+        """Refuse a file with code that no revision made; look at nothing that it could stand for.
+
+        Returns:
+            The names of agentstore's tables in the file: there may be some of several prefixes.
+        """
+        made = database_files()
+        with end.reading() as connection:
+            code = made.code(connection)
+            names_of_code = {name for _, name, _ in code}
+            tables = set(inspect(connection).get_table_names()) - names_of_code
+            several = [
+                Names(None, name[: -len(_VERSION)]) for name in tables if name.endswith(_VERSION)
+            ]
+            revisions = {names: migrations.current(connection, names) for names in several}
+        usable = revisions.get(end.names) in migrations.REVISIONS
+        if not usable and f"{end.names.prefix}{_VERSION}" not in names_of_code:
+            return several  # the error is another one
+        known = set[tuple[str, str, str]]()
+        for names, revision in revisions.items():
+            if revision in migrations.REVISIONS:
+                known.update(_made_by(revision, names))
+        foreign = [
+            f"{kind} {printed(name)}"
+            for kind, name, sql in code
+            if (kind, name, sql) not in known
+            and name not in self._allowed
+            and not (kind == "trigger" and any(made.logs(name, names) for names in several))
+        ]
+        if foreign:
+            more = len(foreign) - _MOST_SHOWN
+            shown = (*foreign[:_MOST_SHOWN], *((f"and {more:,} more",) if more > 0 else ()))
+            raise ForeignObjects(str(self._file), shown)
+        return several
+
     def _require_usable(self, revision: str) -> None:
         """Refuse a backup of a revision that cannot be restored, or was not asked for."""
         if revision not in migrations.UPGRADED:
@@ -336,6 +387,21 @@ class _Restore:
             indexed=indexed,
             seconds=self._timing.seconds,
         )
+
+
+_VERSION = "alembic_version"
+_MOST_SHOWN = 10
+
+
+@cache
+def _made_by(revision: str, names: Names) -> tuple[tuple[str, str, str], ...]:
+    """Give what the revisions make that is code, up to one."""
+    made = database_files()
+    with tempfile.TemporaryDirectory() as folder:
+        url = made.url(Path(folder) / "made.db")
+        migrations.upgrade(url, revision, names=names)
+        with closing(End(url, names, read_only=True)) as end, end.reading() as connection:
+            return tuple(made.code(connection))
 
 
 def _revision(end: End, file: Path) -> str:

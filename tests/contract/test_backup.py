@@ -31,6 +31,7 @@ from agentstore.errors import (
     DatabaseFull,
     DatabaseReadOnly,
     DatabaseUnreachable,
+    ForeignObjects,
     InvalidInput,
     NotABackup,
     SchemaError,
@@ -42,6 +43,8 @@ from agentstore.errors import (
 )
 from agentstore.moving import copying, new_files
 from agentstore.moving.backup import SavedTable, backup, restore
+from agentstore.moving.copy_ends import opened
+from agentstore.moving.copying import change_log
 from agentstore.records.upkeep import Severity
 from agentstore.schema import PLAIN, Names
 from tests.conftest import FULL, INSTALLATIONS
@@ -198,6 +201,138 @@ def test_a_file_is_saved_whole_whatever_else_is_in_it(tmp_path, sqlite_template)
         assert connection.execute("SELECT count(*) FROM x_sessions").fetchone() == (0,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     connection.close()
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+FOREIGN = {
+    "a trigger": (
+        ["CREATE TRIGGER spy AFTER INSERT ON messages BEGIN DELETE FROM users; END"],
+        ("trigger spy",),
+    ),
+    "one under another name of the table": (
+        ['CREATE TRIGGER "S p\ny" BEFORE DELETE ON MESSAGES BEGIN SELECT RAISE(IGNORE); END'],
+        ("trigger S p\\ny",),
+    ),
+    "one on a table of the search index": (
+        ["CREATE TRIGGER spy AFTER INSERT ON search_queue BEGIN DELETE FROM users; END"],
+        ("trigger spy",),
+    ),
+    "one in the place of a revision's": (
+        [
+            "DROP TRIGGER activity_kept",
+            "CREATE TRIGGER activity_kept AFTER DELETE ON messages BEGIN DELETE FROM users; END",
+        ],
+        ("trigger activity_kept",),
+    ),
+    "one that is named as if it were a log's, on a view": (
+        [
+            "CREATE VIEW agentstore_changes_v AS SELECT 1 AS x",
+            "CREATE TRIGGER agentstore_changes_x INSTEAD OF INSERT ON agentstore_changes_v"
+            " BEGIN DELETE FROM users; END",
+        ],
+        ("view agentstore_changes_v",),
+    ),
+    "a view in the place of a table": (
+        ["DROP TABLE memories", f"CREATE VIEW memories AS {ENDLESS}"],
+        ("view memories",),
+    ),
+    "an endless view in the place of the revision": (
+        [
+            "DROP TABLE alembic_version",
+            f"CREATE VIEW alembic_version(version_num) AS {ENDLESS}",
+        ],
+        ("view alembic_version",),
+    ),
+    "a virtual table": (["CREATE VIRTUAL TABLE v USING fts5(x)"], ("virtual table v",)),
+}
+
+
+@pytest.mark.parametrize("target", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("which", FOREIGN)
+def test_code_that_no_revision_made_is_refused_by_name(tmp_path, sqlite_template, which, target):
+    statements, words = FOREIGN[which]
+    source, restored = tmp_path / "source.db", tmp_path / "restored.db"
+    shutil.copy(sqlite_template, source)
+    with closing(sqlite3.connect(source, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    url = {"sqlite": f"sqlite:///{restored}", "postgresql": "postgresql://nobody@nowhere/none"}
+    with pytest.raises(ForeignObjects) as caught:
+        restore(source, url[target])
+    assert set(words) <= set(caught.value.objects)
+    assert all(word in str(caught.value) for word in words)
+    assert not restored.exists()
+
+
+@pytest.mark.parametrize("type_", ["table", "index", "view"])
+def test_a_trigger_that_says_that_it_is_something_else_is_refused(tmp_path, sqlite_template, type_):
+    source, restored = tmp_path / "source.db", tmp_path / "restored.db"
+    shutil.copy(sqlite_template, source)
+    with closing(sqlite3.connect(source, isolation_level=None)) as connection:
+        connection.execute("CREATE TRIGGER s AFTER INSERT ON users BEGIN DELETE FROM users; END")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET type = ? WHERE name = 's'", (type_,))
+    with pytest.raises((ForeignObjects, DatabaseCorrupt)):
+        restore(source, f"sqlite:///{restored}")
+    assert not restored.exists()
+
+
+def test_many_foreign_objects_are_counted(tmp_path, sqlite_template):
+    source = tmp_path / "source.db"
+    shutil.copy(sqlite_template, source)
+    with closing(sqlite3.connect(source)) as connection:
+        for number in range(30):
+            connection.execute(f"CREATE VIEW v{number:02} AS SELECT 1")
+    with pytest.raises(ForeignObjects, match="view v09, and 20 more") as caught:
+        restore(source, f"sqlite:///{tmp_path / 'restored.db'}")
+    assert len(caught.value.objects) == 11
+
+
+def test_what_is_one_s_own_may_be_allowed(tmp_path, sqlite_template):
+    source, restored = tmp_path / "source.db", tmp_path / "restored.db"
+    shutil.copy(sqlite_template, source)
+    migrations.upgrade(f"sqlite:///{source}", names=Names(None, "x_"))
+    with closing(sqlite3.connect(source)) as connection:
+        connection.execute("CREATE TABLE audit (id)")
+        connection.execute("CREATE INDEX by_title ON sessions (title)")
+        connection.execute("CREATE VIEW shown AS SELECT id FROM sessions")
+        connection.execute(
+            "CREATE TRIGGER audited AFTER INSERT ON users BEGIN"
+            " INSERT INTO audit VALUES (new.id); END"
+        )
+    with pytest.raises(ForeignObjects, match="view shown") as caught:
+        restore(source, f"sqlite:///{restored}", allowed=["audited"])
+    assert caught.value.objects == ("view shown",)
+    restore(source, f"sqlite:///{restored}", allowed=["audited", "shown"])
+    with Store(f"sqlite:///{restored}", create=False) as store:
+        store.users.create("Ada", id="ada")
+    with closing(sqlite3.connect(restored)) as connection:
+        assert connection.execute("SELECT id FROM audit").fetchall() == [("ada",)]
+
+
+@pytest.mark.parametrize("prefix", ["", "x_"])
+def test_the_log_of_a_copy_that_follows_is_not_restored(tmp_path, prefix):
+    """Nobody follows what was restored, and its log would grow for ever."""
+    source, restored = tmp_path / "source.db", tmp_path / "restored.db"
+    names = Names(None, prefix)
+    migrations.upgrade(f"sqlite:///{source}", names=names)
+    with (
+        opened(f"sqlite:///{source}", names, read_only=False) as end,
+        end.working() as connection,
+        connection.begin(),
+    ):
+        change_log(end).begin(connection, names, end.shapes)
+    file = tmp_path / "backup.db"
+    with Store(f"sqlite:///{source}", table_prefix=prefix) as store:
+        store.users.create("Ada", id="ada")
+    backup(f"sqlite:///{source}", file, names=names)
+    restore(file, f"sqlite:///{restored}", names=names)
+    with closing(sqlite3.connect(restored)) as connection:
+        query = "SELECT count(*) FROM sqlite_master WHERE name LIKE '%agentstore_changes%'"
+        assert connection.execute(query).fetchone() == (0,)
+    with Store(f"sqlite:///{restored}", table_prefix=prefix, create=False) as store:
+        assert store.users.get("ada").name == "Ada"
+        store.users.create("Grace")
 
 
 def test_the_owner_saves_all_though_the_policies_hold_for_them_too(engine_url, fresh, tmp_path):

@@ -280,6 +280,11 @@ EXAMPLES = [
         {"tables": ("users",)},
         ("The copy", "users", "Check the disk"),
     ),
+    Example(
+        errors.ForeignObjects("monday.db", ("trigger spy", "view users")),
+        {"objects": ("trigger spy", "view users")},
+        ("monday.db", "trigger spy, view users", "Nothing was restored", "--allow"),
+    ),
     Example(errors.BackupIncomplete("no owner"), {}, ("no owner", "as the owner")),
     Example(errors.RestoreInterrupted("It broke."), {}, ("It broke.", "the same command")),
     Example(

@@ -783,6 +783,15 @@ class Files(Protocol):
     def counts(self, connection: Connection) -> dict[str, int]:
         """Count the rows of every table in the file, of all users."""
 
+    def code(self, connection: Connection) -> list[tuple[str, str, str]]:
+        """Give kind, name and SQL of all that is neither a plain table nor an index."""
+
+    def logs(self, trigger: str, names: Names) -> bool:
+        """Say whether a trigger is named as those that keep the log of a copy that follows."""
+
+    def unfollow(self, file: Path, names: Names) -> None:
+        """Take out of a file the log of changes that a copy follows, by its objects' names."""
+
 
 def count_rows(
     connection: Connection, tables: Iterable[Table | TableClause], there: set[str]

@@ -80,7 +80,7 @@ from agentstore.engines.sqlite.files import (
     only_read,
 )
 from agentstore.engines.sqlite.files import configure as configure_new
-from agentstore.engines.sqlite.moving import driver_of, take_activity
+from agentstore.engines.sqlite.moving import change_log_of, driver_of, quoted, take_activity
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import DatabaseCorrupt, InvalidInput, TransactionMisuse
 from agentstore.schema import Names, Tables
@@ -723,6 +723,33 @@ class SQLiteFiles:
         """Count what is a table of its own, the insides of the search index included."""
         names = connection.exec_driver_sql(_TABLES).scalars().all()
         return count_rows(connection, map(table, names), set(names))
+
+    def code(self, connection: Connection) -> list[tuple[str, str, str]]:
+        """Judge by the SQL: SQLite refuses a file in which other columns say otherwise."""
+        query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+        found = []
+        for name, sql in connection.exec_driver_sql(query):
+            begun = _CODE.match(sql)
+            if begun is not None:
+                found.append((begun[1].lower(), name, sql))
+        return found
+
+    def logs(self, trigger: str, names: Names) -> bool:
+        """Look how it begins."""
+        return trigger.startswith(f"{change_log_of(names)}_")
+
+    def unfollow(self, file: Path, names: Names) -> None:
+        """Drop the triggers, whatever they do, and the table."""
+        with _translating(), closing(_open(file, "mode=rw")) as database:
+            query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+            for (name,) in database.execute(query).fetchall():
+                if self.logs(name, names):
+                    database.execute(f"DROP TRIGGER {quoted(name)}")
+            database.execute(f"DROP TABLE IF EXISTS {quoted(change_log_of(names))}")
+
+
+_CODE = re.compile("CREATE (TRIGGER|VIEW|VIRTUAL TABLE) ")
+"""How the SQL begins that SQLite keeps: these words it writes itself."""
 
 
 def _open(file: Path, options: str = "mode=rwc") -> Any:

@@ -376,7 +376,7 @@ class ChangeLog:
     def is_kept(self, connection: Connection, names: Names) -> bool:
         """Say whether there is one."""
         query = "SELECT 1 FROM sqlite_master WHERE name = ?"
-        return driver_of(connection).execute(query, (_log(names),)).fetchone() is not None
+        return driver_of(connection).execute(query, (change_log_of(names),)).fetchone() is not None
 
     def identity(
         self, connection: Connection, names: Names, shapes: Sequence[TableShape]
@@ -392,7 +392,7 @@ class ChangeLog:
         there = {sql for (sql,) in driver_of(connection).execute(query)}
         if not there.issuperset(_triggers(names, shapes)):
             return None
-        query = f"SELECT key FROM {quoted(_log(names))} WHERE number = 0"
+        query = f"SELECT key FROM {quoted(change_log_of(names))} WHERE number = 0"
         found = driver_of(connection).execute(query).fetchone()
         return None if found is None else str(found[0])
 
@@ -404,7 +404,7 @@ class ChangeLog:
         """
         identity = secrets.token_hex(8)
         self.end(connection, names, shapes)
-        log = quoted(_log(names))
+        log = quoted(change_log_of(names))
         driver_of(connection).execute(
             f"CREATE TABLE {log} (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, key TEXT)"
         )
@@ -419,11 +419,11 @@ class ChangeLog:
             for event in ("INSERT", "DELETE", "UPDATE"):
                 trigger = _trigger(names, shape, event)
                 driver_of(connection).execute(f"DROP TRIGGER IF EXISTS {trigger}")
-        driver_of(connection).execute(f"DROP TABLE IF EXISTS {quoted(_log(names))}")
+        driver_of(connection).execute(f"DROP TABLE IF EXISTS {quoted(change_log_of(names))}")
 
     def newest(self, connection: Connection, names: Names) -> int:
         """Give the number of the last change; 0 if there is none."""
-        query = f"SELECT coalesce(max(number), 0) FROM {quoted(_log(names))}"
+        query = f"SELECT coalesce(max(number), 0) FROM {quoted(change_log_of(names))}"
         number: int = driver_of(connection).execute(query).fetchone()[0]
         return number
 
@@ -442,8 +442,8 @@ class ChangeLog:
         driver.execute("DELETE FROM temp.agentstore_round")
         driver.execute(
             "INSERT INTO temp.agentstore_round"
-            f" SELECT name, key FROM {quoted(_log(names))} WHERE number > ? AND number <= ?"
-            " GROUP BY name, key ORDER BY name, key",
+            f" SELECT name, key FROM {quoted(change_log_of(names))}"
+            " WHERE number > ? AND number <= ? GROUP BY name, key ORDER BY name, key",
             (after, upto),
         )
 
@@ -471,7 +471,8 @@ class ChangeLog:
         return sound_rows(connection, shape, query, (listed(keys),))
 
 
-def _log(names: Names) -> str:
+def change_log_of(names: Names) -> str:
+    """Name the table of the log; the names of its triggers begin so."""
     return f"{names.prefix}agentstore_changes"
 
 
@@ -480,7 +481,7 @@ def _triggers(names: Names, shapes: Sequence[TableShape]) -> list[str]:
     made = []
     for shape in shapes:
         new, old = _key(shape, "new"), _key(shape, "old")
-        note = f"INSERT INTO {quoted(_log(names))} (name, key)"
+        note = f"INSERT INTO {quoted(change_log_of(names))} (name, key)"
         left = "".join(f"{note} {each};" for each in _children(shape, shapes, "TRUE"))
         moved = "".join(
             f"{note} {each};" for each in _children(shape, shapes, "old.{0} <> new.{0}")
@@ -517,7 +518,7 @@ def _children(shape: TableShape, shapes: Sequence[TableShape], changed: str) -> 
 
 
 def _trigger(names: Names, shape: TableShape, event: str) -> str:
-    return quoted(f"{_log(names)}_{shape.name}_{event.lower()}")
+    return quoted(f"{change_log_of(names)}_{shape.name}_{event.lower()}")
 
 
 def _key(shape: TableShape, row: str) -> str:
