@@ -28,6 +28,7 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
+    text,
 )
 from sqlalchemy.exc import DBAPIError
 
@@ -64,6 +65,20 @@ def in_utc(connection: Connection, time: ColumnClause[Any]) -> ColumnElement[Any
     if connection.dialect.name == "sqlite":
         return time
     return func.timezone("UTC", cast(time, DateTime(timezone=True))).label(time.name)
+
+
+def is_computed(connection: Connection, table: str) -> bool:
+    """Say whether it is a view, or a virtual table: rows of these are made while they are read,
+    perhaps without an end.
+    """
+    if connection.dialect.name == "sqlite":
+        query = (
+            "SELECT type = 'view' OR rootpage = 0 FROM sqlite_master"
+            " WHERE type IN ('table', 'view') AND lower(name) = lower(:name)"
+        )
+    else:
+        query = "SELECT relkind = 'v' FROM pg_class WHERE oid = to_regclass(quote_ident(:name))"
+    return bool(connection.execute(text(query), {"name": table}).scalar())
 
 
 @contextmanager

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import ormsgpack
+import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
 from agentstore import Store
+from agentstore.errors import NotASource
 from agentstore.integrations.langgraph import AgentStoreSaver
 from agentstore.moving.frameworks import ImportReport, langgraph
 from tests.imports.graphs import Ticket, builder
@@ -84,6 +86,24 @@ def imported(
     report = take(request.param, url)
     with PostgresSaver.from_conn_string(driver_url(url)) as saver:
         yield report, saver
+
+
+@pytest.mark.parametrize("table", ["checkpoints", "checkpoint_blobs", "checkpoint_writes"])
+def test_a_view_of_a_server_is_refused_and_not_read(server: str, table: str, take: Any):
+    with psycopg.connect(driver_url(server), autocommit=True) as connection:
+        columns = connection.execute(
+            "SELECT string_agg(format('NULL::%s AS %I', format_type(atttypid, atttypmod), attname),"
+            " ', ') FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0",
+            [table],
+        ).fetchone()
+        assert columns is not None
+        connection.execute(f"ALTER TABLE {table} RENAME TO away")
+        connection.execute(
+            f"CREATE VIEW {table} AS WITH RECURSIVE n(x) AS"  # noqa: S608
+            f" (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT {columns[0]} FROM n"
+        )
+    with pytest.raises(NotASource, match=f"{table} is a view"):
+        take("langgraph-postgres", server)
 
 
 def test_a_saver_reads_what_langgraph_s_read(imported: Any, engine_url: str):

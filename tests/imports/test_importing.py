@@ -74,6 +74,49 @@ def state(folder: Path) -> dict[str, tuple[bytes, int]]:
 # --- The source ------------------------------------------------------------------------------
 
 
+FIXTURES = {
+    "openai": "openai-sqlite",
+    "langgraph_sqlite": "langgraph-sqlite",
+    "adk_sqlite": "adk",
+    "agentscope": "agentscope",
+    "tutorial": "tutorial",
+}
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+
+
+@pytest.mark.parametrize("made", ["as it was written", "in other letters", "virtual"])
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_a_view_in_the_place_of_a_table_is_refused_and_not_read(source, fixture, made, tmp_path):
+    """It may have no end. Whichever table it stands for, and however its name is written."""
+    path, framework = source(fixture), FIXTURES[fixture]
+    with closing(sqlite3.connect(path)) as connection:
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        names = [name for (name,) in connection.execute(query)]
+    for name in names:
+        changed = tmp_path / f"{name}.db"
+        shutil.copy(path, changed)
+        with closing(sqlite3.connect(changed)) as connection:
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+            connection.execute("PRAGMA legacy_alter_table = ON")
+            connection.execute(f'ALTER TABLE "{name}" RENAME TO away')
+            called = name.upper() if made == "in other letters" else name
+            if made == "virtual":
+                listed = ", ".join(f'"{column}"' for column in columns if column != "rowid")
+                connection.execute(f'CREATE VIRTUAL TABLE "{called}" USING fts5({listed})')
+            else:
+                values = ", ".join(f'x AS "{column}"' for column in columns)
+                view = f'CREATE VIEW "{called}" AS {ENDLESS} SELECT {values} FROM n'  # noqa: S608
+                connection.execute(view)
+        refused = pytest.raises(NotASource, match=f"{name} is a view")
+        with nullcontext() if name in NOT_READ else refused:
+            import_database(framework, str(changed), f"sqlite:///{tmp_path}/{name}-new.db")
+        assert name in NOT_READ or not (tmp_path / f"{name}-new.db").exists()
+
+
+NOT_READ = {"session_clear_generations"}
+"""Of the tables of the fixtures, those that no import reads."""
+
+
 @contextmanager
 def asleep(path: Path) -> Iterator[None]:
     """Nobody has it open."""

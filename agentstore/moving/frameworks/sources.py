@@ -34,7 +34,7 @@ from sqlalchemy.exc import DBAPIError
 from agentstore.database import parse_url, show_url
 from agentstore.engines import database_files, dialect_for
 from agentstore.engines.base.moving import Flaw
-from agentstore.engines.foreign import foreign, in_utc
+from agentstore.engines.foreign import foreign, in_utc, is_computed
 from agentstore.errors import (
     IllegalTransition,
     ImportOvertaken,
@@ -63,6 +63,7 @@ class OpenSource:
     Attributes:
         connection: In a transaction, which sees one moment.
         name: What to call it in words; without a password.
+        framework: Whose it is to be, in words.
         fingerprint: What tells it from others; nobody can read it.
         allowed: The classes that its values may name, beside a framework's own.
         unread: Results of which not all rows were read.
@@ -70,6 +71,7 @@ class OpenSource:
 
     connection: Connection
     name: str
+    framework: str
     fingerprint: str
     allowed: tuple[tuple[str, str], ...] = ()
     unread: set[CursorResult[Any]] = field(default_factory=set, compare=False, repr=False)
@@ -91,10 +93,19 @@ class OpenSource:
         return in_utc(self.connection, time)
 
     def columns(self, table: str) -> frozenset[str]:
-        """Give the names of a table's columns; none if there is no such table."""
+        """Give the names of a table's columns; none if there is no such table.
+
+        Raises:
+            NotASource: It is a view, or virtual.
+        """
         inspector = inspect(self.connection)
         if not inspector.has_table(table):
             return frozenset()
+        if is_computed(self.connection, table):
+            problem = (
+                f"{table} is a view or a virtual table, which may never end: make a table of it"
+            )
+            raise NotASource(self.name, self.framework, problem)
         return frozenset(column["name"] for column in inspector.get_columns(table))
 
     def require(self, needed: TableClause, framework: str) -> None:
@@ -146,7 +157,7 @@ def opened(source: str, framework: str) -> Iterator[OpenSource]:
     digest = hashlib.sha256(json.dumps(place).encode()).hexdigest()
     try:
         with foreign(url) as engine, engine.connect() as connection:
-            found = OpenSource(connection, show_url(url), digest)
+            found = OpenSource(connection, show_url(url), framework, digest)
             try:
                 yield found
             finally:
