@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentstore.errors import InvalidInput, shown
-from agentstore.values.validation import SESSION_STATUSES
+from agentstore.records.base import SESSION_STATUSES
 
 FINISHED_TASKS = ("completed", "cancelled", "dead")
 """The statuses in which nobody works on a task any more, and nothing but a person revives it."""

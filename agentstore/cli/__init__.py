@@ -1,18 +1,18 @@
 """The command line: arguments in, tables out. The work is done elsewhere.
 
-Each module holds the commands of one subject. Only the module of the called command is imported, or
-all of them to list the commands: importing all takes a fifth of the time of a short command.
+Each module holds the commands of one subject. Only that of the called command is imported, and what
+it needs; ``--version`` imports nothing else, and ``--help`` no command.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
-
-from agentstore.cli import application
-from agentstore.cli.application import Command
 
 COMMANDS = {
     "ui": (
@@ -54,12 +54,33 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit; see ``application``."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    load(next((argument for argument in given if not argument.startswith("-")), None))
-    application.main(given)
+    if given == ["--version"]:
+        try:
+            print(versions(), flush=True)
+        except OSError:  # reported below
+            pass
+        else:
+            sys.exit(0)
+    command = next((argument for argument in given if not argument.startswith("-")), None)
+    if command is not None or "_AGENTSTORE_COMPLETE" in os.environ:
+        load(command)
+    import_module("agentstore.cli.application").main(given)
+
+
+def versions() -> str:
+    """Give the versions of the library, of the schema that it makes, and of Python."""
+    package = Path(__file__).parents[1]
+    installed = package / "_alembic"  # as in migrations.script_location, without SQLAlchemy
+    scripts = installed if installed.is_dir() else package.parent / "alembic"
+    schema = max(each.name.partition("_")[0] for each in scripts.glob("versions/[0-9]*.py"))
+    python = sys.version.partition(" ")[0]
+    return f"agentstore {version('agentstore-db')} (schema {schema}, Python {python})"
 
 
 def load(command: str | None) -> None:
     """Import the module of a command; all of them if there is no such command."""
+    from agentstore.cli import application
+
     wanted = [module for module, commands in COMMANDS.items() if command in commands]
     for module in wanted or COMMANDS:
         import_module(f"agentstore.cli.{module}")
@@ -67,12 +88,12 @@ def load(command: str | None) -> None:
     registered = application.app.registered_commands
     registered.sort(key=lambda each: places.index(getattr(each.callback, "__module__", "")))
     for each in registered:
-        each.cls = Command
+        each.cls = application.Command
 
 
 def __getattr__(name: str) -> Any:
     """Give the application with all its commands."""
     if name == "app":
         load(None)
-        return application.app
+        return import_module("agentstore.cli.application").app
     raise AttributeError(name)

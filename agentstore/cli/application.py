@@ -18,15 +18,14 @@ import textwrap
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
+from agentstore.cli import versions
 from agentstore.cli.output import columns, err, out, say
-from agentstore.database import parse_url, show_url
 from agentstore.errors import (
     AgentStoreError,
     InvalidInput,
@@ -37,14 +36,12 @@ from agentstore.errors import (
     TranscriptError,
     named,
 )
-from agentstore.migrations import HEAD
-from agentstore.repositories.new_sessions import is_beginning
-from agentstore.schema import Names
-from agentstore.store import Store
 from agentstore.values.snippets import on_one_line, printable
 
 if TYPE_CHECKING:
     from agentstore.aio import AsyncStore
+    from agentstore.schema import Names
+    from agentstore.store import Store
 
 
 # The help of commands: plain lines, in which nothing is cut however narrow the terminal is.
@@ -52,6 +49,45 @@ if TYPE_CHECKING:
 # Typer's own panels shorten names of options until two of them look alike, and take ``[alerts]``
 # for markup. What is between backticks in a docstring is a command, and shown without them.
 
+
+LOOK, KEEP, MOVE = "Read", "Maintain", "Copy and back up"
+"""The panels of the help."""
+
+HELP = {
+    LOOK: {
+        "ui": "Show the database in the browser, read-only, until Ctrl-C.",
+        "browse": "Browse sessions, conversations and branches on the whole terminal; read-only.",
+        "show": "Print a conversation: the last 50 messages of its active branch.",
+        "tail": "Print the last messages, of a session or of all, and follow new ones.",
+        "search": "Find messages by their words, in any language.",
+        "ls": "List sessions, the one with the newest activity first.",
+        "stats": "Show how much the database holds, how fast it grows, and who uses it.",
+        "usage": "Sum up what requests to models used, and draw a chart.",
+        "prices": "Say what a model costs, and from which source and date.",
+        "tasks": "Count tasks by queue and status, and list the newest of them.",
+    },
+    KEEP: {
+        "reindex": "Rebuild the search index, while the database is in use.",
+        "doctor": "Find what is wrong with the database, and show the command that fixes it.",
+        "health": "Say whether the database can do its work now, in one line, for probes.",
+        "upgrade": "Upgrade the database's schema to the newest revision; the data are kept.",
+        "current": "Show the revision that the database is at, and the one that this version "
+        "needs.",
+        "prune": "Delete expired data, in small steps, while the database is in use.",
+        "erase-user": "Delete a user and all data of the user, and print a receipt.",
+    },
+    MOVE: {
+        "copy": "Copy everything into an empty database, on the same engine or the other one, and "
+        "compare.",
+        "backup": "Save the database in a new SQLite file, while it is in use, and compare the "
+        "two.",
+        "restore": "Restore a backup into a new database, and compare the two.",
+        "import": "Import conversations in chat format, or what another framework stored.",
+        "export": "Export conversations in chat format, one a line, in the order of their "
+        "creation.",
+    },
+}
+"""What each command does, as it says itself: ``--help`` shows this and imports no command."""
 
 _WIDEST = 100
 _NARROW = 60
@@ -74,14 +110,8 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the same, and the commands by what they are for."""
         lines = [*_help(self, ctx)]
-        by_panel: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command: Any = self.get_command(ctx, name)
-            words, _, _ = (command.help or "").partition("\n\n")
-            panel = getattr(command, "rich_help_panel", None)
-            by_panel.setdefault(str(panel or "Commands"), []).append((name, _plain(words)))
-        for panel, commands in by_panel.items():
-            lines += _section(panel, commands)
+        for panel, commands in HELP.items():
+            lines += _section(panel, [*commands.items()])
         formatter.write("\n".join(lines))
 
 
@@ -174,9 +204,6 @@ def one_of(values: Sequence[str], words: str) -> Any:
     return typer.Option(metavar="|".join(values), help=words, autocompletion=lambda: list(values))
 
 
-LOOK, MOVE, KEEP = "Read", "Copy and back up", "Maintain"
-"""The panels of the help."""
-
 _BUG, _INTERRUPTED = 70, 130
 _MOST_NAMED = 5
 
@@ -191,10 +218,14 @@ class Database:
 
     def open(self, *, create: bool = False) -> Store:
         """Open it."""
+        from agentstore.store import Store  # with SQLAlchemy, which not every command needs
+
         return Store(self.url, create=create, schema=self.schema, table_prefix=self.prefix)
 
     def read(self) -> Store:
         """Open it read-only: nothing is created, upgraded or written."""
+        from agentstore.store import Store
+
         return Store(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
 
     def read_async(self) -> AsyncStore:
@@ -206,10 +237,14 @@ class Database:
     @property
     def names(self) -> Names:
         """Where its tables are."""
+        from agentstore.schema import Names
+
         return Names(self.schema, self.prefix)
 
     def __str__(self) -> str:
         """Name it, without its password."""
+        from agentstore.database import parse_url, show_url
+
         return show_url(parse_url(self.url))
 
 
@@ -219,6 +254,8 @@ def whole_id(store: Store, given: str) -> str:
     Raises:
         AgentStoreError: Several begin so.
     """
+    from agentstore.repositories.new_sessions import is_beginning
+
     if store.sessions.find(given) is not None or not is_beginning(given.lower()):
         return given
     found = store.sessions.find_ids([given.lower()], limit=_MOST_NAMED + 1)
@@ -233,8 +270,7 @@ def whole_id(store: Store, given: str) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        python = sys.version.partition(" ")[0]
-        say(f"agentstore {version('agentstore-db')} (schema {HEAD}, Python {python})")
+        say(versions())
         raise typer.Exit
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import takewhile
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.cells import cell_len
@@ -59,11 +59,11 @@ from agentstore.records import (
 )
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
-from agentstore.repositories.new_sessions import is_beginning
-from agentstore.store import Store
-from agentstore.tui.lists import branch_line, in_tree_order
 from agentstore.values.snippets import CLOSE, OPEN, STATUS_STYLES, age_of, brief, money, on_one_line
 from agentstore.values.validation import MAX_LIMIT, ROLES, SESSION_STATUSES, STREAMING
+
+if TYPE_CHECKING:
+    from agentstore.store import Store
 
 _DEFAULT = 50
 _BATCH = 500
@@ -189,6 +189,8 @@ def _show_tree(
         return
     _print_heading(session, used)
     out.print()
+    from agentstore.tui import branch_line, in_tree_order
+
     for before, branch in in_tree_order(branches):
         print_cut(branch_line(before, branch))
 
@@ -557,6 +559,8 @@ def short_ids(store: Store, ids: Sequence[str]) -> dict[str, str]:
     Ids that the application chose are shown whole.
     """
     short = {id: id for id in ids}
+    from agentstore.repositories.new_sessions import is_beginning
+
     made = [id for id in ids if len(id) == _WHOLE_ID and is_beginning(id)]
     beginnings = list(dict.fromkeys(id[:SHORT_ID] for id in made))
     known: set[str] = set(made)

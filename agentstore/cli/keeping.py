@@ -45,12 +45,11 @@ from agentstore.cli.output import (
 )
 from agentstore.errors import AgentStoreError, InvalidInput, PriceUnknown
 from agentstore.records import PruneReport, TaskRecord, UsageSum
-from agentstore.records.base import TaskStatus
+from agentstore.records.base import SESSION_STATUSES, TASK_STATUSES, TaskStatus
 from agentstore.records.upkeep import counted
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
 from agentstore.values.prices import Prices, Quote, default_prices
 from agentstore.values.snippets import age_of, brief, money, on_one_line
-from agentstore.values.validation import SESSION_STATUSES, TASK_STATUSES
 
 
 def _age(words: str) -> Any:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 from rich.progress import (
@@ -25,11 +25,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
-from sqlalchemy import URL
 
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import err, out, plain, print_json, print_table, progress, say, table
-from agentstore.engines import database_files
 from agentstore.errors import (
     AgentStoreError,
     CopyDiffers,
@@ -38,16 +36,17 @@ from agentstore.errors import (
     TargetExists,
     UnsoundRows,
 )
-from agentstore.explorer import needing_extra
-from agentstore.moving import backup as saving
-from agentstore.moving import copying, transcripts
-from agentstore.moving.backup import SavedTable
-from agentstore.moving.frameworks import FRAMEWORKS, ImportReport, import_database
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.records.upkeep import counted
-from agentstore.schema import Names
-from agentstore.store import Store
 from agentstore.values.snippets import brief, on_one_line
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+    from agentstore.moving import copying, transcripts
+    from agentstore.moving.backup import SavedTable
+    from agentstore.moving.frameworks import ImportReport
+    from agentstore.store import Store
 
 SET_ASIDE = 3
 """The exit code where all was copied, or imported, but rows that are not sound."""
@@ -105,9 +104,11 @@ def copy(
 
     Example: `agentstore copy sqlite:///agent.db postgresql://me@localhost/agents`
     """
+    from agentstore.moving import copying
+
     names = {
-        "source_names": Names(schema, table_prefix),
-        "target_names": Names(to_schema, to_table_prefix),
+        "source_names": Database(source, schema, table_prefix).names,
+        "target_names": Database(target, to_schema, to_table_prefix).names,
     }
     if forget:
         there = copying.forget(source, source_names=names["source_names"])
@@ -156,6 +157,8 @@ def make_index(database: Database, name: str, done: str) -> None:
 
     Without it the database is whole, so a failure is a warning, which also says what is done.
     """
+    from agentstore.moving import copying
+
     try:
         with shown_progress() as progress, database.open() as store:
             store.search.reindex(
@@ -313,13 +316,11 @@ def backup(
 
     Example: `agentstore backup monday.db --json > monday.json`
     """
+    from agentstore.moving import backup as saving
+
+    names = Database(url, schema, table_prefix).names
     with shown_progress() as progress:
-        report = saving.backup(
-            url,
-            target,
-            names=Names(schema, table_prefix),
-            progress=progress,
-        )
+        report = saving.backup(url, target, names=names, progress=progress)
     if as_json:
         print_json({**plain(report), "rows": report.rows})
     else:
@@ -377,13 +378,15 @@ def restore(
 
     Example: `agentstore restore monday.db postgresql://me@localhost/agents`
     """
+    from agentstore.moving import backup as saving
+
     place: str | URL | None = url if target is None else _place(target)
     expected = None if expect is None else _read_tables(expect)
     with shown_progress() as progress:
         report = saving.restore(
             source,
             place,
-            names=Names(schema, table_prefix),
+            names=Database(url, schema, table_prefix).names,
             upgrade=upgrade,
             expected=expected,
             allowed=allow or (),
@@ -404,6 +407,8 @@ def restore(
 
 
 def _place(target: str) -> str | URL:
+    from agentstore.engines import database_files
+
     return target if "://" in target else database_files().url(Path(target))
 
 
@@ -419,6 +424,8 @@ def _show_backup(tables: Sequence[SavedTable]) -> None:
 
 
 def _read_tables(file: Path) -> list[SavedTable]:
+    from agentstore.moving.backup import SavedTable
+
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         return [SavedTable(each["name"], each["rows"], each["digest"]) for each in found["tables"]]
@@ -439,6 +446,8 @@ def take_over(
     as_json: bool,
 ) -> None:
     """Import a database, and say what was done and found."""
+    from agentstore.moving.frameworks import import_database
+
     with shown_progress() as progress:
         report = import_database(
             framework,
@@ -484,13 +493,18 @@ STANDARD = "-"
 
 
 class _TranscriptFormat(StrEnum):
-    CHAT, SHAREGPT = transcripts.FORMATS
+    CHAT, SHAREGPT = "chat", "sharegpt"
 
 
 class _Framework(StrEnum):
     """The frameworks whose databases can be imported."""
 
-    OPENAI, LANGGRAPH, LANGGRAPH_SERVER, ADK, AGENTSCOPE, TUTORIAL = FRAMEWORKS
+    OPENAI = "openai-sqlite"
+    LANGGRAPH = "langgraph-sqlite"
+    LANGGRAPH_SERVER = "langgraph-postgres"
+    ADK = "adk"
+    AGENTSCOPE = "agentscope"
+    TUTORIAL = "tutorial"
 
 
 @app.command("import", rich_help_panel=MOVE)
@@ -583,6 +597,8 @@ def import_(
 
 
 def _import_lines(source: str, database: Database, **options: Any) -> transcripts.Imported:
+    from agentstore.moving import transcripts
+
     lines: BinaryIO
     size: int | None
     with ExitStack() as stack:
@@ -686,6 +702,8 @@ def export(
     file = Path(given[0]) if given and given[0] != STANDARD else None
     if file is None and sys.stdout is None:
         raise AgentStoreError("Standard output is closed. Pass a file to export to.")
+    from agentstore.moving import transcripts
+
     with Database(url, schema, table_prefix).read() as store:
         session = None if session is None else whole_id(store, session)
         lines: Iterable[bytes]
@@ -715,6 +733,8 @@ def export(
 
 def _shared(store: Store, session_id: str, branch: str | None, kind: str) -> bytes:
     """Give a conversation as the bytes of a file to share."""
+    from agentstore.explorer import needing_extra
+
     with needing_extra():
         from agentstore.explorer.rendering import Asker
         from agentstore.explorer.sharing import Format, conversation_of, shared

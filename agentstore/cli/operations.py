@@ -36,7 +36,6 @@ from agentstore.cli.output import (
     table,
 )
 from agentstore.database import parse_url
-from agentstore.doctor import examine, mend
 from agentstore.engines import dialect_for
 from agentstore.engines.base.moving import command_line
 from agentstore.errors import (
@@ -58,7 +57,6 @@ from agentstore.health import (
 from agentstore.migrations import HEAD
 from agentstore.records import HealthRecord
 from agentstore.records.upkeep import Finding, Severity, Statistics, counted, exit_code
-from agentstore.store import Store
 from agentstore.values.snippets import money, on_one_line, printable
 
 CONFIGURATION = Path("agentstore.toml")
@@ -166,6 +164,8 @@ def doctor(
 
     Example: `agentstore doctor --deep --ignore engine`
     """
+    from agentstore.doctor import examine, mend
+
     database = Database(url, schema, table_prefix)
     mended: list[str] = []
 
@@ -448,6 +448,8 @@ def _asked(database: Database, timeout: float, read_only: bool) -> HealthRecord 
 
 
 def _answer(database: Database, timeout: float, read_only: bool) -> HealthRecord:
+    from agentstore.store import Store
+
     if migrations.revision_of(database.url, database.names) is None:  # a store may make the tables
         raise SchemaMissing(HEAD, command_line("upgrade", str(database), database.names))
     with Store(

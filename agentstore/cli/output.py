@@ -24,10 +24,10 @@ from rich.text import Text
 
 from agentstore.errors import InvalidInput
 from agentstore.records import AttachmentRecord, MessageRecord
+from agentstore.records.base import COMPLETE
 from agentstore.retention import duration
 from agentstore.values.chat import MessagePiece, pieces_of
 from agentstore.values.snippets import attached, on_one_line, printable
-from agentstore.values.validation import COMPLETE
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from html import escape
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Final, Generic, Literal, TypeVar, cast, get_args
 
 from agentstore.errors import UnsoundRow
 
@@ -109,11 +109,21 @@ class Page(Generic[T_co]):
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 """Who says a message."""
 
+ROLES: tuple[Role, ...] = get_args(Role)
+
 MessageStatus = Literal["complete", "streaming", "incomplete", "summary", "interrupted"]
 """What ``MessageRecord.status`` may be."""
+
+COMPLETE: Final = "complete"
+STREAMING: Final = "streaming"
+INCOMPLETE: Final = "incomplete"
 
 SessionStatus = Literal["active", "paused", "waiting_user", "completed", "cancelled", "failed"]
 """What a session may be in the middle of."""
 
+SESSION_STATUSES: tuple[SessionStatus, ...] = get_args(SessionStatus)
+
 TaskStatus = Literal["pending", "running", "paused", "completed", "failed", "cancelled", "dead"]
 """What a task may be in the middle of."""
+
+TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)

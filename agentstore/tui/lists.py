@@ -10,7 +10,7 @@ import io
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from string import digits
@@ -29,9 +29,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from agentstore.errors import InvalidInput
-from agentstore.records import AttachmentRecord, CountedBranch, MessageRecord, Page, SummaryRecord
-from agentstore.records.upkeep import counted
-from agentstore.values.snippets import on_one_line, printable
+from agentstore.records import AttachmentRecord, MessageRecord, Page, SummaryRecord
+from agentstore.values.snippets import printable
 from agentstore.values.validation import MAX_LIMIT, ROLES, SESSION_STATUSES
 
 T = TypeVar("T")
@@ -716,48 +715,3 @@ class PlainMarkdown(Markdown):
         for block in self.parsed:
             for token in block.children or ():
                 token.type = "hardbreak" if token.type == "softbreak" else token.type
-
-
-# Branches of a session as a tree of lines; the command line draws the same one.
-
-
-_DEEPEST = 8
-"""Levels that are drawn; further down a number takes the place of what is above."""
-_NEXT, _LAST, _BELOW, _NOTHING = "├─ ", "└─ ", "│  ", "   "
-
-
-def in_tree_order(branches: Sequence[CountedBranch]) -> Iterator[tuple[str, CountedBranch]]:
-    """Give branches as a tree, each with what is drawn before its name."""
-    known = {branch.name for branch in branches}
-    grown: dict[str | None, list[CountedBranch]] = {}
-    for branch in branches:
-        parent = branch.parent if branch.parent in known else None
-        grown.setdefault(parent, []).append(branch)
-    # Not by recursion: a branch of a branch of a branch may be a thousand deep. And of the
-    # levels above, only those that are drawn are held, or depth would cost its square.
-    left = [(branch, 0, "", "") for branch in reversed(grown.get(None, []))]
-    while left:
-        branch, depth, above, own = left.pop()
-        hidden = depth - _DEEPEST
-        yield (f"{hidden} more levels " if hidden > 0 else "") + above + own, branch
-        children = grown.get(branch.name, ())
-        below = above + {_NEXT: _BELOW, _LAST: _NOTHING}.get(own, "")
-        below = below[len(below) - min(len(below), len(_BELOW) * (_DEEPEST - 1)) :]
-        last = len(children) - 1
-        left += [
-            (child, depth + 1, below, _LAST if n == last else _NEXT)
-            for n, child in reversed([*enumerate(children)])
-        ]
-
-
-def branch_line(before: str, branch: CountedBranch, *, shown: bool = False) -> Text:
-    """Draw a branch: its place in the tree, its name, where it began and what it has."""
-    line = Text.assemble((before, "dim"), (on_one_line(branch.name), "bold cyan"))
-    if branch.current:
-        line.append("  active", style="bold green")
-    if shown:
-        line.append("  shown", style="bold")
-    origin = f"from turn {branch.fork_turn + 1}, " if branch.number else ""
-    line.append(f"  {origin}", style="dim")
-    turns, messages = counted(branch.turns, "turn"), counted(branch.messages, "message")
-    return line.append(f"{turns}, {messages}")

@@ -25,15 +25,14 @@ from textual.worker import WorkType
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.records import CountedBranch, Page, TurnRecord, UsageRecord
 from agentstore.records.upkeep import counted
+from agentstore.tui import branch_line, in_tree_order
 from agentstore.tui.lists import (
     ByCursor,
     ListPart,
     Rows,
     ShownMessage,
     Stretch,
-    branch_line,
     cut,
-    in_tree_order,
     nothing,
     text_lines,
 )

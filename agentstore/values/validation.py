@@ -16,10 +16,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 from agentstore.errors import InvalidCursor, InvalidInput, LimitOutOfRange, shown
-from agentstore.records.base import Role, SessionStatus, TaskStatus
+from agentstore.records.base import COMPLETE as COMPLETE
+from agentstore.records.base import INCOMPLETE as INCOMPLETE
+from agentstore.records.base import ROLES as ROLES
+from agentstore.records.base import SESSION_STATUSES as SESSION_STATUSES
+from agentstore.records.base import STREAMING as STREAMING
+from agentstore.records.base import TASK_STATUSES as TASK_STATUSES
+from agentstore.records.base import SessionStatus, TaskStatus
 from agentstore.values import validation
 from agentstore.values.encoding import canonical_json, dump_json, encode_text
 from agentstore.values.types import MAX_INTEGER, Document, from_nanos, to_nanos
@@ -225,10 +231,6 @@ PROMPTS = ("system", "developer")
 
 S = TypeVar("S", bound=str)
 
-ROLES: tuple[Role, ...] = get_args(Role)
-
-SESSION_STATUSES: tuple[SessionStatus, ...] = get_args(SessionStatus)
-
 SESSION_TRANSITIONS: Mapping[SessionStatus, frozenset[SessionStatus]] = {
     "active": frozenset({"paused", "waiting_user", "completed", "cancelled", "failed"}),
     "paused": frozenset({"active", "completed", "cancelled", "failed"}),
@@ -238,8 +240,6 @@ SESSION_TRANSITIONS: Mapping[SessionStatus, frozenset[SessionStatus]] = {
     "failed": frozenset(),
 }
 """From each status of a session, the statuses that may follow."""
-
-TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
 
 TASK_TRANSITIONS: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     "pending": frozenset({"running", "paused", "cancelled"}),
@@ -255,9 +255,6 @@ TASK_TRANSITIONS: Mapping[TaskStatus, frozenset[TaskStatus]] = {
 MAIN = "main"
 """The name of the branch that every session has; its number is 0."""
 
-COMPLETE: Final = "complete"
-STREAMING: Final = "streaming"
-INCOMPLETE: Final = "incomplete"
 MESSAGE_STATUSES = (COMPLETE, STREAMING, INCOMPLETE)
 
 NO_BRANCH = -1

@@ -17,14 +17,12 @@ from rich.cells import cell_len
 from agentstore import AsyncStore, Store
 from agentstore.errors import InvalidInput
 from agentstore.records import CountedBranch
-from agentstore.tui import lists
+from agentstore.tui import branch_line, in_tree_order, lists
 from agentstore.tui.lists import (
     PAGE,
     BranchEntries,
     NextTo,
     Stretch,
-    branch_line,
-    in_tree_order,
     markdown_lines,
     search_filters,
     session_filters,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from agentstore import Store, cli
-from agentstore.cli import app, conversations
+from agentstore import Store, cli, migrations
+from agentstore.cli import app, application, conversations
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
@@ -467,18 +467,97 @@ def test_the_table_of_commands_names_those_of_each_module():
     assert found == {module: {*commands} for module, commands in cli.COMMANDS.items()}
 
 
-def test_a_command_imports_what_it_needs_and_no_other_command(url, talk):
+def test_the_help_of_all_commands_is_what_each_says_of_itself():
+    said = {}
+    for command in app.registered_commands:
+        words = command.callback.__doc__.partition("\n\n")[0].replace("`", "")
+        name = command.name or command.callback.__name__
+        said.setdefault(command.rich_help_panel, {})[name] = " ".join(words.split())
+    assert said == application.HELP
+    assert [[*each] for each in said.values()] == [[*each] for each in application.HELP.values()]
+
+
+def imported_by(*arguments):
+    """Run a command, and give the modules that it imported, beside those of the interpreter's."""
     code = f"""
 import sys
+before = set(sys.modules)
 from agentstore import cli
 try:
-    cli.main(["ls", "--url", {url!r}])
-except SystemExit:
-    print({{name for name in sys.modules if name.startswith("agentstore.")}}, *sys.modules)
+    cli.main({arguments!r})
+finally:
+    print("MODULES", *sorted(set(sys.modules) - before))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert "Weather" in done.stdout
-    for module in ("cli.health", "cli.conversations", "doctor", "moving", "stores.aio"):
-        assert f"agentstore.{module}" not in done.stdout
-    for module in ("textual", "alembic", "pygments", "agentstore.tui"):
-        assert f" {module} " not in done.stdout
+    assert done.returncode == 0, done.stderr
+    said, _, modules = done.stdout.rpartition("MODULES ")
+    return said, set(modules.split())
+
+
+OF_COMMANDS = {f"agentstore.cli.{module}" for module in cli.COMMANDS}
+MAY_LOAD = {"ui": {"agentstore.explorer"}, "moving": {"agentstore.moving"}}
+"""Packages of which these modules use what is small."""
+HEAVY = {"agentstore.explorer", "agentstore.moving", "agentstore.tui", "alembic", "textual"}
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_the_version_is_said_without_loading_what_works(debug):
+    said, modules = imported_by("--version", *debug)
+    assert said.startswith("agentstore ")
+    assert f"(schema {migrations.HEAD}, Python" in said
+    assert not modules & {"sqlalchemy", "agentstore.store", "msgspec", *HEAVY, *OF_COMMANDS}
+    if not debug:
+        ours = {name for name in modules if name.partition(".")[0] == "agentstore"}
+        assert ours == {"agentstore", "agentstore.cli"}
+        assert not modules & {"typer", "rich", "click"}
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",)])
+def test_the_list_of_commands_loads_none_of_them(arguments):
+    said, modules = imported_by(*arguments)
+    assert "erase-user" in said
+    assert not modules & {"sqlalchemy", "agentstore.store", *HEAVY, *OF_COMMANDS}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_loads_no_store_and_no_other_command(command):
+    said, modules = imported_by(command, "--help")
+    assert f"agentstore {command}" in said
+    own = next(module for module, commands in cli.COMMANDS.items() if command in commands)
+    assert modules & OF_COMMANDS == {f"agentstore.cli.{own}"}
+    assert not modules & {*HEAVY, "agentstore.doctor"} - MAY_LOAD.get(own, set())
+    assert not {name for name in modules if name.startswith("agentstore.moving.copy")}
+    assert "agentstore.store" not in modules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word", "needless"),
+    [
+        (("ls",), "Weather", ()),
+        (("show", "s"), "How is it?", ()),
+        (("show", "s", "--tree"), "main", ()),
+        (("stats",), "messages", ()),
+        (("current",), "up to date", ("agentstore.store",)),
+        (("doctor",), "0 errors", ()),
+        (("prune", "--tool-logs", "1d"), "", ()),
+        (("export",), "How is it?", ("agentstore.moving.backup", "agentstore.moving.copying")),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_command_imports_what_it_needs_and_no_other_command(url, talk, arguments, word, needless):
+    said, modules = imported_by(*arguments, "--url", url)
+    assert word in said
+    command = arguments[0]
+    own = next(module for module, commands in cli.COMMANDS.items() if command in commands)
+    assert modules & OF_COMMANDS == {f"agentstore.cli.{own}"}
+    assert not modules & {"agentstore.aio", "agentstore.explorer", "textual", "alembic", "pygments"}
+    assert ("agentstore.doctor" in modules) == (command == "doctor")
+    assert ("agentstore.moving" in modules) == (command in ("export",))
+    assert ("agentstore.tui" in modules) == ("--tree" in arguments)
+    assert not modules & {*needless}
+
+
+def test_a_command_that_asks_no_database_loads_none():
+    said, modules = imported_by("prices", "gpt-4o-mini")
+    assert "gpt-4o-mini" in said
+    assert not modules & {"sqlalchemy", "agentstore.store", *HEAVY}
