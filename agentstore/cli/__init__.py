@@ -79,8 +79,7 @@ def versions() -> str:
 
 def load(command: str | None) -> None:
     """Import the module of a command; all of them if there is no such command."""
-    from agentstore.cli import application
-
+    application = import_module("agentstore.cli.application")
     wanted = [module for module, commands in COMMANDS.items() if command in commands]
     for module in wanted or COMMANDS:
         import_module(f"agentstore.cli.{module}")
