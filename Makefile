@@ -10,11 +10,12 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(max(os.cpu_count() or 2, 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TRANSCRIPTS ?=
 
-.PHONY: help install dev test test-all test-frameworks test-ui browser everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
+.PHONY: help install dev quick test test-all test-frameworks test-ui browser everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
+	@echo "make quick   lint, types, and on SQLite the tests of what your branch has changed; within a minute"
 	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
 	@echo "make test-all   the same and all of the rest; and what test runs on each other Python, 3.11 to 3.13, and with SQLAlchemy 2.0"
 	@echo "make test-frameworks   the adapters for heavy frameworks, with the frameworks' own tests"
@@ -54,6 +55,11 @@ pyright: install
 
 check: install
 	$(MAKE) --jobs 2 mypy pyright lint
+
+# Which tests these are says a table in tests/selection.py.
+quick: check
+	@tests=$$($(BIN)/python -m tests.selection) && test -z "$$tests" \
+		|| AGENTSTORE_TEST_ON_SQLITE=1 $(PYTEST) -q $$tests
 
 test: check
 	$(PYTEST)

@@ -5,12 +5,16 @@ more than one driver of an engine, all but the first case of a test on a server 
 the process, what is marked `long`, and everything on aiosqlite and on older servers, which come to
 the same code as their neighbours. Left are also the tests of each revision, which never changes
 again (databases of older versions go through all of them), and those of the tools.
+
+`make quick` takes from that the tests of what was changed, by the table `TESTS_OF`, and of these
+those that need no server: ``python -m tests.selection`` prints their modules.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -60,6 +64,88 @@ TOOLS = {
 }
 """Those of the tests' own tools, of the benchmarks and of the packages that are built."""
 
+ON_SQLITE = bool(os.environ.get("AGENTSTORE_TEST_ON_SQLITE"))
+"""Whether what runs on a server is left out."""
+
+TESTS_OF = {
+    "agentstore/aio.py": "parity store_contract messages",
+    "agentstore/cli/conversations.py": "cli cli_reading",
+    "agentstore/cli/keeping.py": "cli_keeping cli_spending",
+    "agentstore/cli/moving.py": "cli_moving cli_saving cli_transcripts",
+    "agentstore/cli/operations.py": "cli_health cli_first_hour",
+    "agentstore/cli/ui.py": "cli_ui",
+    "agentstore/cli/*": "cli cli_failures",
+    "agentstore/database/*": "urls connections",
+    "agentstore/doctor.py": "doctor",
+    "agentstore/engines/*/append.py": "messages gathered",
+    "agentstore/engines/*/search.py": "search search_waiting",
+    "agentstore/engines/*/moving.py": "copy backup",
+    "agentstore/engines/*/checks.py": "doctor health statistics",
+    "agentstore/engines/foreign.py": "importing",
+    "agentstore/engines/*": "engines messages transactions",
+    "agentstore/errors.py": "errors words_of_failures reprs",
+    "agentstore/execution/telemetry.py": "telemetry",
+    "agentstore/execution/*": "gathered transactions writer gatherers async_runners",
+    "agentstore/explorer/*": "explorer explorer_pages",
+    "agentstore/health.py": "health cli_health",
+    "agentstore/integrations/langchain.py": "langchain",
+    "agentstore/integrations/langgraph/*": "langgraph langgraph_store",
+    "agentstore/integrations/openai.py": "openai",
+    "agentstore/integrations/pydantic_ai.py": "pydantic_ai",
+    "agentstore/integrations/*": "docs",
+    "agentstore/migrations.py": "one_path refusals",
+    "agentstore/models/*": "models models_agree",
+    "agentstore/moving/backup.py": "backup restore",
+    "agentstore/moving/cop*": "copy",
+    "agentstore/moving/frameworks/*": "importing import_openai import_tutorial",
+    "agentstore/moving/*": "transcripts backup",
+    "agentstore/records/*": "reprs parity messages",
+    "agentstore/repositories/attachments.py": "attachments",
+    "agentstore/repositories/branch*": "branches forks",
+    "agentstore/repositories/checkpoints/*": "checkpoints checkpoint_values threads",
+    "agentstore/repositories/claims.py": "tasks task_queue",
+    "agentstore/repositories/line*": "branches forks history",
+    "agentstore/repositories/memories.py": "memories",
+    "agentstore/repositories/messages/marks.py": "marks",
+    "agentstore/repositories/messages/*": "messages history turns streams",
+    "agentstore/repositories/scopes.py": "scope scoped",
+    "agentstore/repositories/search.py": "search search_waiting",
+    "agentstore/repositories/tasks.py": "tasks task_queue",
+    "agentstore/repositories/tool_logs.py": "tool_logs",
+    "agentstore/repositories/upkeep/*": "statistics retention deleting_users",
+    "agentstore/repositories/usage*": "usage turn_usage",
+    "agentstore/repositories/users.py": "users api_keys quotas",
+    "agentstore/repositories/*": "sessions pages messages",
+    "agentstore/retention.py": "retention",
+    "agentstore/schema/*": "schema models_agree models",
+    "agentstore/settings.py": "environment urls",
+    "agentstore/testing/*": "store_contract",
+    "agentstore/transactions.py": "transactions scoped turns",
+    "agentstore/tui/*": "parts browse",
+    "agentstore/values/chat.py": "chat chat_repairs",
+    "agentstore/values/encoding.py": "encoding fidelity",
+    "agentstore/values/ids.py": "ids own_ids",
+    "agentstore/values/pric*": "prices",
+    "agentstore/values/genai.py": "prices",
+    "agentstore/values/redaction.py": "redaction secrecy",
+    "agentstore/values/token*": "token_use segmentation",
+    "agentstore/values/*": "bad_input cli_reading paging",
+    "agentstore/worker.py": "worker",
+    "agentstore/*": "store_contract front_door messages",
+    "alembic/*": "one_path round_trips models_agree",
+    "docs/*": "docs architecture pages_of_docs",
+    "examples/*": "examples docs",
+    "*.md": "docs",
+    "tests/selection.py": "selection",
+    "tests/*": "messages",
+    "Makefile": "selection",
+    "pyproject.toml": "selection",
+}
+"""Which tests are of a file: those of the first pattern that fits, without ``test_``."""
+
+MOST = 8
+"""How many modules of tests `make quick` runs."""
+
 CASES = 1
 """How many cases of one test run on a server where all of them run in the process.
 
@@ -70,6 +156,7 @@ ONE_EACH = ("sqlite3", "psycopg-async", "sqlite3-async", "psycopg", "aiosqlite")
 """Of the drivers of an engine that a test can be on, the first of these stands for all."""
 
 LONG = "that are long"
+ON_A_SERVER = "on PostgreSQL"
 DRIVERS = "on further drivers"
 SERVERS = "on aiosqlite and older servers"
 FURTHER = "further cases on a server"
@@ -96,6 +183,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         on[_function(item)].update(_drivers(item))
     _leave(config, items, [_reason(item, on[_function(item)]) for item in items])
     _leave(config, items, list(_further(items)))
+    if ON_SQLITE:
+        _leave(config, items, [_on_a_server(item) for item in items])
 
 
 @cache
@@ -123,6 +212,11 @@ def can_browse() -> bool:
 
 def _of_a_browser(item: pytest.Item) -> str | None:
     return BROWSER if item.path.stem == IN_BROWSER else None
+
+
+def _on_a_server(item: pytest.Item) -> str | None:
+    versions = {value for value in _values(item) if isinstance(value, str)} & {*VERSIONS}
+    return ON_A_SERVER if versions or "postgresql" in _engines(item) else None
 
 
 def _leave(config: pytest.Config, items: list[pytest.Item], reasons: list[str | None]) -> None:
@@ -231,3 +325,39 @@ def pytest_terminal_summary(
         terminalreporter.write_line(
             f"{left.total():,} tests are left to `make test-all` (AGENTSTORE_TEST_FULL=1): {parts}"
         )
+
+
+def modules_for(files: Iterable[str]) -> list[str]:
+    """Give the modules of tests of these files, those of most files first."""
+    root = Path(__file__).parent
+    votes: Counter[str] = Counter()
+    for file in files:
+        if fnmatchcase(file, "tests/*/test_*.py"):
+            votes[file] += (root.parent / file).exists()
+            continue
+        fitting = (tests for pattern, tests in TESTS_OF.items() if fnmatchcase(file, pattern))
+        for name in next(fitting, "").split():
+            found = sorted(root.glob(f"*/test_{name}.py"))
+            votes.update(str(each.relative_to(root.parent)) for each in found)
+    frameworks = "tests/frameworks/"  # which are in another environment
+    chosen = [module for module, count in votes.most_common() if count]
+    return [module for module in chosen if not module.startswith(frameworks)]
+
+
+def changed_files() -> list[str]:
+    """Give the files that are not as they are where this branch left main."""
+
+    def git(*arguments: str) -> list[str]:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True)
+        return done.stdout.splitlines()
+
+    base = next(iter(git("merge-base", "HEAD", "main")), "HEAD")
+    new = git("ls-files", "--others", "--exclude-standard")
+    return sorted({*git("diff", "--name-only", base), *new})
+
+
+if __name__ == "__main__":
+    modules = modules_for(changed_files())
+    print(*modules[:MOST])
+    if left := modules[MOST:]:
+        print(f"Left to make test: {' '.join(left)}", file=sys.stderr)

@@ -5,21 +5,23 @@ import re
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from tests.drivers import DRIVERS
 from tests.interpreters import OLDER, VERSIONS, found
-from tests.selection import EVERY_DRIVER, ONE_EACH
+from tests.selection import EVERY_DRIVER, MOST, ONE_EACH, TESTS_OF, modules_for
 
 ROOT = Path(__file__).parents[2]
 LEFT = "are left to `make test-all`"
 
 
-def collected(*arguments, full=""):
+def collected(*arguments, full="", sqlite=""):
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "pytest_timeout"]
     env = {**os.environ, "AGENTSTORE_TEST_FULL": full, "PYTHONPATH": str(ROOT)}
+    env["AGENTSTORE_TEST_ON_SQLITE"] = sqlite
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # which takes a second
     env.pop("PYTEST_ADDOPTS", None)  # another -q would leave the names out
     done = subprocess.run(
@@ -87,3 +89,38 @@ def test_an_id_that_no_parameter_has_any_more_is_refused(tmp_path):
     )
     options = ["-p", "tests.selection", "-c", str(ROOT / "pyproject.toml"), "--noconftest"]
     assert "no parameter is like 'two'" in collected(str(file), *options)
+
+
+def test_every_module_has_tests_that_are_there_and_no_pattern_is_of_nothing():
+    files = [str(path.relative_to(ROOT)) for path in ROOT.glob("*/**/*.*")]
+    files += [path.name for path in ROOT.glob("*.*")] + ["Makefile"]
+    patterns = [*TESTS_OF]
+    first = {
+        file: next((each for each in patterns if fnmatchcase(file, each)), None) for file in files
+    }
+    modules = {file for file in files if fnmatchcase(file, "agentstore/*.py")}
+    assert {file for file in modules if not modules_for([file])} == set()
+    assert {*patterns} - {*first.values()} == set(), "another pattern comes first, or nothing fits"
+    there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {f"test_{name}" for names in TESTS_OF.values() for name in names.split()} <= there
+
+
+def test_what_changed_is_tested_by_what_is_of_most_of_it():
+    tasks, claims = "agentstore/repositories/tasks.py", "agentstore/repositories/claims.py"
+    of_tasks = ["tests/contract/test_task_queue.py", "tests/contract/test_tasks.py"]
+    assert sorted(modules_for([tasks])) == of_tasks
+    found = modules_for(["agentstore/retention.py", tasks, claims])
+    assert sorted(found[:2]) == of_tasks
+    assert "tests/contract/test_retention.py" in found[2:]
+    own = "tests/unit/test_selection.py"
+    assert modules_for([own, "tests/unit/test_that_is_gone.py", "LICENSE"]) == [own]
+    assert MOST >= 5
+
+
+def test_the_quick_tests_need_no_server():
+    of_tasks = "tests/contract/test_tasks.py"
+    both, quick = collected(of_tasks), collected(of_tasks, sqlite="1")
+    assert "[psycopg" in both
+    assert "[psycopg" not in quick
+    assert quick.count("[sqlite3") == both.count("[sqlite3")
+    assert "on PostgreSQL" in quick
