@@ -92,8 +92,8 @@ def imported(
 def test_a_view_of_a_server_is_refused_and_not_read(server: str, table: str, take: Any):
     with psycopg.connect(driver_url(server), autocommit=True) as connection:
         columns = connection.execute(
-            "SELECT string_agg(format('NULL::%%s AS %%I', format_type(atttypid, atttypmod), attname),"
-            " ', ') FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0",
+            "SELECT string_agg("
+            "format('NULL::%%s AS %%I', format_type(atttypid, atttypmod), attname), ', ') FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0",
             [table],
         ).fetchone()
         assert columns is not None
