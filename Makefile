@@ -23,7 +23,7 @@ help:
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"
-	@echo "make docs    docs/schema.md from the models"
+	@echo "make docs    docs/schema.md from the models, and the asynchronous repositories' stub from these"
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
 
@@ -130,6 +130,7 @@ wheel: install
 
 docs: install
 	$(BIN)/python -m docs.schema_page
+	$(BIN)/python -m docs.async_stub
 
 # The variable silences an advertisement of the theme's.
 site: install

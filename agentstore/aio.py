@@ -1,36 +1,33 @@
 """The store: repositories over one database, asynchronously.
 
-Every repository method is written once, synchronously; here it is lifted, one line each. What
-a method does, returns and raises is said where it is written, and its docstring is the same
-object. A test holds that none is missing.
+Every repository method is written once, synchronously. Here the asynchronous classes are made of
+them: whatever has a decorator of ``repositories.operations`` becomes a coroutine function, with
+the same signature and docstring. Type checkers and editors read ``async_repositories.pyi``
+instead, which ``make docs`` writes from the same methods, as a test holds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
-    Concatenate,
-    Generic,
-    Literal,
-    ParamSpec,
     Self,
     TypeVar,
     Unpack,
-    cast,
-    overload,
 )
 
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from agentstore import repositories
 from agentstore.database import adopt_engine, open_async_engine, open_engine, parse_url, show_url
 from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import Mode
@@ -64,24 +61,9 @@ from agentstore.execution.unit import (
 )
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.records.upkeep import HealthRecord, Statistics
-from agentstore.repositories import (
-    Attachments,
-    Branches,
-    Checkpoints,
-    Marks,
-    Memories,
-    Messages,
-    Search,
-    Sessions,
-    Summaries,
-    Tasks,
-    ToolLogs,
-    Usage,
-    Users,
-)
 from agentstore.repositories.listing import Pages, declare
 from agentstore.repositories.operations import Operation, Repository, Units
-from agentstore.repositories.scopes import public_methods, scoped
+from agentstore.repositories.scopes import scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.settings import StoreOptions, settings_for
 from agentstore.transactions import AsyncTurn, Transaction, in_transaction, scoped_transaction
@@ -89,32 +71,31 @@ from agentstore.transactions import AsyncTurn, Transaction, in_transaction, scop
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-    from agentstore.records import (
-        CheckpointInfo,
-        CheckpointRecord,
-        Page,
-        PruneReport,
-        SessionRecord,
-        SessionSummary,
-        UsageSum,
+    from agentstore.async_repositories import (
+        AsyncAttachments,
+        AsyncBranches,
+        AsyncCheckpoints,
+        AsyncMarks,
+        AsyncMemories,
+        AsyncMessages,
+        AsyncSearch,
+        AsyncSessions,
+        AsyncSummaries,
+        AsyncTasks,
+        AsyncToolLogs,
+        AsyncUsage,
+        AsyncUsers,
     )
-    from agentstore.repositories.checkpoints.removal import CheckpointFilters
-    from agentstore.repositories.session_pages import SessionFilters
+    from agentstore.records import Page, PruneReport
     from agentstore.repositories.upkeep.pruning import Progress
-    from agentstore.repositories.usage import SumFilters
-    from agentstore.repositories.usage_sums import One
     from agentstore.retention import RetentionPolicy
 
 
-R = TypeVar("R", bound=Repository)
-R_co = TypeVar("R_co", bound=Repository, covariant=True)
-"""Covariant: what is lifted from a base of a repository is also the repository's."""
 Bound = TypeVar("Bound", bound="AsyncRepositories")
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncRepository(Generic[R_co]):
+class AsyncRepository:
     """The queries of one aggregate, for coroutines."""
 
     __slots__ = ("_runner",)
@@ -127,52 +108,44 @@ class AsyncRepository(Generic[R_co]):
         self._runner = runner
 
 
-def lift(
-    method: Callable[Concatenate[R, P], T],
-) -> Callable[Concatenate[AsyncRepository[R], P], Coroutine[Any, Any, T]]:
+def lift(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Make a coroutine function of a repository's method, with the same arguments."""
     described: Operation = method.operation  # type: ignore[attr-defined]
 
     @wraps(method)
-    async def call(self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result = await self._runner.run(
+    async def call(self: AsyncRepository, /, *args: Any, **kwargs: Any) -> Any:
+        return await self._runner.run(
             described.mode_for(kwargs),
             described.work(self.repository, args, kwargs),
             repeatable=kwargs.get("idempotency_key") is not None,
         )
-        return cast("T", result)
 
     return call
 
 
-def lift_units(
-    method: Callable[Concatenate[R, P], T],
-) -> Callable[Concatenate[AsyncRepository[R], P], Coroutine[Any, Any, T]]:
+def lift_units(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Make a coroutine function of a repository's method that is several units of work."""
 
     @wraps(method)
-    async def call(self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        def run(runner: Runner) -> T:
-            return method(cast("R", self.repository(runner)), *args, **kwargs)
-
-        return await bridged(self._runner, run)
+    async def call(self: AsyncRepository, /, *args: Any, **kwargs: Any) -> Any:
+        return await bridged(
+            self._runner, lambda runner: method(self.repository(runner), *args, **kwargs)
+        )
 
     return call
 
 
-def lift_pages(
-    method: Callable[Concatenate[R, P], Generator[T, None, None]],
-) -> Callable[Concatenate[AsyncRepository[R], P], AsyncGenerator[T, None]]:
+def lift_pages(method: Callable[..., Any]) -> Callable[..., AsyncGenerator[Any, None]]:
     """Make an asynchronous generator of a repository's method that goes over pages."""
     pages: Pages = method.pages  # type: ignore[attr-defined]
 
     @wraps(method, updated=())
     async def iterate(
-        self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncGenerator[T, None]:
+        self: AsyncRepository, /, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
         following: dict[str, str] | None = {}
         while following is not None:
-            page: Page[T] = await getattr(self, pages.method)(*args, **{**kwargs, **following})
+            page: Page[Any] = await getattr(self, pages.method)(*args, **{**kwargs, **following})
             for item in pages.items(page):
                 yield item
             following = pages.following(page)
@@ -181,435 +154,28 @@ def lift_pages(
     return iterate
 
 
-class AsyncUsers(AsyncRepository[Users]):
-    """See ``Users``."""
-
-    __slots__ = ()
-    repository = Users
-
-    create = lift(Users.create)
-    get = lift(Users.get)
-    find = lift(Users.find)
-    list = lift(Users.list)
-    iter = lift_pages(Users.iter)
-    find_by_preference = lift(Users.find_by_preference)
-    iter_find_by_preference = lift_pages(Users.iter_find_by_preference)
-    update = lift(Users.update)
-    delete = lift_units(Users.delete)
-    check_quota = lift(Users.check_quota)
-    consume_quota = lift(Users.consume_quota)
-    reservations = lift(Users.reservations)
-    iter_reservations = lift_pages(Users.iter_reservations)
-    reserve_quota = lift(Users.reserve_quota)
-    reserve_for_session = lift(Users.reserve_for_session)
-    settle_quota = lift(Users.settle_quota)
-    release_quota = lift(Users.release_quota)
-    issue_api_key = lift(Users.issue_api_key)
-    authenticate = lift(Users.authenticate)
-    touch_api_key = lift(Users.touch_api_key)
-    api_keys = lift(Users.api_keys)
-    iter_api_keys = lift_pages(Users.iter_api_keys)
-    revoke_api_key = lift(Users.revoke_api_key)
-
-
-class AsyncSessions(AsyncRepository[Sessions]):
-    """See ``Sessions``."""
-
-    __slots__ = ()
-    repository = Sessions
-
-    create = lift(Sessions.create)
-    ensure = lift_units(Sessions.ensure)
-    get = lift(Sessions.get)
-    find = lift(Sessions.find)
-    find_ids = lift(Sessions.find_ids)
-    restore = lift(Sessions.restore)
-    state_dict = lift(Sessions.state_dict)
-    load_state_dict = lift(Sessions.load_state_dict)
-    if TYPE_CHECKING:
-
-        @overload
-        async def list(
-            self, *, documents: Literal[True], **filters: Unpack[SessionFilters]
-        ) -> Page[SessionRecord]: ...
-
-        @overload
-        async def list(
-            self, *, documents: bool = False, **filters: Unpack[SessionFilters]
-        ) -> Page[SessionSummary]: ...
-
-        async def list(self, **_: Any) -> Any:
-            """See ``Sessions.list``; ``lift`` would lose what the answer depends on."""
-
-        @overload
-        def iter(
-            self, *, documents: Literal[True], **filters: Unpack[SessionFilters]
-        ) -> AsyncGenerator[SessionRecord, None]: ...
-
-        @overload
-        def iter(
-            self, *, documents: bool = False, **filters: Unpack[SessionFilters]
-        ) -> AsyncGenerator[SessionSummary, None]: ...
-
-        def iter(self, **_: Any) -> Any:
-            """See ``Sessions.iter``."""
-
-    else:
-        list = lift(Sessions.list)
-        iter = lift_pages(Sessions.iter)
-    walk = lift(Sessions.walk)
-    iter_walk = lift_pages(Sessions.iter_walk)
-    count = lift(Sessions.count)
-    rename = lift(Sessions.rename)
-    update = lift(Sessions.update)
-    patch = lift(Sessions.patch)
-    pause = lift(Sessions.pause)
-    resume = lift(Sessions.resume)
-    complete = lift(Sessions.complete)
-    cancel = lift(Sessions.cancel)
-    fail = lift(Sessions.fail)
-    wait_for_user = lift(Sessions.wait_for_user)
-    answer = lift(Sessions.answer)
-    reset = lift(Sessions.reset)
-    delete = lift(Sessions.delete)
-    delete_expired = lift_units(Sessions.delete_expired)
-    verify = lift(Sessions.verify)
-    _ids_after = lift(Sessions._ids_after)
-    _read_whole = lift(Sessions._read_whole)
-    _keep_layout = lift(Sessions._keep_layout)
-    _scope = lift(Sessions._scope)
-
-
-class AsyncMessages(AsyncRepository[Messages]):
-    """See ``Messages``."""
-
-    __slots__ = ()
-    repository = Messages
-
-    save = lift(Messages.save)
-    save_many = lift(Messages.save_many)
-    save_chat = lift(Messages.save_chat)
-    begin = lift(Messages.begin)
-    append = lift(Messages.append)
-    finish = lift(Messages.finish)
-    give_up = lift(Messages.give_up)
-    give_up_idle = lift(Messages.give_up_idle)
-    get = lift(Messages.get)
-    find = lift(Messages.find)
-    find_by_external_id = lift(Messages.find_by_external_id)
-    find_many = lift(Messages.find_many)
-    find_by_tool = lift(Messages.find_by_tool)
-    iter_find_by_tool = lift_pages(Messages.iter_find_by_tool)
-    history = lift(Messages.history)
-    chat = lift(Messages.chat)
-    payloads = lift(Messages.payloads)
-    delete_by_mark = lift(Messages.delete_by_mark)
-    size = lift(Messages.size)
-    page = lift(Messages.page)
-    iter = lift_pages(Messages.iter)
-    follow = lift(Messages.follow)
-    search = lift_units(Messages.search)
-    iter_search = lift_pages(Messages.iter_search)
-    update = lift(Messages.update)
-    pop = lift(Messages.pop)
-    replace_tail = lift(Messages.replace_tail)
-    delete = lift(Messages.delete)
-    clear = lift(Messages.clear)
-
-
-class AsyncToolLogs(AsyncRepository[ToolLogs]):
-    """See ``ToolLogs``."""
-
-    __slots__ = ()
-    repository = ToolLogs
-
-    log = lift(ToolLogs.log)
-    get = lift(ToolLogs.get)
-    find = lift(ToolLogs.find)
-    list = lift(ToolLogs.list)
-    iter = lift_pages(ToolLogs.iter)
-    stats = lift(ToolLogs.stats)
-
-
-class AsyncTasks(AsyncRepository[Tasks]):
-    """See ``Tasks``."""
-
-    __slots__ = ()
-    repository = Tasks
-
-    create = lift(Tasks.create)
-    get = lift(Tasks.get)
-    find = lift(Tasks.find)
-    list = lift(Tasks.list)
-    iter = lift_pages(Tasks.iter)
-    count = lift(Tasks.count)
-    start = lift(Tasks.start)
-    complete = lift(Tasks.complete)
-    fail = lift(Tasks.fail)
-    pause = lift(Tasks.pause)
-    resume = lift(Tasks.resume)
-    retry = lift(Tasks.retry)
-    cancel = lift(Tasks.cancel)
-    claim = lift(Tasks.claim)
-    heartbeat = lift(Tasks.heartbeat)
-    heartbeat_many = lift(Tasks.heartbeat_many)
-    release = lift(Tasks.release)
-    complete_many = lift(Tasks.complete_many)
-    fail_many = lift(Tasks.fail_many)
-    rescue = lift(Tasks.rescue)
-    requeue = lift(Tasks.requeue)
-    due = lift(Tasks.due)
-    watch = lift(Tasks.watch)
-
-
-class AsyncUsage(AsyncRepository[Usage]):
-    """See ``Usage``."""
-
-    __slots__ = ()
-    repository = Usage
-
-    stats = lift(Usage.stats)
-    record = lift(Usage.record)
-    list = lift(Usage.list)
-    iter = lift_pages(Usage.iter)
-    delete = lift(Usage.delete)
-    replace = lift(Usage.replace)
-    if TYPE_CHECKING:
-
-        @overload
-        async def sum_by(
-            self, dimension: Literal["turn", "branch"], **filters: Unpack[SumFilters]
-        ) -> tuple[UsageSum[int], ...]: ...
-
-        @overload
-        async def sum_by(
-            self, dimension: Literal["session"], **filters: Unpack[SumFilters]
-        ) -> tuple[UsageSum[str], ...]: ...
-
-        @overload
-        async def sum_by(
-            self, dimension: Literal["user", "model"], **filters: Unpack[SumFilters]
-        ) -> tuple[UsageSum[str | None], ...]: ...
-
-        @overload
-        async def sum_by(
-            self, dimension: Literal["day", "week", "month"], **filters: Unpack[SumFilters]
-        ) -> tuple[UsageSum[date], ...]: ...
-
-        @overload
-        async def sum_by(
-            self, dimension: Literal["branch_turn"], **filters: Unpack[SumFilters]
-        ) -> tuple[UsageSum[tuple[int, int]], ...]: ...
-
-        @overload
-        async def sum_by(
-            self, dimension: Literal["total"], **filters: Unpack[SumFilters]
-        ) -> tuple[UsageSum[None], ...]: ...
-
-        @overload
-        async def sum_by(
-            self, dimension: tuple[One, One], **filters: Unpack[SumFilters]
-        ) -> tuple[UsageSum[tuple[Any, Any]], ...]: ...
-
-        async def sum_by(self, dimension: Any, **_: Any) -> Any:
-            """See ``Usage.sum_by``."""
-
-    else:
-        sum_by = lift(Usage.sum_by)
-
-    of_sessions = lift(Usage.of_sessions)
-    totals = lift(Usage.totals)
-
-
-class AsyncSearch(AsyncRepository[Search]):
-    """See ``Search``."""
-
-    __slots__ = ()
-    repository = Search
-
-    status = lift(Search.status)
-    refresh = lift_units(Search.refresh)
-    reindex = lift_units(Search.reindex)
-
-
-class AsyncCheckpoints(AsyncRepository[Checkpoints]):
-    """See ``Checkpoints``."""
-
-    __slots__ = ()
-    repository = Checkpoints
-
-    put = lift(Checkpoints.put)
-    get = lift(Checkpoints.get)
-    find = lift(Checkpoints.find)
-    latest = lift(Checkpoints.latest)
-    if TYPE_CHECKING:
-
-        @overload
-        async def list(
-            self,
-            thread_id: str | None = None,
-            *,
-            values: Literal[True],
-            writes: bool = False,
-            **filters: Unpack[CheckpointFilters],
-        ) -> Page[CheckpointRecord]: ...
-
-        @overload
-        async def list(
-            self,
-            thread_id: str | None = None,
-            *,
-            values: bool = False,
-            writes: Literal[True],
-            **filters: Unpack[CheckpointFilters],
-        ) -> Page[CheckpointRecord]: ...
-
-        @overload
-        async def list(
-            self,
-            thread_id: str | None = None,
-            *,
-            values: bool = False,
-            writes: bool = False,
-            **filters: Unpack[CheckpointFilters],
-        ) -> Page[CheckpointInfo]: ...
-
-        async def list(self, thread_id: str | None = None, **_: Any) -> Any:
-            """See ``Checkpoints.list``."""
-
-        @overload
-        def iter(
-            self,
-            thread_id: str | None = None,
-            *,
-            values: Literal[True],
-            writes: bool = False,
-            **filters: Unpack[CheckpointFilters],
-        ) -> AsyncGenerator[CheckpointRecord, None]: ...
-
-        @overload
-        def iter(
-            self,
-            thread_id: str | None = None,
-            *,
-            values: bool = False,
-            writes: Literal[True],
-            **filters: Unpack[CheckpointFilters],
-        ) -> AsyncGenerator[CheckpointRecord, None]: ...
-
-        @overload
-        def iter(
-            self,
-            thread_id: str | None = None,
-            *,
-            values: bool = False,
-            writes: bool = False,
-            **filters: Unpack[CheckpointFilters],
-        ) -> AsyncGenerator[CheckpointInfo, None]: ...
-
-        def iter(self, thread_id: str | None = None, **_: Any) -> Any:
-            """See ``Checkpoints.iter``."""
-
-    else:
-        list = lift(Checkpoints.list)
-        iter = lift_pages(Checkpoints.iter)
-    namespaces = lift(Checkpoints.namespaces)
-    threads = lift(Checkpoints.threads)
-    iter_threads = lift_pages(Checkpoints.iter_threads)
-    path = lift(Checkpoints.path)
-    tree = lift(Checkpoints.tree)
-    fork = lift(Checkpoints.fork)
-    rewind = lift(Checkpoints.rewind)
-    copy_thread = lift(Checkpoints.copy_thread)
-    delete_thread = lift(Checkpoints.delete_thread)
-    delete = lift(Checkpoints.delete)
-    delete_before = lift(Checkpoints.delete_before)
-    delete_run = lift(Checkpoints.delete_run)
-    prune = lift(Checkpoints.prune)
-    put_writes = lift(Checkpoints.put_writes)
-    writes = lift(Checkpoints.writes)
-
-
-class AsyncBranches(AsyncRepository[Branches]):
-    """See ``Branches``."""
-
-    __slots__ = ()
-    repository = Branches
-
-    create = lift(Branches.create)
-    get = lift(Branches.get)
-    active = lift(Branches.active)
-    list = lift(Branches.list)
-    iter = lift_pages(Branches.iter)
-    switch = lift(Branches.switch)
-    rename = lift(Branches.rename)
-    delete = lift(Branches.delete)
-    compact = lift(Branches.compact)
-    turns = lift(Branches.turns)
-    iter_turns = lift_pages(Branches.iter_turns)
-    by_turn = lift(Branches.by_turn)
-    iter_by_turn = lift_pages(Branches.iter_by_turn)
-    tool_usage = lift(Branches.tool_usage)
-    find_turns = lift(Branches.find_turns)
-    iter_find_turns = lift_pages(Branches.iter_find_turns)
-
-
-class AsyncMarks(AsyncRepository[Marks]):
-    """See ``Marks``."""
-
-    __slots__ = ()
-    repository = Marks
-
-    of = lift(Marks.of)
-    count = lift(Marks.count)
-    update = lift(Marks.update)
-
-
-class AsyncSummaries(AsyncRepository[Summaries]):
-    """See ``Summaries``."""
-
-    __slots__ = ()
-    repository = Summaries
-
-    put = lift(Summaries.put)
-    find = lift(Summaries.find)
-    delete = lift(Summaries.delete)
-
-
-class AsyncAttachments(AsyncRepository[Attachments]):
-    """See ``Attachments``."""
-
-    __slots__ = ()
-    repository = Attachments
-
-    add = lift(Attachments.add)
-    get = lift(Attachments.get)
-    find = lift(Attachments.find)
-    read = lift(Attachments.read)
-    list = lift(Attachments.list)
-    iter = lift_pages(Attachments.iter)
-    list_of_session = lift(Attachments.list_of_session)
-    iter_list_of_session = lift_pages(Attachments.iter_list_of_session)
-    delete = lift(Attachments.delete)
-
-
-class AsyncMemories(AsyncRepository[Memories]):
-    """See ``Memories``."""
-
-    __slots__ = ()
-    repository = Memories
-
-    put = lift(Memories.put)
-    get = lift(Memories.get)
-    find = lift(Memories.find)
-    delete = lift(Memories.delete)
-    touch = lift(Memories.touch)
-    list = lift(Memories.list)
-    iter = lift_pages(Memories.iter)
-    search = lift(Memories.search)
-    namespaces = lift(Memories.namespaces)
-    iter_namespaces = lift_pages(Memories.iter_namespaces)
-    delete_expired = lift_units(Memories.delete_expired)
+def lifted(repository: type[Repository]) -> type[AsyncRepository]:
+    """Make the asynchronous class of a repository: each of its methods, under its own name."""
+    methods: dict[str, Any] = {}
+    for name in dir(repository):
+        method = getattr(repository, name)
+        if hasattr(method, "pages"):
+            methods[name] = lift_pages(method)
+        elif hasattr(method, "several_units"):
+            methods[name] = lift_units(method)
+        elif hasattr(method, "operation"):
+            methods[name] = lift(method)
+    named = {"__slots__": (), "__doc__": f"See ``{repository.__name__}``."}
+    return type(
+        f"Async{repository.__name__}",
+        (AsyncRepository,),
+        named | {"repository": repository} | methods,
+    )
+
+
+if not TYPE_CHECKING:  # who reads async_repositories.pyi, which is written from the same methods
+    for _name in repositories.__all__:
+        globals()[f"Async{_name}"] = lifted(getattr(repositories, _name))
 
 
 class AsyncRepositories:
@@ -663,24 +229,23 @@ def _guard(repositories: AsyncRepositories, runner: AsyncRunner) -> None:
             setattr(repositories, name, _scoped(type(bound))(runner))
 
 
-_made: dict[type[AsyncRepository[Any]], type[AsyncRepository[Any]]] = {}
+_made: dict[type[AsyncRepository], type[AsyncRepository]] = {}
 
 
-def _scoped(lifted: type[AsyncRepository[Any]]) -> type[AsyncRepository[Any]]:
+def _scoped(lifted: type[AsyncRepository]) -> type[AsyncRepository]:
     """Give the lifted repository for scopes; see ``scopes.scoped``."""
     if lifted not in _made:
         _made[lifted] = _make(lifted)
     return _made[lifted]
 
 
-def _make(lifted: type[AsyncRepository[Any]]) -> type[AsyncRepository[Any]]:
+def _make(lifted: type[AsyncRepository]) -> type[AsyncRepository]:
     repository = scoped(lifted.repository)
-    methods: dict[str, Any] = {}
-    for name, method in public_methods(repository).items():
-        if hasattr(method, "operation"):
-            methods[name] = lift(method)
-    for name in public_methods(lifted.repository).keys() - public_methods(repository).keys():
-        methods[name] = _refused(getattr(repository, name))
+    methods: dict[str, Any] = {
+        name: lift(method) if hasattr(method, "operation") else _refused(method)
+        for name, method in vars(repository).items()
+        if inspect.isfunction(method)
+    }
     names = {"__slots__": (), "__doc__": lifted.__doc__, "repository": repository}
     return type(lifted.__name__, (lifted,), names | methods)
 

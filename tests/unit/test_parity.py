@@ -5,21 +5,23 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import pickle
 import pydoc
 import typing
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import cached_property
-from pathlib import Path
 
 import pytest
 
-from agentstore import AsyncStore, Store, aio, repositories, store, testing
+from agentstore import AsyncStore, Store, aio, repositories, testing
 from agentstore.aio import AsyncRepositories, AsyncRepository
 from agentstore.engines.base.dialect import Mode
 from agentstore.records import DeletionReceipt, MessageRecord, Page, SearchHit
-from agentstore.repositories.operations import Operation, Repository
+from agentstore.repositories import Users
+from agentstore.repositories.operations import Operation, Repository, reads
 from agentstore.repositories.scopes import scoped
 from agentstore.transactions import Repositories
+from docs import async_stub
 
 
 class NoRunner:
@@ -253,17 +255,48 @@ def test_the_words_about_a_store_name_all_of_its_repositories():
         assert f"{name}: See ``{type(SYNC[name]).__name__}``." in documented
 
 
-def test_a_lifted_method_is_one_line():
-    tree = ast.parse(Path(aio.__file__).read_text(encoding="utf-8"))
-    bodies = [
+def test_the_stub_of_the_asynchronous_repositories_is_what_make_docs_writes():
+    assert async_stub.Stub().text() == async_stub.STUB.read_text(encoding="utf-8"), "run make docs"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stub_has_every_method_of_an_asynchronous_repository(name):
+    (stub,) = (
         node
-        for kind in ast.walk(tree)
-        if isinstance(kind, ast.ClassDef) and kind.name.startswith("Async")
-        for node in ast.walk(kind)
-        if isinstance(node, ast.Assign) and "lift" in ast.unparse(node.value)
-    ]
-    own = [node for node in bodies if ast.unparse(node.targets[0]).startswith("_")]
-    offered = sum(len(methods(type(repository))) for repository in SYNC.values())
-    assert len(bodies) - len(own) == offered
-    assert all(node.end_lineno == node.lineno for node in bodies)
-    assert store.Transaction.__mro__[1] is Repositories
+        for node in ast.parse(async_stub.STUB.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == type(ASYNC[name]).__name__
+    )
+    written = {node.name: node for node in stub.body if not isinstance(node, ast.Assign | ast.Expr)}
+    offered = methods(type(ASYNC[name]))
+    assert {called for called in written if not called.startswith("_")} == offered.keys()
+    for called, method in offered.items():
+        awaited = isinstance(written[called], ast.AsyncFunctionDef)
+        assert awaited is inspect.iscoroutinefunction(method), called
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_asynchronous_repository_is_pickled_by_its_name(name):
+    kind = type(ASYNC[name])
+    assert pickle.loads(pickle.dumps(kind)) is kind  # noqa: S301
+    assert (kind.__module__, kind.__qualname__) == ("agentstore.aio", kind.__name__)
+
+
+def test_a_method_that_is_written_in_a_repository_is_there_for_coroutines():
+    class Names(Users):
+        """Names of users."""
+
+        __slots__ = ()
+
+        @reads
+        def first(self) -> str | None:
+            """Give the first."""
+            return None
+
+        def help(self) -> None:
+            """Do something that is no operation."""
+
+    kind = aio.lifted(Names)
+    assert kind.__name__ == "AsyncNames"
+    assert kind.first.__doc__ == "Give the first."
+    assert inspect.iscoroutinefunction(kind.first)
+    assert not hasattr(kind, "help")
