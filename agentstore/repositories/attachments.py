@@ -30,6 +30,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import session_is_open, session_stays
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
 from agentstore.records.base import complete
+from agentstore.repositories import scopes
 from agentstore.repositories.checkpoints.values import OTHER_BYTES
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import Repository, chunks, one_page, reads, writes
@@ -50,6 +51,7 @@ class Attachments(Repository):
 
     __slots__ = ()
 
+    @scopes.MESSAGE
     @writes
     def add(
         self,
@@ -92,6 +94,7 @@ class Attachments(Repository):
         self.connection.execute(insert(self.tables.attachments).inline(), row)
         return AttachmentRecord(size=len(content), **row)
 
+    @scopes.ATTACHMENT
     @reads
     def get(self, attachment_id: str) -> AttachmentRecord:
         """Give an attachment, without its bytes.
@@ -104,6 +107,7 @@ class Attachments(Repository):
             raise NotFound("attachment", attachment_id)
         return found
 
+    @scopes.ATTACHMENT
     @reads
     def find(self, attachment_id: str) -> AttachmentRecord | None:
         """Give an attachment, without its bytes, or None."""
@@ -111,6 +115,7 @@ class Attachments(Repository):
         row = self.connection.execute(query).first()
         return None if row is None else attachment_record(row)
 
+    @scopes.ATTACHMENT
     @reads
     def read(self, attachment_id: str) -> bytes:
         """Give the bytes of an attachment, after comparing them with their digest.
@@ -136,6 +141,7 @@ class Attachments(Repository):
             raise UnsoundRow("blobs", "data", OTHER_BYTES, key)
         return bytes(row.data)
 
+    @scopes.MESSAGE
     @reads
     def list(
         self, message_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
@@ -154,6 +160,7 @@ class Attachments(Repository):
     iter = over_pages(list)
     """Go over the attachments of all pages; see ``list``."""
 
+    @scopes.SESSION
     @reads
     def list_of_session(
         self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
@@ -172,6 +179,7 @@ class Attachments(Repository):
     iter_list_of_session = over_pages(list_of_session)
     """Go over the attachments of all pages; see ``list_of_session``."""
 
+    @scopes.ATTACHMENT
     @writes
     def delete(self, attachment_id: str) -> DeletionReceipt:
         """Delete an attachment, and its bytes if nothing else refers to them.

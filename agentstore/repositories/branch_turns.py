@@ -35,6 +35,7 @@ from agentstore.errors import AlreadyExists, InvalidInput, NameReserved, NotFoun
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import name_of_branch
 from agentstore.records import BranchRecord, MessageRecord, SummaryRecord
+from agentstore.repositories import scopes
 from agentstore.repositories.line_counts import (
     NOTHING,
     LockedSession,
@@ -510,6 +511,7 @@ class Summaries(Repository):
 
     __slots__ = ()
 
+    @scopes.SESSION
     @writes
     def put(
         self,
@@ -562,6 +564,7 @@ class Summaries(Repository):
         assert found is not None, "it was just written"
         return found
 
+    @scopes.SESSION
     @reads
     def find(self, session_id: str, *, branch: str | None = None) -> SummaryRecord | None:
         """Give the summary of a branch, or None.
@@ -574,6 +577,7 @@ class Summaries(Repository):
             require(self.unit, session_id, branch)
         return found
 
+    @scopes.SESSION
     @writes
     def delete(self, session_id: str, *, branch: str | None = None) -> bool:
         """Delete the summary that a branch has of its own.

@@ -55,6 +55,7 @@ from agentstore.records import (
     TurnToolUse,
 )
 from agentstore.records.base import complete
+from agentstore.repositories import scopes
 from agentstore.repositories.branch_turns import (
     end_of_turn,
     find_messages,
@@ -132,6 +133,7 @@ class Branches(Repository):
 
     __slots__ = ()
 
+    @scopes.SESSION
     @writes
     def create(
         self,
@@ -192,6 +194,7 @@ class Branches(Repository):
         parent = session.active_branch if branch is None else branch
         return grow(self.unit, session, parent, through, name, activate=True, reserve=reserve)
 
+    @scopes.SESSION
     @reads
     def get(self, session_id: str, name: str) -> BranchRecord:
         """Give a branch.
@@ -201,6 +204,7 @@ class Branches(Repository):
         """
         return self._read(session_id, validation.text("name", name))
 
+    @scopes.SESSION
     @reads
     def active(self, session_id: str) -> BranchRecord:
         """Give the active branch: the one to which messages are added, also after a restart.
@@ -217,6 +221,7 @@ class Branches(Repository):
             raise NotFound("session", session_id)
         return _record(row)
 
+    @scopes.SESSION
     @writes
     def switch(self, session_id: str, name: str) -> BranchRecord:
         """Make a branch the active one, for all who use the session.
@@ -236,6 +241,7 @@ class Branches(Repository):
             activate(self.unit, session, row.number, row.tip, row.turn)
         return replace(_record(row), current=True)
 
+    @scopes.SESSION
     @writes
     def rename(self, session_id: str, name: str, new_name: str) -> BranchRecord:
         """Give a branch another name.
@@ -260,6 +266,7 @@ class Branches(Repository):
             self._change(session_id, found.number, name=new_name)
         return self._read(session_id, new_name)
 
+    @scopes.SESSION
     @writes
     def delete(
         self, session_id: str, name: str, *, force: bool = False, then: str | None = None
@@ -292,6 +299,7 @@ class Branches(Repository):
         session = lock_session(self.unit, session_id)
         return drop(self.unit, session, name, force=force, then=then)
 
+    @scopes.SESSION
     @writes
     def compact(
         self,
@@ -350,6 +358,7 @@ class Branches(Repository):
         told = {"role": role, "content": summary, "token_count": token_count}
         return tell_shorter(self.unit, session, number, replaced, told)
 
+    @scopes.SESSION
     @reads
     def turns(
         self,
@@ -384,6 +393,7 @@ class Branches(Repository):
     iter_turns = over_pages(turns)
     """Go over the turns of all pages; see ``turns``."""
 
+    @scopes.SESSION
     @reads_snapshot
     def by_turn(
         self,
@@ -423,6 +433,7 @@ class Branches(Repository):
     iter_by_turn = over_pages(by_turn)
     """Go over the turns of all pages; see ``by_turn``."""
 
+    @scopes.SESSION
     @reads
     def tool_usage(self, session_id: str, *, branch: str | None = None) -> list[TurnToolUse]:
         """Count the calls of each tool in each turn of a branch.
@@ -453,6 +464,7 @@ class Branches(Repository):
         used = [TurnToolUse(turn, tool, calls) for turn, tool, calls in rows]
         return sorted(used, key=lambda use: (use.turn, use.tool))  # engines collate differently
 
+    @scopes.SESSION
     @reads_snapshot
     def find_turns(
         self,
@@ -492,6 +504,7 @@ class Branches(Repository):
     iter_find_turns = over_pages(find_turns)
     """Go over the turns of all pages; see ``find_turns``."""
 
+    @scopes.SESSION
     @reads_snapshot
     def list(
         self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None

@@ -35,6 +35,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import owner_stays
 from agentstore.records import MemoryHit, MemoryRecord, Page
 from agentstore.records.base import complete
+from agentstore.repositories import scopes
 from agentstore.repositories.listing import Pace, over_pages
 from agentstore.repositories.operations import (
     Repository,
@@ -82,6 +83,7 @@ class Memories(Repository):
 
     __slots__ = ()
 
+    @scopes.names(user_id=scopes.owner)
     @writes
     def put(
         self,
@@ -131,6 +133,7 @@ class Memories(Repository):
                 break
         return memory_record(written)
 
+    @scopes.ONLY_USER
     @reads
     def get(
         self, namespace: Sequence[str], key: str, *, user_id: str | None = None
@@ -145,6 +148,7 @@ class Memories(Repository):
             raise NotFound("memory", key)
         return found
 
+    @scopes.ONLY_USER
     @reads
     def find(
         self, namespace: Sequence[str], key: str, *, user_id: str | None = None
@@ -158,6 +162,7 @@ class Memories(Repository):
         row = self.connection.execute(query).first()
         return None if row is None else memory_record(row)
 
+    @scopes.ONLY_USER
     @appends
     def delete(self, namespace: Sequence[str], key: str, *, user_id: str | None = None) -> bool:
         """Delete a memory; say whether it was there."""
@@ -168,6 +173,7 @@ class Memories(Repository):
         )
         return self.connection.execute(this).rowcount > 0
 
+    @scopes.ONLY_USER
     @writes
     def touch(
         self, namespace: Sequence[str], keys: Sequence[str], *, user_id: str | None = None
@@ -199,6 +205,7 @@ class Memories(Repository):
                 touched += self.connection.execute(longer.values(expires_at=until)).rowcount
         return touched
 
+    @scopes.ONLY_USER
     @reads
     def list(
         self,
@@ -240,6 +247,7 @@ class Memories(Repository):
     iter = over_pages(list)
     """Go over the memories of all pages; see ``list``."""
 
+    @scopes.ONLY_USER
     @reads_snapshot
     def search(
         self,
@@ -275,6 +283,7 @@ class Memories(Repository):
         best = heapq.nlargest(limit, hits, key=lambda hit: hit[:2])
         return tuple(MemoryHit(memory_record(row), score) for score, _, row in best)
 
+    @scopes.ONLY_USER
     @reads
     def namespaces(
         self,
@@ -305,6 +314,7 @@ class Memories(Repository):
     iter_namespaces = over_pages(namespaces)
     """Go over the namespaces of all pages; see ``namespaces``."""
 
+    @scopes.EVERYBODYS
     @several_units
     def delete_expired(self, limit: int | None = None) -> int:
         """Delete memories whose time to live is over, of all users, some at a time.

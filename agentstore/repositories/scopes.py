@@ -1,23 +1,23 @@
 """What each method does on a scoped store, and how it is guarded there.
 
-``store.scoped(user_id)`` gives the same methods for one user's data. A *scope* is that user. The
-table in ``table`` has a *decision* for every public method of every repository:
+``store.scoped(user_id)`` gives the same methods for one user's data. A *scope* is that user. Above
+each public method of a repository stands a *decision*:
 
 ```text
-a Guard     run it; first look whether the ids in its arguments name something of the user's
-KEEPS       run it: it adds the condition itself, see ``repositories.base.scoping``
-Refused     raise UnscopedOnly: it is for all users' data
+@scopes.names(message_id=scopes.message)   run it; first look whether the ids in these arguments
+                                           name something of the user's
+@scopes.SESSION, @scopes.USER ...          the same, for what many methods name
+@scopes.KEEPS                              run it: it adds the condition itself, see ``operations``
+@scopes.Refused("why")                     raise UnscopedOnly: it is for all users' data
 ```
 
 A *kind* says what an argument names (a session, a task, a thread ...). If it names something of
 somebody else, the body gets an id that does not exist instead, in the same transaction. So the
 answer is the same for what belongs to others and for what is not there.
 
-The invariants: a method that is not in the table is refused, and a test holds that the table is
-complete; what is made in a scope belongs to its user. On PostgreSQL, row-level security enforces
-the same once more.
-
-``table`` holds the decisions and makes the guarded classes; ``guarding`` holds guard and kinds.
+The invariants: a method without a decision is refused, and a test holds that there is none; what
+is made in a scope belongs to its user. On PostgreSQL, row-level security enforces the same once
+more.
 """
 
 from __future__ import annotations
@@ -117,8 +117,20 @@ Kind = Callable[[ScopedCall, Any], Any]
 """What is done with an argument: it gives the value for the body. None names nothing."""
 
 
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+class Decision:
+    """What a method is in a scope; it decorates the method."""
+
+    def __call__(self, method: M) -> M:
+        """Write it down with the method."""
+        method.in_scope = self  # type: ignore[attr-defined]
+        return method
+
+
 @dataclass(frozen=True)
-class Guard:
+class Guard(Decision):
     """How a method is to be run in a scope.
 
     Attributes:
@@ -379,19 +391,14 @@ def checkpoint_taken(call: ScopedCall) -> AgentStoreError | None:
     return AlreadyExists("checkpoint", id) if target is None else WrongThread(target, id)
 
 
-# What each public method is in a scope: one table, which a test holds complete.
-#
-# A method is run under a ``Guard`` that says what its arguments name; or it is refused, because
-# it is for all users' data or for none of theirs. One that is not in the table is refused. Those
-# whose guard names nothing keep to the scope by themselves (see ``scoping``), or have nothing to
-# keep to.
+# What a decision can be, and those of which there are many.
 
 
 R = TypeVar("R", bound=Repository)
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refused(Decision):
     """The method is not available on a scoped store.
 
     Attributes:
@@ -409,219 +416,28 @@ def names(**kinds: Kind) -> Guard:
 KEEPS = Guard()
 """The method keeps to the scope by itself."""
 
-_UNDECIDED = Refused("no decision is in the table")
-_WORKERS = Refused("workers take the tasks of all users")
-_EVERYBODYS = Refused("it tidies up for everybody")
-_INDEX = Refused("all users share the index")
-_SESSION = names(session_id=session)
-_SAVES = names(session_id=session_to_save)
-_MESSAGE = names(message_id=message)
-_TASK = names(task_id=task)
-_USER = names(user_id=user)
-_THREAD = names(thread_id=thread)
-_CHECKPOINT = names(checkpoint_id=checkpoint, thread_id=thread)
-
-Decision = Guard | Refused
-
-DECISIONS: dict[str, dict[str, Decision]] = {
-    "Users": {
-        "create": Refused("a scope has one user, who is there already"),
-        "get": _USER,
-        "find": _USER,
-        "list": KEEPS,
-        "find_by_preference": KEEPS,
-        "update": _USER,
-        "delete": KEEPS,
-        "check_quota": _USER,
-        "consume_quota": _USER,
-        "reservations": _USER,
-        "reserve_quota": _USER,
-        "reserve_for_session": _SESSION,
-        "settle_quota": names(reservation_id=reservation),
-        "release_quota": names(reservation_id=reservation),
-        "issue_api_key": _USER,
-        "authenticate": Refused("whose a key is, is not known before"),
-        "touch_api_key": names(key_id=api_key),
-        "api_keys": _USER,
-        "revoke_api_key": names(key_id=api_key),
-    },
-    "Sessions": {
-        "create": Guard({"user_id": owner}, session_taken),
-        "ensure": KEEPS,
-        "get": _SESSION,
-        "find": _SESSION,
-        "restore": _SESSION,
-        "state_dict": _SESSION,
-        "load_state_dict": names(state=state),
-        "find_ids": KEEPS,
-        "list": names(user_id=only_user),
-        "walk": KEEPS,
-        "count": names(user_id=only_user),
-        "rename": _SESSION,
-        "update": _SESSION,
-        "patch": _SESSION,
-        "pause": _SESSION,
-        "resume": _SESSION,
-        "complete": _SESSION,
-        "cancel": _SESSION,
-        "fail": _SESSION,
-        "wait_for_user": _SESSION,
-        "answer": _SESSION,
-        "reset": _SESSION,
-        "delete": _SESSION,
-        "delete_expired": _EVERYBODYS,
-        "verify": _SESSION,
-    },
-    "Messages": {
-        "save": _SAVES,
-        "save_many": _SAVES,
-        "save_chat": _SAVES,
-        "begin": _SESSION,
-        "append": _MESSAGE,
-        "finish": _MESSAGE,
-        "give_up": _MESSAGE,
-        "give_up_idle": _EVERYBODYS,
-        "get": _MESSAGE,
-        "find": _MESSAGE,
-        "find_by_external_id": _SESSION,
-        "find_many": _SESSION,
-        "find_by_tool": _SESSION,
-        "history": _SESSION,
-        "chat": _SESSION,
-        "payloads": _SESSION,
-        "page": _SESSION,
-        "search": KEEPS,
-        "follow": Refused("it follows the messages of all sessions"),
-        "update": _MESSAGE,
-        "pop": _SESSION,
-        "replace_tail": _SESSION,
-        "delete": names(session_id=session, ids=few_messages),
-        "delete_by_mark": _SESSION,
-        "size": _SESSION,
-        "clear": _SESSION,
-    },
-    "ToolLogs": {
-        "log": names(session_id=session, message_id=message),
-        "get": names(log_id=tool_log),
-        "find": names(log_id=tool_log),
-        "list": _SESSION,
-        "stats": _SESSION,
-    },
-    "Tasks": {
-        "create": Guard({"session_id": own_session, "idempotency_key": task_key}, task_key_taken),
-        "get": _TASK,
-        "find": _TASK,
-        "list": _SESSION,
-        "count": _SESSION,
-        "start": _TASK,
-        "complete": _TASK,
-        "fail": _TASK,
-        "pause": _TASK,
-        "resume": _TASK,
-        "retry": _TASK,
-        "cancel": _TASK,
-        "heartbeat": _TASK,
-        "release": _TASK,
-        "claim": _WORKERS,
-        "heartbeat_many": _WORKERS,
-        "complete_many": _WORKERS,
-        "fail_many": _WORKERS,
-        "rescue": _WORKERS,
-        "requeue": _WORKERS,
-        "due": _WORKERS,
-        "watch": _WORKERS,
-    },
-    "Usage": {
-        "stats": _USER,
-        "record": names(session_id=session, reservation_id=reservation),
-        "list": _SESSION,
-        "delete": _SESSION,
-        "replace": _SESSION,
-        "sum_by": names(session_id=session, user_id=only_user),
-        "of_sessions": KEEPS,
-        "totals": Refused("it counts the whole database"),
-    },
-    "Search": {
-        "status": _INDEX,
-        "refresh": _INDEX,
-        "reindex": _INDEX,
-    },
-    "Checkpoints": {
-        "put": Guard(
-            {
-                "user_id": owner,
-                "session_id": session,
-                "thread_id": thread_to_put,
-            },
-            checkpoint_taken,
-        ),
-        "put_writes": names(user_id=owner, session_id=session, thread_id=thread_to_put),
-        "get": _CHECKPOINT,
-        "find": _CHECKPOINT,
-        "latest": _THREAD,
-        "list": _THREAD,
-        "namespaces": _THREAD,
-        "threads": names(session_id=session, user_id=user),
-        "path": _CHECKPOINT,
-        "tree": _THREAD,
-        "fork": Guard(_CHECKPOINT.kinds, checkpoint_taken),
-        "rewind": _THREAD,
-        "copy_thread": names(thread_id=thread, to_thread=thread_to_put),
-        "delete_thread": _THREAD,
-        "delete": _THREAD,
-        "delete_before": _THREAD,
-        "delete_run": _THREAD,
-        "prune": _THREAD,
-        "writes": _THREAD,
-    },
-    "Memories": {
-        "put": names(user_id=owner),
-        **dict.fromkeys(
-            ("get", "find", "delete", "touch", "list", "search", "namespaces"),
-            names(user_id=only_user),
-        ),
-        "delete_expired": _EVERYBODYS,
-    },
-    "Branches": {
-        "create": _SESSION,
-        "get": _SESSION,
-        "active": _SESSION,
-        "list": _SESSION,
-        "switch": _SESSION,
-        "rename": _SESSION,
-        "delete": _SESSION,
-        "compact": _SESSION,
-        "turns": _SESSION,
-        "by_turn": _SESSION,
-        "tool_usage": _SESSION,
-        "find_turns": _SESSION,
-    },
-    "Marks": {
-        "of": names(ids=messages),
-        "count": _SESSION,
-        "update": names(session_id=session, ids=few_messages),
-    },
-    "Summaries": {
-        "put": _SESSION,
-        "find": _SESSION,
-        "delete": _SESSION,
-    },
-    "Attachments": {
-        "add": _MESSAGE,
-        "get": names(attachment_id=attachment),
-        "find": names(attachment_id=attachment),
-        "read": names(attachment_id=attachment),
-        "list": _MESSAGE,
-        "list_of_session": _SESSION,
-        "delete": names(attachment_id=attachment),
-    },
-}
-"""By repository and method."""
+_UNDECIDED = Refused("nobody has decided what it does there")
+WORKERS = Refused("workers take the tasks of all users")
+EVERYBODYS = Refused("it tidies up for everybody")
+INDEX = Refused("all users share the index")
+SESSION = names(session_id=session)
+SAVES = names(session_id=session_to_save)
+MESSAGE = names(message_id=message)
+TASK = names(task_id=task)
+USER = names(user_id=user)
+THREAD = names(thread_id=thread)
+ONLY_USER = names(user_id=only_user)
+ATTACHMENT = names(attachment_id=attachment)
+TOOL_LOG = names(log_id=tool_log)
+RESERVATION = names(reservation_id=reservation)
+API_KEY = names(key_id=api_key)
+CHECKPOINT = names(checkpoint_id=checkpoint, thread_id=thread)
 
 
 def decision_on(repository: type[Repository], method: str) -> Decision:
     """Say what a method is in a scope."""
-    return DECISIONS.get(repository.__name__, {}).get(method, _UNDECIDED)
+    decided: Decision = getattr(getattr(repository, method, None), "in_scope", _UNDECIDED)
+    return decided
 
 
 def public_methods(repository: type[Repository]) -> dict[str, Callable[..., Any]]:
@@ -653,7 +469,7 @@ def _make(repository: type[Repository]) -> type[Repository]:
         decision = decision_on(repository, name)
         if isinstance(decision, Refused):
             methods[name] = _refused(repository, name, method)
-        elif hasattr(method, "operation"):
+        elif isinstance(decision, Guard) and hasattr(method, "operation"):
             methods[name] = _guarded(repository, method, decision)
         # What is several units of work has no unit to check in: its units keep to the scope.
     names = {"__slots__": (), "__doc__": repository.__doc__}

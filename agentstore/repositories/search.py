@@ -43,6 +43,7 @@ from agentstore.errors import DatabaseFull, InvalidInput, SearchIndexStale, show
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, Page, SearchHit, SearchStatus
 from agentstore.records.base import Role
+from agentstore.repositories import scopes
 from agentstore.repositories.operations import (
     Repository,
     Units,
@@ -84,6 +85,7 @@ class Search(Repository):
 
     __slots__ = ()
 
+    @scopes.INDEX
     @reads_snapshot
     def status(self) -> SearchStatus:
         """Say whether the index is whole, of this version, and how many changes it lacks."""
@@ -93,6 +95,7 @@ class Search(Repository):
         needed = str(_made_anew(settings, state.segmentation))
         return SearchStatus(state.segmentation, needed, state.pending, trouble)
 
+    @scopes.INDEX
     @several_units
     def refresh(self, limit: int | None = None) -> int:
         """Bring the index up to date now, as a search would.
@@ -113,6 +116,7 @@ class Search(Repository):
             validation.amount("limit", limit)
         return _all_rounds(self._units(), limit)
 
+    @scopes.INDEX
     @several_units
     def reindex(self, progress: Progress | None = None) -> int:
         """Rebuild the index, and create what is missing of its tables and triggers.

@@ -57,7 +57,7 @@ from agentstore.records import (
     SessionSummary,
 )
 from agentstore.records.base import SessionStatus
-from agentstore.repositories import operations
+from agentstore.repositories import operations, scopes
 from agentstore.repositories.branch_turns import select_summary
 from agentstore.repositories.branches import Branches
 from agentstore.repositories.line_counts import lock_session
@@ -122,6 +122,7 @@ class Sessions(Repository):
 
     __slots__ = ()
 
+    @scopes.Guard({"user_id": scopes.owner}, scopes.session_taken)
     @writes
     def create(
         self,
@@ -161,6 +162,7 @@ class Sessions(Repository):
             raise AlreadyExists("session", new.id)
         return self.get(new.id)
 
+    @scopes.KEEPS
     @several_units
     def ensure(
         self,
@@ -202,6 +204,7 @@ class Sessions(Repository):
         units = self._units()
         return units.run(Mode.READ, found, new) or units.run(Mode.WRITE, found_or_made, new)
 
+    @scopes.SESSION
     @reads
     def get(self, session_id: str) -> SessionRecord:
         """Give a session.
@@ -214,11 +217,13 @@ class Sessions(Repository):
             raise NotFound("session", session_id)
         return found
 
+    @scopes.SESSION
     @reads
     def find(self, session_id: str) -> SessionRecord | None:
         """Give a session, or None."""
         return find_session(self.unit, session_id)
 
+    @scopes.KEEPS
     @reads
     def find_ids(self, beginnings: Sequence[str], *, limit: int = 1000) -> list[str]:
         """Find the ids that begin so, of those that agentstore made itself.
@@ -236,6 +241,7 @@ class Sessions(Repository):
         """
         return ids_beginning(self.unit, beginnings, limit)
 
+    @scopes.SESSION
     @reads_snapshot
     def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:
         """Give all that an agent needs to go on with a session after its process died.
@@ -255,6 +261,7 @@ class Sessions(Repository):
         """
         return restored(self.unit, session_id, limit)
 
+    @scopes.SESSION
     @reads
     def state_dict(self, session_id: str) -> dict[str, Any]:
         """Give what is needed to find the session again, and no message: a small JSON object
@@ -265,6 +272,7 @@ class Sessions(Repository):
         """
         return state_dict(self.unit, session_id)
 
+    @scopes.names(state=scopes.state)
     @writes
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> SessionRecord:
         """Go back to the session of a ``state_dict``, and to the branch that was active then.
@@ -290,6 +298,7 @@ class Sessions(Repository):
         self, /, *, documents: bool = False, **filters: Unpack[SessionFilters]
     ) -> Page[SessionSummary]: ...
 
+    @scopes.ONLY_USER
     @reads
     def list(
         self,
@@ -366,6 +375,7 @@ class Sessions(Repository):
         iter = over_pages(list)
         """Go over the sessions of all pages; see ``list``."""
 
+    @scopes.KEEPS
     @reads
     def walk(self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[SessionRecord]:
         """List sessions in the order of their creation, to visit every one.
@@ -389,6 +399,7 @@ class Sessions(Repository):
     iter_walk = over_pages(walk)
     """Go over the sessions of all pages; see ``walk``."""
 
+    @scopes.ONLY_USER
     @reads
     def count(self, *, user_id: str | None = None, status: SessionStatus | None = None) -> int:
         """Count sessions, of a user and in a status if given."""
@@ -406,6 +417,7 @@ class Sessions(Repository):
         off = closed.scalar_subquery() + of_deleting.scalar_subquery()
         return int(self.connection.execute(select(query.scalar_subquery() - off)).scalar_one())
 
+    @scopes.SESSION
     @writes
     def rename(self, session_id: str, title: str | None) -> SessionRecord:
         """Change the title.
@@ -416,6 +428,7 @@ class Sessions(Repository):
         self._change(session_id, title=validation.optional_text("title", title))
         return self.get(session_id)
 
+    @scopes.SESSION
     @writes
     def update(
         self,
@@ -475,6 +488,7 @@ class Sessions(Repository):
             self._change(session_id, **changes)
         return self.get(session_id)
 
+    @scopes.SESSION
     @writes
     def patch(
         self,
@@ -517,6 +531,7 @@ class Sessions(Repository):
         self._change_documents(session_id, expected_version, documents)
         return self.get(session_id)
 
+    @scopes.SESSION
     @writes
     def pause(self, session_id: str) -> SessionRecord:
         """Go from active to paused.
@@ -527,6 +542,7 @@ class Sessions(Repository):
         """
         return self._move(session_id, "paused")
 
+    @scopes.SESSION
     @writes
     def resume(self, session_id: str) -> SessionRecord:
         """Go from paused to active. A finished session stays finished, and a question pending
@@ -538,21 +554,25 @@ class Sessions(Repository):
         """
         return self._move(session_id, "active", only_from="paused")
 
+    @scopes.SESSION
     @writes
     def complete(self, session_id: str) -> SessionRecord:
         """Finish the session. Raises as ``pause`` does."""
         return self._move(session_id, "completed")
 
+    @scopes.SESSION
     @writes
     def cancel(self, session_id: str) -> SessionRecord:
         """Finish the session before its time. Raises as ``pause`` does."""
         return self._move(session_id, "cancelled")
 
+    @scopes.SESSION
     @writes
     def fail(self, session_id: str) -> SessionRecord:
         """Finish the session as failed. Raises as ``pause`` does."""
         return self._move(session_id, "failed")
 
+    @scopes.SESSION
     @writes
     def wait_for_user(self, session_id: str, question: str) -> SessionRecord:
         """Ask the user something and wait; the question survives a restart.
@@ -568,6 +588,7 @@ class Sessions(Repository):
         )
         return self.get(session_id)
 
+    @scopes.SESSION
     @writes
     def answer(self, session_id: str, text: str) -> MessageRecord:
         """Answer the pending question: in one transaction the answer becomes a user message,
@@ -585,6 +606,7 @@ class Sessions(Repository):
         self._change_documents(session_id, None, {"question": None, "asked_at": None})
         return Messages(self.unit).save(session_id, "user", text)
 
+    @scopes.SESSION
     @writes
     def reset(self, session_id: str) -> int:
         """Take away all that was said: messages, branches, summaries, and the usage recorded.
@@ -606,6 +628,7 @@ class Sessions(Repository):
         self.connection.execute(here.values(epoch=data.c.epoch + 1))
         return start_again(self.unit, locked)
 
+    @scopes.SESSION
     @writes
     def delete(self, session_id: str) -> DeletionReceipt:
         """Delete a session and everything below.
@@ -619,6 +642,7 @@ class Sessions(Repository):
         stays = owner_stays(self.tables, self.tables.sessions.c.user_id)
         return delete_owned(self.unit, "session", session_id, stays)
 
+    @scopes.EVERYBODYS
     @several_units
     def delete_expired(self, *, batch_size: int = 20, limit: int | None = None) -> ExpiryReport:
         """Delete the sessions whose time to live has run out, with everything below.
@@ -653,6 +677,7 @@ class Sessions(Repository):
         """
         return deletion.delete_expired(self._units(), batch_size, limit)
 
+    @scopes.SESSION
     @reads_snapshot
     def verify(self, session_id: str) -> SessionCounters:
         """Compute what the messages add up to, beside what the session's counters say.

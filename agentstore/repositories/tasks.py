@@ -47,7 +47,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import session_stays
 from agentstore.records import Page, TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus
-from agentstore.repositories import operations
+from agentstore.repositories import operations, scopes
 from agentstore.repositories.claims import (
     DEFAULT_LEASE,
     RUNNING,
@@ -112,6 +112,10 @@ class Tasks(Repository):
 
     __slots__ = ()
 
+    @scopes.Guard(
+        {"session_id": scopes.own_session, "idempotency_key": scopes.task_key},
+        scopes.task_key_taken,
+    )
     @appends
     def create(
         self,
@@ -187,6 +191,7 @@ class Tasks(Repository):
             raise NotFound("session", session_id)
         return task_record(written)
 
+    @scopes.TASK
     @reads
     def get(self, task_id: str) -> TaskRecord:
         """Give a task.
@@ -196,11 +201,13 @@ class Tasks(Repository):
         """
         return get_task(self.unit, task_id)
 
+    @scopes.TASK
     @reads
     def find(self, task_id: str) -> TaskRecord | None:
         """Give a task, or None."""
         return find_task(self.unit, task_id)
 
+    @scopes.SESSION
     @reads
     def list(
         self,
@@ -230,6 +237,7 @@ class Tasks(Repository):
     iter = over_pages(list)
     """Go over the tasks of all pages; see ``list``."""
 
+    @scopes.SESSION
     @reads
     def count(
         self, *, session_id: str | None = None, queue: str | None = None
@@ -257,6 +265,7 @@ class Tasks(Repository):
             found.setdefault(name, {})[status] = int(number)
         return found
 
+    @scopes.TASK
     @appends
     def start(self, task_id: str) -> TaskRecord:
         """Go from pending to running, and count the attempt; nobody else can claim it then.
@@ -278,6 +287,7 @@ class Tasks(Repository):
             cancel_requested=False,
         )
 
+    @scopes.TASK
     @appends
     def complete(self, task_id: str, result: Any = None, *, fence: int | None = None) -> TaskRecord:
         """Go from running to completed, with a result, any JSON.
@@ -296,6 +306,7 @@ class Tasks(Repository):
         fence = validation.optional_amount("fence", fence)
         return move(self.unit, task_id, "completed", holder=fence, held=True, result=document)
 
+    @scopes.TASK
     @writes
     def fail(
         self,
@@ -338,6 +349,7 @@ class Tasks(Repository):
         end = failed_attempt(task, now, told, backoff if again else None)
         return settle(self.unit, [(row, task, end)], [task_id]).settled[0]
 
+    @scopes.TASK
     @appends
     def pause(self, task_id: str) -> TaskRecord:
         """Go from pending or running to paused. Raises as ``start`` does.
@@ -347,11 +359,13 @@ class Tasks(Repository):
         """
         return move(self.unit, task_id, "paused")
 
+    @scopes.TASK
     @appends
     def resume(self, task_id: str) -> TaskRecord:
         """Go from paused to pending. Raises as ``start`` does."""
         return move(self.unit, task_id, "pending", only_from=("paused",))
 
+    @scopes.TASK
     @appends
     def retry(self, task_id: str) -> TaskRecord:
         """Go from failed or dead to pending, to be started again. Raises as ``start`` does.
@@ -361,6 +375,7 @@ class Tasks(Repository):
         """
         return move(self.unit, task_id, "pending", only_from=("failed", "dead"))
 
+    @scopes.TASK
     @appends
     def cancel(self, task_id: str, *, fence: int | None = None) -> TaskRecord:
         """Go to cancelled from pending, running or paused. Raises as ``start`` does.
@@ -404,6 +419,7 @@ class Tasks(Repository):
             raise why_not(self.unit, task_id, "cancelled")
         return task_record(cancelled)
 
+    @scopes.WORKERS
     @appends
     def claim(
         self,
@@ -453,6 +469,7 @@ class Tasks(Repository):
         rows = statement.fetch(self.connection, parameters)
         return tuple([make_task_record(*row[1:]) for row in sorted(rows, key=in_order_of_claims)])
 
+    @scopes.TASK
     @appends
     def heartbeat(self, task_id: str, *, fence: int, lease: float = DEFAULT_LEASE) -> TaskRecord:
         """Renew the lease on a task.
@@ -475,6 +492,7 @@ class Tasks(Repository):
             raise why_not(self.unit, task_id, "running", fence)
         return renewed[0]
 
+    @scopes.WORKERS
     @appends
     def heartbeat_many(
         self, held: Sequence[TaskRecord], *, lease: float = DEFAULT_LEASE
@@ -489,6 +507,7 @@ class Tasks(Repository):
         renewed = renew(self.unit, [(task.id, task.fence) for task in tasks], length(lease))
         return batch({task.id: task for task in renewed}, [task.id for task in tasks])
 
+    @scopes.TASK
     @appends
     def release(self, task_id: str, *, fence: int) -> TaskRecord:
         """Give a task back, to be claimed by others at once; it does not count as a failure.
@@ -503,6 +522,7 @@ class Tasks(Repository):
         fence = validation.amount("fence", fence)
         return move(self.unit, task_id, "pending", only_from=("running",), holder=fence)
 
+    @scopes.WORKERS
     @writes
     def complete_many(self, done: Sequence[tuple[TaskRecord, Any]]) -> TaskBatch:
         """Complete tasks with their results, in one transaction.
@@ -525,6 +545,7 @@ class Tasks(Repository):
         ends = [(row, task, completed(now, results[task.id])) for row, task in held]
         return settle(self.unit, ends, [task.id for task, _ in given])
 
+    @scopes.WORKERS
     @writes
     def fail_many(
         self,
@@ -554,6 +575,7 @@ class Tasks(Repository):
         ]
         return settle(self.unit, ends, [task.id for task, _ in given])
 
+    @scopes.WORKERS
     @writes
     def rescue(
         self, *, limit: int = 100, backoff: Backoff = DEFAULT_BACKOFF
@@ -597,6 +619,7 @@ class Tasks(Repository):
         ends = [(pk, task, failed_attempt(task, now, _ABANDONED, backoff)) for pk, task in overdue]
         return settle(self.unit, ends, [task.id for _, task in overdue]).settled
 
+    @scopes.WORKERS
     @appends
     def requeue(
         self, *, queue: str = "default", kind: str | None = None, limit: int = MAX_LIMIT
@@ -631,6 +654,7 @@ class Tasks(Repository):
         statement = self.unit.dialect.announcing(query, self.tables)
         return len(self.connection.execute(statement).all())
 
+    @scopes.WORKERS
     @reads
     def due(
         self,
@@ -653,6 +677,7 @@ class Tasks(Repository):
         row = self.connection.execute(statement, parameters).first()
         return None if row is None else max(0.0, (row.run_at - row.now).total_seconds())
 
+    @scopes.WORKERS
     @reads
     def watch(self) -> TaskSignal:
         """Give what tells that tasks may have become claimable; ``Worker`` waits for it.

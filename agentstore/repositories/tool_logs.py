@@ -24,7 +24,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import session_is_open, session_stays
 from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.records.base import complete
-from agentstore.repositories import operations
+from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import New, NewRow, finite, mean_of, milliseconds, over_pages
 from agentstore.repositories.operations import Repository, gathers, one_page, reads, window
 from agentstore.schema import Tables
@@ -76,6 +76,7 @@ class ToolLogs(Repository):
 
     __slots__ = ()
 
+    @scopes.names(session_id=scopes.session, message_id=scopes.message)
     @gathers(NewLog)
     def log(
         self,
@@ -134,6 +135,7 @@ class ToolLogs(Repository):
         }
         return tool_log_record((yield NewLog(row)))
 
+    @scopes.TOOL_LOG
     @reads
     def get(self, log_id: str) -> ToolLogRecord:
         """Give a log.
@@ -146,6 +148,7 @@ class ToolLogs(Repository):
             raise NotFound("tool log", log_id)
         return found
 
+    @scopes.TOOL_LOG
     @reads
     def find(self, log_id: str) -> ToolLogRecord | None:
         """Give a log, or None."""
@@ -154,6 +157,7 @@ class ToolLogs(Repository):
         row = self.connection.execute(select(logs).where(logs.c.id == log_id, stays)).first()
         return None if row is None else tool_log_record(row)
 
+    @scopes.SESSION
     @reads
     def list(
         self,
@@ -188,6 +192,7 @@ class ToolLogs(Repository):
     iter = over_pages(list)
     """Go over the logs of all pages; see ``list``."""
 
+    @scopes.SESSION
     @reads
     def stats(
         self,

@@ -32,6 +32,7 @@ from agentstore.execution.gathering import Body
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import owner_stays, session_stays
 from agentstore.records import DatabaseTotals, Page, UsageRecord, UsageSum, UserStats
+from agentstore.repositories import scopes
 from agentstore.repositories.lines import require
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.operations import (
@@ -91,6 +92,7 @@ class Usage(Repository):
 
     __slots__ = ()
 
+    @scopes.USER
     @reads_snapshot
     def stats(self, user_id: str, days: float = 7, *, until: datetime | None = None) -> UserStats:
         """Add up what a user did in the last days.
@@ -118,6 +120,7 @@ class Usage(Repository):
             raise InvalidInput("days must not reach back before the year 1.") from None
         return stats_of(self, user_id, since, end)
 
+    @scopes.names(session_id=scopes.session, reservation_id=scopes.reservation)
     @gathers(NewUsage, takes_several=charges, looks_first=looks_first)
     def record(
         self,
@@ -178,6 +181,7 @@ class Usage(Repository):
         new.reservation_id = validation.optional_text("reservation_id", reservation_id)
         return usage_record((yield new))
 
+    @scopes.SESSION
     @reads
     def list(
         self,
@@ -218,6 +222,7 @@ class Usage(Repository):
     iter = over_pages(list)
     """Go over the records of all pages; see ``list``."""
 
+    @scopes.SESSION
     @writes
     def delete(self, session_id: str, *, branch: Branch = None, turn: int | None = None) -> int:
         """Delete what was recorded of a session; the arguments are those of ``list``.
@@ -231,6 +236,7 @@ class Usage(Repository):
         turn = validation.optional_amount("turn", turn)
         return delete_usage(self.unit, session_id, checked(branch), turn)
 
+    @scopes.SESSION
     @writes
     def replace(
         self,
@@ -300,7 +306,9 @@ class Usage(Repository):
         self, dimension: tuple[One, One], **filters: Unpack[SumFilters]
     ) -> tuple[UsageSum[tuple[Any, Any]], ...]: ...
 
-    @reads  # type: ignore[misc]  # it names the filters that SumFilters has
+    # It names the filters that SumFilters has.
+    @scopes.names(session_id=scopes.session, user_id=scopes.only_user)  # type: ignore[misc]
+    @reads
     def sum_by(
         self,
         dimension: Dimension | tuple[One, One],
@@ -352,6 +360,7 @@ class Usage(Repository):
         }
         return sum_usage(self.unit, keys, filters, last=last, top=top)
 
+    @scopes.KEEPS
     @reads
     def of_sessions(self, ids: Sequence[str], *, most: int | None = None) -> dict[str, UsageSum]:
         """Add up what was recorded of each of some sessions, by one statement for a list.
@@ -414,6 +423,7 @@ class Usage(Repository):
             row["cost"] = priced(self.unit.settings.prices, row, use)
         return NewUsage(row, use if model is None and cost is None else None)
 
+    @scopes.Refused("it counts the whole database")
     @reads_snapshot
     def totals(self) -> DatabaseTotals:
         """Count the rows of every table, exactly, and add the messages up.

@@ -66,7 +66,7 @@ from agentstore.records import (
     UserRecord,
 )
 from agentstore.records.base import complete
-from agentstore.repositories import operations
+from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.operations import (
     UNSET,
@@ -103,6 +103,7 @@ class Quotas(Repository):
 
     __slots__ = ()
 
+    @scopes.USER
     @reads
     def check_quota(self, user_id: str, tokens: int) -> bool:
         """Say whether the user could consume so many tokens now.
@@ -117,6 +118,7 @@ class Quotas(Repository):
         remaining = self._remaining(user_id)
         return remaining is None or tokens <= remaining
 
+    @scopes.USER
     @appends
     def consume_quota(self, user_id: str, tokens: int) -> int | None:
         """Consume tokens, if so many are left.
@@ -139,6 +141,7 @@ class Quotas(Repository):
                 return None if remaining is None else max(0, remaining)
         raise self._too_much(user_id, tokens)
 
+    @scopes.USER
     @reads
     def reservations(
         self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
@@ -165,6 +168,7 @@ class Quotas(Repository):
     iter_reservations = over_pages(reservations)
     """Go over the reservations of all pages; see ``reservations``."""
 
+    @scopes.USER
     @writes
     def reserve_quota(
         self, user_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
@@ -188,6 +192,7 @@ class Quotas(Repository):
                 return record
         raise self._too_much(user_id, tokens)
 
+    @scopes.SESSION
     @writes
     def reserve_for_session(
         self, session_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
@@ -217,6 +222,7 @@ class Quotas(Repository):
             )
         return self.reserve_quota(row.user_id, tokens, ttl=ttl)
 
+    @scopes.RESERVATION
     @writes
     def settle_quota(self, reservation_id: str, tokens: int) -> int | None:
         """Consume what a call really cost, and give back the rest of its reservation.
@@ -237,6 +243,7 @@ class Quotas(Repository):
         validation.tokens("tokens", tokens)
         return self._end(reservation_id, tokens)
 
+    @scopes.RESERVATION
     @writes
     def release_quota(self, reservation_id: str) -> int | None:
         """Give a reservation back: the call was not made, or its process died.
@@ -435,6 +442,7 @@ class ApiKeys(Repository):
 
     __slots__ = ()
 
+    @scopes.USER
     @writes
     def issue_api_key(
         self, user_id: str, name: str = "", *, expires_at: datetime | None = None
@@ -473,6 +481,7 @@ class ApiKeys(Repository):
         written = self.connection.execute(select(keys).where(keys.c.id == row["id"])).one()
         return IssuedApiKey(key, api_key_record(written))
 
+    @scopes.Refused("whose a key is, is not known before")
     @reads
     def authenticate(self, key: str) -> ApiKeyRecord:
         """Say whose key this is.
@@ -504,6 +513,7 @@ class ApiKeys(Repository):
             raise AuthenticationFailed("expired")
         return api_key_record(row)
 
+    @scopes.API_KEY
     @appends
     def touch_api_key(self, key_id: str) -> None:
         """Note that a key was used just now. Apart from ``authenticate``, which only reads.
@@ -517,6 +527,7 @@ class ApiKeys(Repository):
         if self.connection.execute(query).rowcount == 0:
             raise NotFound("API key", key_id)
 
+    @scopes.USER
     @reads
     def api_keys(
         self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
@@ -531,6 +542,7 @@ class ApiKeys(Repository):
     iter_api_keys = over_pages(api_keys)
     """Go over the keys of all pages; see ``api_keys``."""
 
+    @scopes.API_KEY
     @appends
     def revoke_api_key(self, key_id: str) -> ApiKeyRecord:
         """Stop a key from working, for good. Revoking it again changes nothing.
@@ -582,6 +594,7 @@ class Users(Quotas, ApiKeys):
 
     __slots__ = ()
 
+    @scopes.Refused("a scope has one user, who is there already")
     @writes
     def create(
         self,
@@ -623,6 +636,7 @@ class Users(Quotas, ApiKeys):
         self._index_preferences(row["id"], preferences)
         return self.get(row["id"])
 
+    @scopes.USER
     @reads
     def get(self, user_id: str) -> UserRecord:
         """Give a user.
@@ -635,12 +649,14 @@ class Users(Quotas, ApiKeys):
             raise NotFound("user", user_id)
         return user_record(found)
 
+    @scopes.USER
     @reads
     def find(self, user_id: str) -> UserRecord | None:
         """Give a user, or None."""
         found = self._row(user_id)
         return None if found is None else user_record(found)
 
+    @scopes.KEEPS
     @reads
     def list(
         self, *, email: str | None = None, limit: int = DEFAULT_LIMIT, cursor: str | None = None
@@ -663,6 +679,7 @@ class Users(Quotas, ApiKeys):
     iter = over_pages(list)
     """Go over the users of all pages; see ``list``."""
 
+    @scopes.KEEPS
     @reads
     def find_by_preference(
         self,
@@ -698,6 +715,7 @@ class Users(Quotas, ApiKeys):
     iter_find_by_preference = over_pages(find_by_preference)
     """Go over the users of all pages; see ``find_by_preference``."""
 
+    @scopes.USER
     @writes
     def update(
         self,
@@ -737,6 +755,7 @@ class Users(Quotas, ApiKeys):
             self._index_preferences(user_id, preferences)
         return self.get(user_id)
 
+    @scopes.KEEPS
     @several_units
     def delete(self, user_id: str) -> DeletionReceipt:
         """Delete a user and all that is theirs: sessions and everything below, keys, threads.

@@ -21,7 +21,7 @@ from agentstore.records.work import (
     ThreadRecord,
     WriteRecord,
 )
-from agentstore.repositories import operations
+from agentstore.repositories import operations, scopes
 from agentstore.repositories.checkpoints.puts import (
     NO_PARENT,
     NO_TAGS,
@@ -103,6 +103,10 @@ class Checkpoints(Repository):
 
     __slots__ = ()
 
+    @scopes.Guard(
+        {"user_id": scopes.owner, "session_id": scopes.session, "thread_id": scopes.thread_to_put},
+        scopes.checkpoint_taken,
+    )
     @appends_unless(_names_an_owner)
     def put(
         self,
@@ -191,6 +195,7 @@ class Checkpoints(Repository):
         )
         return put_checkpoint(self.unit, new)
 
+    @scopes.CHECKPOINT
     @reads
     def get(
         self,
@@ -216,6 +221,7 @@ class Checkpoints(Repository):
             raise NotFound("checkpoint", checkpoint_id)
         return found
 
+    @scopes.CHECKPOINT
     @reads
     def find(
         self,
@@ -228,6 +234,7 @@ class Checkpoints(Repository):
         """Give a checkpoint with its values, or None; see ``get``."""
         return _found(self.unit, checkpoint_id, thread_id, namespace, writes=writes)
 
+    @scopes.THREAD
     @reads
     def latest(
         self,
@@ -283,6 +290,7 @@ class Checkpoints(Repository):
         **filters: Unpack[CheckpointFilters],
     ) -> Page[CheckpointInfo]: ...
 
+    @scopes.THREAD
     @reads
     def list(
         self,
@@ -363,6 +371,7 @@ class Checkpoints(Repository):
         iter = over_pages(list)
         """Go over the checkpoints of all pages; see ``list``."""
 
+    @scopes.THREAD
     @reads
     def namespaces(self, thread_id: str) -> tuple[str, ...]:
         """Give the namespaces in which a thread has checkpoints, sorted; none if it is not there.
@@ -376,6 +385,7 @@ class Checkpoints(Repository):
         )
         return tuple(sorted(self.connection.execute(query.distinct()).scalars()))
 
+    @scopes.names(session_id=scopes.session, user_id=scopes.user)
     @reads
     def threads(
         self,
@@ -415,6 +425,7 @@ class Checkpoints(Repository):
     iter_threads = over_pages(threads)
     """Go over the threads of all pages; see ``threads``."""
 
+    @scopes.CHECKPOINT
     @reads_snapshot
     def path(
         self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
@@ -427,6 +438,7 @@ class Checkpoints(Repository):
         row = get_checkpoint(self.unit, *address_of(checkpoint_id, thread_id, namespace))
         return tuple(checkpoint_info(found) for found in path_rows(self.unit, row))
 
+    @scopes.THREAD
     @reads
     def tree(self, thread_id: str, namespace: str = ROOT) -> CheckpointTree:
         """Give all checkpoints of a thread, without their values, and how they are related."""
@@ -443,6 +455,7 @@ class Checkpoints(Repository):
         roots = tuple(children.pop(None))
         return CheckpointTree(found, roots, {str(id): tuple(c) for id, c in children.items()})
 
+    @scopes.Guard(scopes.CHECKPOINT.kinds, scopes.checkpoint_taken)
     @writes
     def fork(
         self,
@@ -503,6 +516,7 @@ class Checkpoints(Repository):
         )
         return put_checkpoint(unit, new)
 
+    @scopes.THREAD
     @writes
     def rewind(self, thread_id: str, step: int, *, namespace: str = ROOT) -> CheckpointRecord:
         """Go back to a step: delete all checkpoints after it, so that it is the latest again.
@@ -535,6 +549,7 @@ class Checkpoints(Repository):
         assert found is not None
         return found
 
+    @scopes.names(thread_id=scopes.thread, to_thread=scopes.thread_to_put)
     @writes
     def copy_thread(
         self,
@@ -577,6 +592,7 @@ class Checkpoints(Repository):
         require_new_thread(self.unit, target)
         return copy_all(self.unit, thread, target)
 
+    @scopes.THREAD
     @writes
     def delete_thread(self, thread_id: str) -> DeletionReceipt:
         """Delete a thread and everything in it.
@@ -590,6 +606,7 @@ class Checkpoints(Repository):
         thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
         return remove_all(self.unit, thread.id)
 
+    @scopes.THREAD
     @writes
     def delete(
         self, thread_id: str, ids: Sequence[str], *, namespace: str = ROOT
@@ -606,6 +623,7 @@ class Checkpoints(Repository):
         lock_thread(self.unit, place[0])
         return remove(self.unit, *place, lambda rows: (r for r in rows if r.id in going))
 
+    @scopes.THREAD
     @writes
     def delete_before(self, thread_id: str, step: int, *, namespace: str = ROOT) -> DeletionReceipt:
         """Delete the checkpoints whose step is smaller, with their pending writes.
@@ -623,6 +641,7 @@ class Checkpoints(Repository):
         lock_thread(self.unit, place[0])
         return remove(self.unit, *place, lambda rows: (r for r in rows if r.step < step))
 
+    @scopes.THREAD
     @writes
     def delete_run(self, run_id: str, *, thread_id: str | None = None) -> DeletionReceipt:
         """Delete the checkpoints of a run, in a thread or in all, as ``delete_before`` does."""
@@ -644,6 +663,7 @@ class Checkpoints(Repository):
             for place in places
         )
 
+    @scopes.THREAD
     @writes
     def prune(
         self,
@@ -681,6 +701,7 @@ class Checkpoints(Repository):
         namespaces = namespaces_of(self.unit, thread.id) if only is None else [only]
         return total(do(self.unit, thread.id, space, choose) for space in namespaces)
 
+    @scopes.names(user_id=scopes.owner, session_id=scopes.session, thread_id=scopes.thread_to_put)
     @appends_unless(_names_an_owner)
     def put_writes(
         self,
@@ -738,6 +759,7 @@ class Checkpoints(Repository):
         owners = _owners(user_id, session_id)
         return store_pending(self.unit, task, rows, owners, replaced=replaced, makes_thread=makes)
 
+    @scopes.THREAD
     @reads
     def writes(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ROOT

@@ -29,6 +29,7 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import session_stays
+from agentstore.repositories import scopes
 from agentstore.repositories.line_counts import lock_session
 from agentstore.repositories.lines import (
     COUNT,
@@ -55,6 +56,7 @@ class Marks(Repository):
 
     __slots__ = ()
 
+    @scopes.names(ids=scopes.messages)
     @reads
     def of(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Give the marks of messages, each message's in alphabetical order.
@@ -75,6 +77,7 @@ class Marks(Repository):
                 found.setdefault(message_id, []).append(mark)
         return {message_id: tuple(sorted(each)) for message_id, each in found.items()}
 
+    @scopes.SESSION
     @reads
     def count(self, session_id: str) -> dict[str, int]:
         """Count the messages of a session that have each mark, on all branches."""
@@ -87,6 +90,7 @@ class Marks(Repository):
         counted = self.connection.execute(query)
         return dict(sorted((mark, int(count)) for mark, count in counted))
 
+    @scopes.names(session_id=scopes.session, ids=scopes.few_messages)
     @writes
     def update(
         self,

@@ -16,6 +16,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import session_is_open, session_stays
 from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import Role, complete
+from agentstore.repositories import scopes
 from agentstore.repositories import search as finding
 from agentstore.repositories import search as pages
 from agentstore.repositories.branch_turns import find_summary
@@ -99,6 +100,7 @@ class Messages(Repository):
 
     __slots__ = ()
 
+    @scopes.SAVES
     @gathers(Append, takes_several=replaces, looks_first=looks_first)
     def save(
         self,
@@ -181,6 +183,7 @@ class Messages(Repository):
         append = yield Append(session_id, [new], on_duplicate, idempotency_key, now, branch, made)
         return append.records()[0]
 
+    @scopes.SAVES
     @gathers(Append, takes_several=replaces, looks_first=looks_first)
     def save_many(
         self,
@@ -220,6 +223,7 @@ class Messages(Repository):
         append = yield Append(session_id, drafts, on_duplicate, idempotency_key, now, branch, made)
         return append.records()
 
+    @scopes.SAVES
     @gathers(Append, looks_first=looks_first)
     def save_chat(
         self,
@@ -271,6 +275,7 @@ class Messages(Repository):
         append = yield Append(session_id, drafts, "skip", idempotency_key, now, branch, made)
         return append.records()
 
+    @scopes.SESSION
     @appends
     def begin(
         self,
@@ -315,6 +320,7 @@ class Messages(Repository):
         Append.write(self.unit, [append], by_itself=True)
         return append.records()[0]
 
+    @scopes.MESSAGE
     @appends
     def append(self, message_id: str, text: str, *, position: int | None = None) -> int:
         """Add a piece of text to a message that is being streamed; one statement.
@@ -340,6 +346,7 @@ class Messages(Repository):
         position = validation.optional_amount("position", position)
         return add_piece(self.unit, message_id, text, position)
 
+    @scopes.MESSAGE
     @writes
     def finish(
         self,
@@ -385,6 +392,7 @@ class Messages(Repository):
         )
         return end_stream(self.unit, message_id, COMPLETE, ending)
 
+    @scopes.MESSAGE
     @writes
     def give_up(self, message_id: str) -> MessageRecord:
         """End a message that is being streamed as it is; it stays in status ``incomplete``.
@@ -395,6 +403,7 @@ class Messages(Repository):
         """
         return end_stream(self.unit, message_id, INCOMPLETE)
 
+    @scopes.EVERYBODYS
     @writes
     def give_up_idle(self, limit: int = 100) -> int:
         """Give up the messages that got no piece for ``stream_timeout`` seconds.
@@ -413,6 +422,7 @@ class Messages(Repository):
         query = idle_streams(self.tables, oldest).order_by(self.tables.messages.c.pk)
         return give_up_these(self.unit, self.connection.execute(query.limit(limit)).all())
 
+    @scopes.MESSAGE
     @reads
     def get(self, message_id: str) -> MessageRecord:
         """Give a message.
@@ -425,6 +435,7 @@ class Messages(Repository):
             raise NotFound("message", message_id)
         return found
 
+    @scopes.MESSAGE
     @reads
     def find(self, message_id: str) -> MessageRecord | None:
         """Give a message, or None."""
@@ -432,12 +443,14 @@ class Messages(Repository):
         row = self.connection.execute(query).first()
         return None if row is None else complete(message_records(self.unit, [row])[0])
 
+    @scopes.SESSION
     @reads
     def find_by_external_id(self, session_id: str, external_id: str) -> MessageRecord | None:
         """Give the message of the session that has this external id, or None."""
         found = by_external_ids(self.unit, session_id, [external_id])
         return found.get(external_id)
 
+    @scopes.SESSION
     @reads
     def find_many(self, session_id: str, external_ids: Sequence[str]) -> dict[str, MessageRecord]:
         """Give the messages of a session that have these external ids.
@@ -457,6 +470,7 @@ class Messages(Repository):
         found = by_external_ids(self.unit, session_id, wanted)
         return dict(sorted(found.items(), key=lambda each: each[1].seq))
 
+    @scopes.SESSION
     @reads
     def find_by_tool(
         self, session_id: str, tool: str, *, limit: int = 50, cursor: str | None = None
@@ -491,6 +505,7 @@ class Messages(Repository):
     iter_find_by_tool = over_pages(find_by_tool)
     """Go over the messages of all pages; see ``find_by_tool``."""
 
+    @scopes.SESSION
     @reads
     def history(
         self,
@@ -568,6 +583,7 @@ class Messages(Repository):
         )
         return MessageList(told)
 
+    @scopes.SESSION
     @reads
     def chat(
         self,
@@ -624,6 +640,7 @@ class Messages(Repository):
             prepend_summary=validation.flag("prepend_summary", prepend_summary),
         )
 
+    @scopes.SESSION
     @reads
     def payloads(
         self,
@@ -680,6 +697,7 @@ class Messages(Repository):
             token_counter,
         )
 
+    @scopes.SESSION
     @reads
     def page(
         self,
@@ -723,6 +741,7 @@ class Messages(Repository):
     iter = over_pages(page, backwards=True)
     """Go over the messages of a branch, the newest first; see ``page``."""
 
+    @scopes.Refused("it follows the messages of all sessions")
     @reads_snapshot
     def follow(self, cursor: str | None = None, *, limit: int = 100) -> Page[MessageRecord]:
         """Follow new messages, of all sessions and branches: give those since the last call.
@@ -741,6 +760,7 @@ class Messages(Repository):
         """
         return follow(self.unit, cursor, limit)
 
+    @scopes.KEEPS
     @several_units
     def search(
         self,
@@ -810,6 +830,7 @@ class Messages(Repository):
     iter_search = over_pages(search)
     """Go over the hits of all pages; see ``search``."""
 
+    @scopes.MESSAGE
     @writes
     def update(
         self,
@@ -859,6 +880,7 @@ class Messages(Repository):
         given = {name: each for name, each in arguments.items() if not isinstance(each, Unset)}
         return change_message(self.unit, message_id, given)
 
+    @scopes.SESSION
     @writes
     def pop(self, session_id: str, *, branch: str | None = None) -> MessageRecord | None:
         """Remove the last message of a branch and return it; None if the branch is empty.
@@ -875,6 +897,7 @@ class Messages(Repository):
         branch = validation.optional_text("branch", branch)
         return pop_last(self.unit, session_id, branch)
 
+    @scopes.SESSION
     @writes
     def replace_tail(
         self,
@@ -915,6 +938,7 @@ class Messages(Repository):
             self.unit, session_id, branch, wanted, chat_drafts(messages, unknown=unknown)
         )
 
+    @scopes.names(session_id=scopes.session, ids=scopes.few_messages)
     @writes
     def delete(
         self,
@@ -965,6 +989,7 @@ class Messages(Repository):
             settle_turn(self.unit, session)
         return deleted
 
+    @scopes.SESSION
     @writes
     def delete_by_mark(self, session_id: str, mark: Marks) -> int:
         """Delete the messages of a session that have a mark, or any of several, on all branches.
@@ -988,6 +1013,7 @@ class Messages(Repository):
             settle_turn(self.unit, session)
         return deleted
 
+    @scopes.SESSION
     @reads_snapshot
     def size(
         self,
@@ -1030,6 +1056,7 @@ class Messages(Repository):
             raise no_branch(branch or MAIN)
         return tally.messages
 
+    @scopes.SESSION
     @writes
     def clear(self, session_id: str) -> int:
         """Delete all messages of a session, on all branches; the session itself stays.
