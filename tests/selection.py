@@ -143,7 +143,7 @@ TESTS_OF = {
 }
 """Which tests are of a file: those of the first pattern that fits, without ``test_``."""
 
-MOST = 8
+MOST = 6
 """How many modules of tests `make quick` runs."""
 
 CASES = 1

@@ -249,7 +249,9 @@ def run_sql(
     if has_listeners(connection):
         result = connection.exec_driver_sql(sql, parameters or None)
         return list(result.all()) if fetch else [result.rowcount]
-    if begin and not (connection.in_transaction() or _begins_none(connection)):
+    if begin and not (
+        connection.in_transaction() or NO_TRANSACTION in connection.get_execution_options()
+    ):
         connection.begin()
     cursor = connection.connection.cursor()
     try:
@@ -271,10 +273,6 @@ def _columns(rows: Sequence[Any], reads: Sequence[_Read]) -> list[Column]:
         if position < len(columns):
             columns[position] = read(columns[position])
     return columns
-
-
-def _begins_none(connection: Connection) -> bool:
-    return NO_TRANSACTION in connection.get_execution_options()
 
 
 def _written(compiled: SQLCompiler, dialect: Dialect) -> tuple[str, dict[str, str]]:
