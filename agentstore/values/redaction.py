@@ -5,19 +5,24 @@ and digits, is one of ``keys`` or ends in one of ``endings``. If it ends in one 
 such as ``token``, text under it is a secret if it looks random: eight characters or more, without a
 blank. The name may also stand beside its value: in pairs, as headers often do, or in an object with
 a name and a value. In text, a secret is what a pattern of ``patterns`` finds: by default the
-published shapes of tokens and keys (see ``secret_shapes``), passwords in URLs and headers, and what
-is assigned to a name such as ``password``, also in JSON within the text.
+published shapes of tokens and keys (see ``PREFIXES``), passwords in URLs and headers, and what
+is assigned to a name such as ``password``, also in JSON within the text. What is escaped in the
+text is looked for as it will be read: see ``_views``.
 
 This is a safety net with holes, not a vault: a secret under an innocent name is not recognised.
 """
 
 from __future__ import annotations
 
+import html
 import re
+import sys
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import Any, Literal
 
 from agentstore.errors import InvalidInput, InvalidJson, SecretRefused
@@ -28,42 +33,84 @@ from agentstore.values.encoding import MAX_DEPTH, Misplaced
 # The prefixes, alphabets and lengths are those of the rules of gitleaks, a scanner of source code
 # (github.com/gitleaks/gitleaks, config/gitleaks.toml as of July 2026, MIT licence). Left out are
 # the rules that know a secret by a service's name beside it, and those whose prefix is as likely
-# in any base64. Lengths are lower bounds here, so that nothing is left of a secret that is
-# longer.
+# in any base64. Lengths are lower bounds here, so that nothing is left of a secret that is longer.
 #
 # What follows a literal is looked at only where the literal is: finding one costs a hundredth of
-# what a pattern costs, and most texts have none. Whatever is repeated is bounded, or cannot be
-# what comes next: the time grows with the text, and not faster.
+# what a pattern costs, and most texts have none. Whatever is repeated is bounded, or cannot be what
+# comes next: the time grows with the text, and not faster.
 
 
 Span = tuple[int, int]
 Find = Callable[[str, str], Iterator[Span]]
-"""Gives the places of secrets in a text, which comes in lower case too: in their order, none within
-another.
-"""
+"""Gives the places of secrets in a text, which comes in lower case too."""
 
 # One row for each alphabet: what follows the prefixes, and the prefixes.
+_DOTTED = r"(?:[A-Za-z0-9_=-]|\.{1,3}(?=[A-Za-z0-9_-]))"
 _PREFIXED: tuple[tuple[str, str], ...] = (
-    (r"[A-Za-z0-9]{30,}", "ghp_ gho_ ghu_ ghs_ ghr_ hf_ api_org_ npm_ pnu_ lin_api_ ico- pplx-"),
-    (r"[A-Za-z0-9_]{20,}", "github_pat_ ops_eyJ glc_ glsa_ sgp_"),
-    (r"[A-Za-z0-9_.-]{20,}", "glpat- gldt- glft- glrt- glffct- glimt- glagent- gloas- glsoat- SG."),
-    (r"[A-Za-z0-9_.-]{20,}", "glptt- GR1348941 hvs. hvb. sha256~ pscale_tkn_ pscale_oauth_"),
-    (r"[A-Za-z0-9_.-]{20,}", "pscale_pw_ pypi-AgEIcHlwaS5vcmc dp.pt. dt0c01. fio-u- dnkey- tk-us-"),
+    (r"[A-Za-z0-9]{30,}", "ghp_ gho_ ghu_ ghr_ hf_ api_org_ npm_ pnu_ lin_api_ lin_oauth_ ico-"),
+    (r"[A-Za-z0-9]{30,}", "pplx- gsk_ r8_ csk- p8e- tgp_v1_ napi_ phx_ apify_api_ jina_ nfp_ vcp_"),
+    (r"[A-Za-z0-9]{40,}", "xai- EZAK EZTK"),
+    (r"[A-Za-z0-9_]{20,}", "github_pat_ glsa_ sgp_ LTAI fw_ rnd_ NRAK- ATBB"),
     (
-        r"[A-Za-z0-9_=-]{16,}",
-        "glcbt- sq0atp- duffel_live_ duffel_test_ HRKU-AA sm_aat_ sm_pat_ sm_sat_",
+        r"[A-Za-z0-9_-]{20,}",
+        "lsv2_pt_ lsv2_sk_ tvly- GOCSPX- dckr_pat_ dckr_oat_ sb_secret_ CCIPAT_",
     ),
-    (r"[a-f0-9]{30,}", "dapi doo_v1_ dop_v1_ dor_v1_ sntryu_ pul- rubygems_ shpat_ shpca_ shppa_"),
-    (r"[a-f0-9]{20,}[a-z0-9-]*", "shpss_ shippo_live_ shippo_test_ PMAK- xkeysib-"),
+    (r"[A-Za-z0-9-]{20,}", "tskey-auth- tskey-api- tskey-client- tskey-scim- tskey-webhook- bkua_"),
+    (r"[A-Za-z0-9_-]{40,}", "nvapi- pcsk_ figd_ 1//0"),
+    (
+        _DOTTED + "{20,}",
+        "glpat- gldt- glft- glrt- glrtr- glffct- glimt- glagent- gloas- glsoat- SG.",
+    ),
+    (_DOTTED + "{20,}", "glptt- GR1348941 hvs. hvb. sha256~ pscale_tkn_ pscale_oauth_ ghs_"),
+    (_DOTTED + "{20,}", "pscale_pw_ pypi-AgEIcHlwaS5vcmc dp.pt. dp.st. dp.ct. dp.sa. dp.scim."),
+    (_DOTTED + "{20,}", "dp.audit. dt0c01. dt0s01. dt0s16. fio-u- dnkey- tk-us- ya29. AQ.Ab8"),
+    (r"[A-Za-z0-9_=-]{16,}", "glcbt- sq0atp- sq0csp- duffel_live_ duffel_test_ HRKU-AA"),
+    (r"[A-Za-z0-9_=-]{16,}", "sm_aat_ sm_pat_ sm_sat_"),
+    (
+        r"[A-Fa-f0-9]{30,}",
+        "dapi doo_v1_ dop_v1_ dor_v1_ sntryu_ pul- rubygems_ shpat_ shpca_ shppa_",
+    ),
+    (r"[A-Fa-f0-9]{30,}", "shpss_ shippo_live_ shippo_test_ e2b_ sbp_ sbp_v0_ ls__ squ_ sqp_ sqa_"),
+    (r"[A-Fa-f0-9]{30,}", "fc- sk_ s-s4t2ud- s-s4t2af-"),
+    (r"[A-Fa-f0-9]{20,}", "PMAK- xkeysib- xsmtpsib-"),
     (r"[A-Za-z0-9]{10,}", "sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_"),
-    (r"[A-Za-z0-9+/_=-]{40,}", "fo1_ fm1a_ fm1r_ fm2_ sntrys_eyJ rdme_ ATATT3 ntn_ CLOJARS_"),
+    (r"[A-Za-z0-9]{10,}", "FLWSECK- FLWSECK_TEST- FLWPUBK_TEST-"),
+    (r"[A-Za-z0-9+/_=-]{24,}", "whsec_ ops_eyJ glc_ bedrock-api-key-"),
+    (
+        r"[A-Za-z0-9+/_=-]{40,}",
+        "fo1_ fm1a_ fm1r_ fm2_ sntrys_eyJ rdme_ ATATT3 ATCTT3 ntn_ CLOJARS_",
+    ),
+    (r"[A-Za-z0-9+/_=-]{40,}", "ABSK ZXlK eyJrIjoi"),
     (r"[A-Z0-9-]{26,}", "AGE-SECRET-KEY-1 A3- API-"),
     (r"[A-Za-z0-9_-]{35,}", "AIza"),
-    (r"[A-Z0-9]{16,}", "AKIA ASIA ABIA ACCA"),
+    (r"[A-Z0-9]{16,}", "AKIA ASIA ABIA ACCA A3T"),
     (r"[0-9a-f]{12}_[A-Za-z0-9_-]{43,}", "ask_"),  # our own, see repositories/api_keys.py
     (r"[A-Za-z0-9_-]{16,}", "sk-"),
-    (r"[A-Za-z0-9-]{10,}", "xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-"),
+    (r"[A-Za-z0-9-]{8,}", "xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp- xoxe.xoxb- xoxe.xoxp-"),
 )
+
+# Shapes whose beginning is as likely in other text are written to their end.
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_ENDS = r"(?![A-Za-z0-9+/_-])"
+_BUILT: tuple[tuple[str, str], ...] = (
+    (r"[A-Za-z0-9]{14}\.[a-f0-9]{64}|[.][A-Za-z0-9_-]{22}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}"
+     rf"|-(?:na|eu|ap)[0-9]-{_UUID}", "pat"),
+    (r"[A-Za-z0-9_-]{22}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}", "sat."),
+    (rf"(?:sandbox|development|production)-{_UUID}", "access-"),
+    (r"[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[A-Za-z0-9+/_=-]{30,}",
+     "sc_ ext_ scauth_ authress_"),
+    (r"[a-f0-9]{24}-[a-f0-9]{100,}", "v1.0-"),
+    (rf"(?=[a-z0-9]{{0,37}}[A-Zg-z])[A-Za-z0-9]{{38}}{_ENDS}", "4b1d"),
+    (rf"[A-Za-z0-9]{{69}}{_ENDS}", "AKCp"),
+    (rf"[A-Za-z0-9]{{59}}{_ENDS}", "cmVmd"),
+    (rf"(?!A{{4}})[A-Za-z0-9_-]{{22,60}}{_ENDS}", "EAAA"),
+    (r"[MC][A-Za-z0-9]{100,}", "EAA"),
+    (rf"[0-9a-fA-F]{{32}}{_ENDS}", "SK"),
+    (rf"(?=[A-Za-z]{{0,23}}[0-9])[A-Za-z0-9]{{24}}{_ENDS}", "s."),
+    (r"[A-Za-z0-9]{8}_[A-Za-z0-9]{24}", "re_"),
+    (r"[DTjz][AEIMQUYcgk][0-5wxyz][A-Za-z0-9]{18,28}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{25,}",
+     "M N O"),
+)  # fmt: skip
 
 
 def _tree(branches: Sequence[tuple[str, str]]) -> str:
@@ -79,53 +126,123 @@ def _tree(branches: Sequence[tuple[str, str]]) -> str:
 
 
 PREFIXES = {prefix: rest for rest, several in _PREFIXED for prefix in several.split()}
-"""What published kinds of tokens begin with, and how they go on."""
+"""What published kinds of tokens begin with, and how they go on at least."""
 
-SHAPES = rf"(?<![A-Za-z0-9]){_tree([*PREFIXES.items()])}"
+_BRANCHES = [
+    *((prefix, rest + "[A-Za-z0-9_-]*={0,2}") for prefix, rest in PREFIXES.items()),
+    *((prefix, f"(?:{rest})") for rest, several in _BUILT for prefix in several.split()),
+]
+
+_FIRST = f"(?=[{''.join(sorted({prefix[0] for prefix, _ in _BRANCHES}))}])"
+
+SHAPES = rf"(?<![A-Za-z0-9])(?P<secret>{_tree(_BRANCHES)})"
 """All of them."""
 
-_SHORTEST_TOKEN = 15
+_SHAPES_WITHIN = rf"[^A-Za-z0-9]{_FIRST}(?P<secret>{_tree(_BRANCHES)})"
+"""The same after the first character: what begins with a set is found twice as fast."""
+
+_SHORTEST_TOKEN = 13
 """Characters without a blank, of the shortest of them."""
 
 _SPLIT_UP_TO = 100_000
 """Characters that are split into words beforehand: more would take much memory."""
 
-_QUOTE = r"\\{0,7}[\"']"
-_IS = r"\s{0,3}(?::|=>?)\s{0,3}"
+_QUOTE = r"[\"'`]"
+_IS = r"[ \t]{0,20}\s{0,3}(?::=?|=>?)[ \t]{0,20}\s{0,3}+(?:[|>][+-]?[ \t]{0,3}\n\s{0,20})?"
+"""What stands between a name and what it is given, also in a form in a URL and in YAML."""
+
+_REST = (
+    r"(?:[^\s\"'`&,;)}\]<>\\\x00-\x1f]|\\[ ]|[)}\]](?=[A-Za-z0-9])"
+    r"|[&,;](?!\s|\Z|[A-Za-z_][\w.-]{0,40}[=:]|(?<=&)#?[A-Za-z0-9]{2,8};))"
+)
+"""How what is given to a name goes on: a comma ends it only if a blank or another name follows."""
 _OF_A_KEY = "|".join(
     f"(?<={word})|(?<={word}[ _-])"
-    for word in ("api", "access", "private", "secret", "encryption", "signing")
+    for word in (
+        *("api", "access", "private", "secret", "encryption", "signing"),
+        *("account", "auth", "master", "shared"),
+    )
 )
 _STRONG = rf"(?:pass(?:word|wd|phrase|code)|(?<![a-z])pwd|secret|(?:{_OF_A_KEY})key)s?"
 _NAMES = ("pass", "pwd", "secret", "key", "token", "cookie")
+_PARAMETER = r"[a-z_-]{1,30}=(?:\"[^\"\\]{0,4096}\"|[^\s\",'\\<>&\x00-\x1f]{1,4096})"
+_RANDOM_WORD = (
+    r"(?=[^\s0-9]{0,64}[0-9])(?=[^\sA-Za-z]{0,64}[A-Za-z])(?![\w.]{0,64}[(\[{])"
+    rf"[^\s\"'`&,;(){{}}\[\]<>$\\\x00-\x1f]{_REST}{{5,4096}}+"
+)
+_QUOTED_WORDS = r"(?!.[<\[{$%])(?:\"(?:\\.|[^\"\\\n]){4,400}\"|'(?:\\.|[^'\\\n]){4,400}')"
+_USER = (
+    r"(?=[\"']?(?:[^\s:\"'$<{]{0,128}[\"']?:[\"']?[^\s$<{\"']|[A-Za-z0-9_.-]{12,128}:))"
+    r"(?:\"[^\"\n]{3,400}\"|'[^'\n]{3,400}'|[^\s\"'<>\\\x00-\x1f]){1,400}"
+)
+
+# One pattern for all that is written beside a name, so that names are looked for once.
+_NAMED = (
+    rf"(?i)(?:(?P<option>(?<=-))|)(?:(?P<strong>{_STRONG})|(?P<token>tokens?)|(?P<cookie>cookie)"
+    r"|(?<![a-z])pass)(?:"
+    # In JSON or a dict: whatever is in quotes, or many digits; under a weak name, without a blank.
+    rf"{_QUOTE}\]?{_IS}(?:(?P<quote>{_QUOTE})(?P<secret>(?(strong)"
+    r"(?:\\[\s\S]|(?!(?P=quote))[^\\]){1,16384}+"
+    r"|(?![<\[])(?:\\\S|(?!(?P=quote))[^\\\s]){8,16384}+))"
+    r"|(?(strong)(?P<secret_number>[0-9]{4,99})(?![\w.])|(?!)))"
+    # Assigned: words in quotes, or a word of letters and digits.
+    rf"|(?(cookie)(?!)|{_IS}(?:(?(token)(?!)|(?P<secret_words>{_QUOTED_WORDS}))"
+    rf"|(?:{_QUOTE})?(?P<secret_word>{_RANDOM_WORD})))"
+    # After an option of a command.
+    rf"|(?(option)[ \t]{{1,3}}(?P<secret_option>{_QUOTED_WORDS}|(?!-){_RANDOM_WORD})|(?!))"
+    # Beside it, in an object, a tag or a list in YAML.
+    rf"|(?:{_QUOTE},?[ \t]{{0,3}}|,?[ \t]{{0,3}}\n)\s{{0,20}}{_QUOTE}?value{_QUOTE}?{_IS}"
+    rf"(?P<secret_value>{_QUOTED_WORDS}|[^\s\"'<>{{}}\[\]$\\]{{4,400}}))"
+)
 
 _WRITTEN: tuple[tuple[tuple[str, ...], str], ...] = (
     (("-----begin",), r"-----BEGIN[ A-Z0-9_-]{0,60}PRIVATE KEY(?: BLOCK)?-----"
      r"[\s\S]*?(?:-----END[ A-Z0-9_-]{0,80}-----|\Z)"),
-    (("eyj",), r"\beyJ[A-Za-z0-9_-]{10,2000}\.[A-Za-z0-9_-]{10,20000}\.[A-Za-z0-9_-]*"),
-    (("authorization",), rf"(?i)authorization(?:{_QUOTE})?{_IS}(?:{_QUOTE})?"
-     r"(?P<secret>(?:(?:basic|bearer|token|digest|apikey|negotiate)\s{1,3})?[^\s\"'\\]{8,4096})"),
-    (("cookie:",), r"(?i)cookie:\s{0,3}(?P<secret>[^\s=;\"'\\]{1,128}=[^\r\n\"'\\]{1,8192})"),
-    (("bearer",), r"(?i)(?<![a-z0-9])bearer\s{1,8}[\"']?(?:[a-z0-9._~+/=-]{12,8192}"
-     r"|(?=[a-z._~+/=-]{0,12}[0-9])[a-z0-9._~+/=-]{6,12})"),
-    (("basic",), r"(?i)(?<![a-z0-9])basic\s{1,3}(?=[a-z/]{0,60}[0-9+=])[a-z0-9+/]{12,8192}={0,2}"),
+    (("eyj",), r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"
+     r"(?:\.[A-Za-z0-9_-]+)*|\.(?:\.[A-Za-z0-9_-]+){3})"),
+    (("authorization",), rf"(?i)authorization(?:{_QUOTE}\]?)?{_IS}(?:{_QUOTE})?"
+     r"(?P<secret>(?:(?:basic|bearer|token|digest|apikey|negotiate|ntlm|dpop|oauth|hawk"
+     rf"|aws4-hmac-sha256)[\s+\xc2]{{1,3}})?(?:{_PARAMETER}(?:,\s{{0,3}}{_PARAMETER}){{0,20}}"
+     r"|(?![\w.]{0,64}[(\[{])[^\s\"'\\<>&\x00-\x1f]{8,16384}+))"),
+    (("cookie:",), r"(?i)cookie:\s{0,3}(?P<secret>[^\s=;\"'\\<>]{1,128}="
+     r"\"?[^\s;\"'\\<>\x00-\x1f]{1,8192}\"?(?:;\s{0,3}[^\s;\"'\\<>\x00-\x1f]{1,8192}){0,99})"),
+    (("bearer",), r"(?i)(?<![a-z0-9])bearer[\s+\xc2]{1,8}[\"']?"
+     r"(?:(?:[a-z0-9._~+/=-]|[|:](?=[a-z0-9])){12,16384}+|(?=[a-z._~+/=-]{0,12}[0-9])[a-z0-9._~+/=-]{6,12})"),
+    (("basic",), r"(?i)(?<![a-z0-9])basic[\s+]{1,3}(?=[a-z/]{0,60}[0-9+=])"
+     r"[a-z0-9+/]{12,16384}+={0,2}"),
     (("://",), r"://(?P<secret>[^\s/:@\[\"'<>]{0,128}:(?![0-9]{1,5}(?:[/?#]|\b(?!@)))"
-     r"[^\s@\"'<>]{1,256})@"),
+     r"(?:[^\s:@\"'<>]|:(?!//)|@(?=[^\s/@\"'<>]{0,256}@)){1,4096}+)@"),
     (("://",), r"://(?P<secret>(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_.~-]{16,256})@"),
     (("hooks.slack.com",), r"(?i)hooks\.slack\.com/(?:services|workflows|triggers)/"
      r"[A-Za-z0-9+/]{20,99}"),
     (("mysql", "mariadb"), r"(?i)(?:mysql|mariadb)[a-z_-]{0,20}(?:\s[^\n]{0,99}?)?"
-     r"\s-p(?P<secret>[^\s=]{4,4096})"),
-    (_NAMES, rf"(?i){_STRONG}{_QUOTE}{_IS}{_QUOTE}(?P<secret>[^\"'\\]{{1,4096}})"),
-    (_NAMES, rf"(?i)(?:{_STRONG}|tokens?|cookie){_QUOTE}{_IS}{_QUOTE}"
-     r"(?P<secret>(?![<\[])[^\"'\\\s]{8,4096})"),
-    (_NAMES, rf"(?i)(?:{_STRONG}|tokens?|(?<![a-z])pass){_IS}(?:{_QUOTE})?"
-     r"(?P<secret>(?=[^\s0-9]{0,64}[0-9])(?=[^\sA-Za-z]{0,64}[A-Za-z])"
-     r"[^\s\"'`&,;(){}\[\]<>$\\]{6,4096}+(?![(\[{]))"),
+     r"\s-p(?P<secret>[^\s=\"'\\<>&\x00-\x1f](?:(?!%0)[^\s\"'\\<>&\x00-\x1f]){3,4096})"),
+    (_NAMES, _NAMED),
+    (("-h", "--header"), r"(?i)(?:-h|--header)[\s=]{0,8}[\"'][a-z-]{0,40}"
+     r"(?:key|token|secret|password):\s{0,8}(?P<secret>(?![<\[{$%])[^\s\"'\\<>]{8,4096})"),
+    (("curl",), r"(?i)curl\b(?:(?!curl)[^\n]|\n(?!\n)){0,400}?"
+     rf"\s(?:-[a-z]{{0,6}}u|--user|--proxy-user)[\s=]{{0,3}}(?P<secret>{_USER})"),
+    (("sshpass", "redis-cli"), r"(?i)(?:sshpass|redis-cli\b[^\n]{0,200}?)\s-[pa]\s{0,3}"
+     rf"(?P<secret>{_QUOTED_WORDS}|[^\s\"'\\<>$&-][^\s\"'\\<>&]{{3,400}})"),
+    (("sig=", "signature="), r"(?i)(?<![a-z])(?:[a-z-]{0,20}signature|sig)="
+     r"(?P<secret>[A-Za-z0-9%+/_-]{30,4096}={0,2})"),
+    ((":a",), r"(?<=[0-9]{6}):(?P<secret>A[A-Za-z0-9_-]{34,})"),
+    (("|",), r"(?<=[0-9]{15})\|(?P<secret>(?=[A-Za-z_-]{0,26}[0-9])[A-Za-z0-9_-]{27,40})(?![\w-])"),
+    (("/api/webhooks/",), r"(?i)/api/webhooks/[0-9]{10,25}/(?P<secret>[a-z0-9_-]{50,200})"),
+    (("webhook.office.com/",), r"(?i)webhook\.office\.com/(?:webhookb2/)?"
+     r"(?P<secret>[a-z0-9@-]{36,99}(?:/[A-Za-z0-9-]{8,99}){1,4})"),
+    (("_session=",), r"(?i)_session=(?P<secret>[a-z0-9%=+/_-]{24,8192})"),
+    ((".atlasv1.",), r"(?i)[a-z0-9]{14}\.atlasv1\.[a-z0-9_=-]{40,}"),
+    (("_mmk",), r"(?<![A-Za-z0-9])[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?![A-Za-z0-9])"),
+    (("q~",), r"(?<![A-Za-z0-9_~.-])[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}"
+     r"(?![A-Za-z0-9_~-])"),
 )  # fmt: skip
 """Patterns, each with the literals that it begins with, in lower case."""
 
 _LITERALS = {pattern: literals for literals, pattern in _WRITTEN}
+
+_BEFORE = {".atlasv1.": 14, "_mmk": 36, "q~": 4}
+"""Characters of a secret before its literal."""
 
 PATTERNS = (*_LITERALS, SHAPES)
 """The patterns. Where a group is called secret, that alone is the secret."""
@@ -160,7 +277,9 @@ def _behind(pattern: str, literals: Sequence[str], text: str, lower: str) -> Ite
     if not places:
         return
     match, end = _compiled(pattern).match, 0
+    before = _BEFORE.get(literals[0], 0)
     for place in places:
+        place -= before
         if place >= end and (found := match(text, place)) is not None:
             end = found.end()
             yield _span(found)
@@ -176,11 +295,121 @@ def _places(literal: str, text: str) -> Iterator[int]:
 def _in_long_words(text: str) -> Iterator[Span]:
     if len(text) <= _SPLIT_UP_TO and max(map(len, text.split()), default=0) < _SHORTEST_TOKEN:
         return iter(())
-    return map(_span, _compiled(SHAPES).finditer(text))
+    first = _compiled(SHAPES).match(text)
+    within = _compiled(_SHAPES_WITHIN).finditer(text, first.end() - 1 if first else 0)
+    return map(_span, chain([first] if first else [], within))
 
 
 def _span(found: re.Match[Any]) -> Span:
-    return found.span("secret" if "secret" in found.re.groupindex else 0)
+    for name in found.re.groupindex:
+        if name.startswith("secret") and found[name] is not None:
+            start, end = found.span(name)
+            quoted = name != "secret" and found[name][0] in "\"'"
+            # The quotes stay, so that JSON stays JSON.
+            return (start + 1, end - 1) if quoted else (start, end)
+    return found.span()
+
+
+# A colour, or another thing that a terminal does and does not show.
+_UNSEEN = re.compile(r"\x1b(?:\[[0-9:;<=>?]{0,40}[ -/]?[@-~]|[()][0-9A-Z])")
+
+_ESCAPE = re.compile(
+    r"\\(?:u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]{1,6}\}|U[0-9A-Fa-f]{8}|x[0-9A-Fa-f]{2}"
+    r"|[0-3][0-7]{2}|[abefnrtv0]|[^A-Za-z0-9])"
+    r"|%[0-9A-Fa-f]{2}"
+    r"|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});"
+    rf"|{_UNSEEN.pattern}"
+)
+"""What stands for one character: in JSON, source code, a shell, a repr, a URL, HTML, a terminal."""
+
+_FORM = re.compile(rf"\+|{_ESCAPE.pattern}")
+"""The same in what a form sends, where a plus stands for a blank."""
+
+_QUOTE_IN_QUOTES = re.compile(r"'(?:\"'\"|\\')'")
+"""A quote within a shell's quotes: in them nothing else is escaped."""
+
+_LETTERS = dict(zip("abefnrtv0", "\a\b\x1b\f\n\r\t\v\0", strict=True))
+
+_LAYERS = 5
+"""How often a text is unescaped: JSON in JSON in JSON is three times, in a URL four times."""
+
+
+def _unescaped(escape: str) -> str:
+    """Give the one character that an escape stands for, or begins with."""
+    kind, rest = escape[0], escape[1:]
+    if kind in "\x1b+":
+        return " "
+    if kind == "&":
+        return html.unescape(escape)[:1] or " "
+    if kind == "'":
+        return kind
+    if kind == "%":
+        return chr(int(rest, 16))
+    if rest[0] in "uUx" and len(rest) > 1:
+        number = int(rest[1:].strip("{}"), 16)
+        return chr(number) if number <= sys.maxunicode else " "
+    return chr(int(rest, 8)) if len(rest) > 1 else _LETTERS.get(rest, rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A text as it is read once its escapes are undone, and where its characters come from."""
+
+    text: str
+    within: _View | None = None
+    here: Sequence[int] = ()
+    there: Sequence[int] = ()
+    filled: bool = True
+
+    def undone(self, pattern: re.Pattern[str], filled: bool = True) -> _View | None:
+        """Undo what a pattern finds: put one character in its place, or none."""
+        pieces: list[str] = []
+        here, there, end, length = [0], [0], 0, 0
+        for found in pattern.finditer(self.text):
+            start, following = found.span()
+            length += start - end + filled
+            pieces.append(self.text[end:start])
+            if filled:
+                pieces.append(_unescaped(found[0]))
+            end = following
+            here.append(length)
+            there.append(end)
+        if end == 0:
+            return None
+        return _View("".join([*pieces, self.text[end:]]), self, here, there, filled)
+
+    def outermost(self, span: Span) -> Span:
+        """Give the place of a span in the text that was escaped."""
+        if self.within is None:
+            return span
+        start, end = span
+        at = bisect_right(self.here, start) - 1
+        to = max(at, (bisect_right if self.filled else bisect_left)(self.here, end) - 1)
+        return self.within.outermost(
+            (self.there[at] + start - self.here[at], self.there[to] + end - self.here[to])
+        )
+
+
+def _views(view: _View, layers: int = _LAYERS, form: bool = True) -> Iterator[_View]:
+    """Give a text as it is, and as it is read when one layer of escapes after another is undone.
+
+    So no pattern has to know of escapes: what is a boundary, a quote or an equals sign to who reads
+    the text is one to the pattern, and a secret is cut out with all that stands for it. A colour
+    may be a boundary or in the midst of a word, and a plus may be a blank: both ways are given.
+    """
+    yield view
+    text = view.text
+    if "\x1b" in text and (unseen := view.undone(_UNSEEN, filled=False)) is not None:
+        yield unseen
+    if layers == 0 or not any(each in text for each in ("\\", "%", "&", "\x1b", "'\"'")):
+        return
+    inner = view.undone(_QUOTE_IN_QUOTES) or view.undone(_ESCAPE)
+    if inner is None:
+        return
+    if form and "+" in text and "%" in text and (sent := view.undone(_FORM)) is not None:
+        yield from _views(sent, layers - 1, form=False)
+        form = False
+    yield from _views(inner, layers - 1, form)
 
 
 REDACTED = "[redacted]"
@@ -210,9 +439,12 @@ KEYS = frozenset(
 ENDINGS = (
     "accesskey",
     "accesstoken",
+    "accountkey",
     "apikey",
     "authtoken",
     "encryptionkey",
+    "masterkey",
+    "passphrase",
     "password",
     "passwordhash",
     "privatekey",
@@ -345,15 +577,15 @@ class Secrets:
     def _clean_text(self, action: Action, value: str) -> str:
         if len(value) < _SHORTEST:
             return value
-        lower = lowered(value)
-        for find in self._finders:
-            spans = list(find(value, lower))
-            if spans:
-                if action == "refuse":
-                    raise Misplaced("")
-                value = _without(value, spans)
-                lower = lowered(value)
-        return value
+        spans: list[Span] = []
+        for view in _views(_View(value)):
+            lower = lowered(view.text)
+            spans += (
+                view.outermost(span) for find in self._finders for span in find(view.text, lower)
+            )
+            if spans and action == "refuse":
+                raise Misplaced("")
+        return _without(value, spans) if spans else value
 
     def _secret(self, action: Action) -> str:
         if action == "refuse":
@@ -390,8 +622,10 @@ def _other_than(there: Mapping[Any, Any], key: str) -> str:
 
 
 def _without(text: str, spans: Iterable[Span]) -> str:
-    pieces, end = [], 0
-    for start, following in spans:
-        pieces += [text[end:start], REDACTED]
-        end = following
-    return "".join([*pieces, text[end:]])
+    """Put one word in the place of each span, and of spans that overlap or touch."""
+    pieces, end = [], -1
+    for start, following in sorted(spans):
+        if start > end:
+            pieces += [text[max(end, 0) : start], REDACTED]
+        end = max(end, following)
+    return "".join([*pieces, text[max(end, 0) :]])

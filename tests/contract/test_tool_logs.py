@@ -1,4 +1,5 @@
 import itertools
+import json
 import math
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -118,6 +119,22 @@ def test_secrets_are_redacted_and_never_reach_the_database(place):
         rows = connection.execute(text("SELECT * FROM tool_logs")).all()
     engine.dispose()
     assert KEY not in repr(rows)
+
+
+def test_secrets_in_json_text_are_redacted_whatever_is_escaped_before_them(store, session):
+    told = json.dumps({"command": f"cd /\nexport A={KEY}\t{KEY}", "url": f"https://h/?a%3D{KEY}"})
+    error = repr(f"\x00{KEY}\n".encode())
+    output = [told, json.dumps(told), f"\x1b[31m{KEY}\x1b[0m"]
+    logged = store.tool_logs.log(session.id, "shell", input=told, output=output, error=error)
+    assert store.tool_logs.get(logged.id) == logged
+    assert KEY not in repr(logged)
+    assert json.loads(logged.input) == {
+        "command": "cd /\nexport A=[redacted]\t[redacted]",
+        "url": "https://h/?a%3D[redacted]",
+    }
+    assert json.loads(json.loads(logged.output[1])) == json.loads(logged.input)
+    assert logged.output[2] == "\x1b[31m[redacted]\x1b[0m"
+    assert logged.error == "b'\\x00[redacted]\\n'"
 
 
 def test_what_is_done_about_secrets_is_the_applications_policy(place):

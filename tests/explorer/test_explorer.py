@@ -125,7 +125,8 @@ def test_a_file_to_share_holds_no_script_and_asks_nobody(place, subtests):
 
 def test_secrets_are_redacted_in_a_file_to_share(store):
     session = store.sessions.create(title=f"key {SECRET}")
-    arguments = f'{{"password": "hunter2hunter2", "key": "{SECRET}"}}'
+    escaped = f'"a\\n{SECRET}\\t{SECRET}", "b\\u003d{SECRET}", "c%3D{SECRET}"'
+    arguments = f'{{"password": "hunter2hunter2", "key": "{SECRET}", "more": [{escaped}]}}'
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     store.messages.save(session.id, "user", f"My key is {SECRET}.")
     store.messages.save(session.id, "assistant", None, tool_calls=[call])
