@@ -31,7 +31,7 @@ from agentstore import repositories
 from agentstore.database import adopt_engine, open_async_engine, open_engine, parse_url, show_url
 from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import UnscopedOnly
+from agentstore.errors import NotAllowedInScope
 from agentstore.execution.async_runners import (
     AsyncUnitRunner,
     GreenletRunner,
@@ -52,10 +52,10 @@ from agentstore.execution.runners import (
 from agentstore.execution.unit import (
     AsyncRunner,
     Runner,
-    Trouble,
     Unit,
+    UnitFailure,
     observer_for,
-    of_this_process,
+    register_for_fork,
     store_of_parent,
     watching,
 )
@@ -309,7 +309,7 @@ class AsyncStore(AsyncRepositories):
                 )
         self._opened = False
         self._closed = self._inherited = False
-        of_this_process(self)
+        register_for_fork(self)
         self._opening = asyncio.Lock()
         super().__init__(_AsyncStoreRunner(self))
         self._announce = announcing(self._observer)
@@ -371,7 +371,7 @@ class AsyncStore(AsyncRepositories):
         self._opened = False
         await self._unit_runner.close()
 
-    def left_behind(self) -> None:
+    def after_fork(self) -> None:
         """Refuse all further calls; called in a child that was forked."""
         self._closed = self._inherited = True
         self._opened = False
@@ -385,7 +385,7 @@ class AsyncStore(AsyncRepositories):
             try:
                 async with self._unit_runner.transaction() as runner:
                     yield self._watched(AsyncTransaction(runner))
-            except Trouble as problem:
+            except UnitFailure as problem:
                 raise problem.error from problem.__cause__
 
     def joined(
@@ -519,7 +519,7 @@ class AsyncScopedStore(AsyncRepositories):
         def __getattr__(self, name: str) -> Any:
             """Refuse what the store itself offers beyond this."""
             if not name.startswith("_") and hasattr(AsyncStore, name):
-                raise UnscopedOnly(f"AsyncStore.{name}()")
+                raise NotAllowedInScope(f"AsyncStore.{name}()")
             raise AttributeError(name)
 
 

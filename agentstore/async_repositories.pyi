@@ -602,10 +602,10 @@ class AsyncMessages(AsyncRepository):
         payload: Any = None,
     ) -> MessageRecord:
         """Finish a message that is being streamed; from now on it is like any other."""
-    async def give_up(self, message_id: str) -> MessageRecord:
+    async def abort(self, message_id: str) -> MessageRecord:
         """End a message that is being streamed as it is; it stays in status ``incomplete``."""
-    async def give_up_idle(self, limit: int = 100) -> int:
-        """Give up the messages that got no piece for ``stream_timeout`` seconds."""
+    async def abort_stale(self, limit: int = 100) -> int:
+        """Abort the messages that got no piece for ``stream_timeout`` seconds."""
     async def get(self, message_id: str) -> MessageRecord:
         """Give a message."""
     async def find(self, message_id: str) -> MessageRecord | None:
@@ -634,7 +634,7 @@ class AsyncMessages(AsyncRepository):
         mark: Marks = None,
         exclude_mark: Marks = None,
         prepend_summary: bool = False,
-        unanswered: Unanswered = "stub",
+        unanswered: Unanswered = "placeholder",
         keep_system: bool = True,
         max_tokens: int | None = None,
         token_counter: Callable[[MessageRecord], int] | None = None,
@@ -650,7 +650,7 @@ class AsyncMessages(AsyncRepository):
         mark: Marks = None,
         exclude_mark: Marks = None,
         prepend_summary: bool = False,
-        unanswered: Unanswered = "stub",
+        unanswered: Unanswered = "placeholder",
         keep_system: bool = True,
         max_tokens: int | None = None,
         token_counter: Callable[[dict[str, Any]], int] | None = None,
@@ -665,7 +665,7 @@ class AsyncMessages(AsyncRepository):
         branch: str | None = None,
         mark: Marks = None,
         exclude_mark: Marks = None,
-        unanswered: Unanswered = "stub",
+        unanswered: Unanswered = "placeholder",
         keep_system: bool = True,
         max_tokens: int | None = None,
         token_counter: Callable[[Any], int] | None = None,

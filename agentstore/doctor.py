@@ -5,7 +5,7 @@ finding too, so that a damaged file or a missing table gives a report and no tra
 only, each on a connection of its own. A quick look costs little whatever the size; a deep one reads
 every page and whole tables. Engines bring their own (``engines.base.checks``), the others are here.
 
-``mend`` does what is safe: counts again, makes missing indexes, rebuilds the search index.
+``repair`` does what is safe: counts again, makes missing indexes, rebuilds the search index.
 Everything else is for people, and each finding names the command.
 """
 
@@ -27,8 +27,8 @@ from agentstore.execution.runners import UnitRunner, names_on
 from agentstore.execution.unit import Unit
 from agentstore.migrations import HEAD, KNOWN, current
 from agentstore.records.upkeep import Finding, Severity, counted, exit_code, listed
-from agentstore.repositories.line_counts import mend_sessions
-from agentstore.repositories.search import trouble_with
+from agentstore.repositories.line_counts import repair_sessions
+from agentstore.repositories.search import index_problem
 from agentstore.repositories.upkeep import consistency, pruning
 from agentstore.schema import Names, tables
 from agentstore.settings import Settings, default_names, settings_for
@@ -76,14 +76,14 @@ def examine(
     return sorted(found, key=lambda finding: -order.index(finding.severity))
 
 
-def mend(
+def repair(
     url: str | URL | None = None,
     *,
     names: Names | None = None,
     deep: bool = False,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Mend what can be mended safely while others work, and say what was done.
+    """Repair what can be repaired safely while others work, and say what was done.
 
     Counters and reservations are added up again with their rows locked; indexes that are missing
     are made, for which writers of the table wait; the search index is rebuilt if it is damaged
@@ -97,8 +97,8 @@ def mend(
 
     Raises:
         SchemaError: The database is not at the revision that this version needs.
-        DatabaseError: The role does not see all rows, and nothing was mended; or the database
-            failed, and what was mended before stays so.
+        DatabaseError: The role does not see all rows, and nothing was repaired; or the database
+            failed, and what was repaired before stays so.
     """
     parsed = parse_url(url)
     say = progress or _silent
@@ -111,9 +111,9 @@ def mend(
         try:
             runner.run(Mode.READ, _require_visible, repeatable=True)
             say("counters")
-            count_again = partial(_mend_counters, deep=deep)
-            while mended := runner.run(Mode.WRITE, count_again, repeatable=True):
-                done += mended  # up to a thousand rows at a time
+            count_again = partial(_repair_counters, deep=deep)
+            while repaired := runner.run(Mode.WRITE, count_again, repeatable=True):
+                done += repaired  # up to a thousand rows at a time
             for index in runner.run(Mode.READ, _missing_indexes, repeatable=True):
                 say(f"index {index.name}")
                 make = partial(consistency.make_index, index=index)
@@ -122,7 +122,7 @@ def mend(
         finally:
             runner.close(wait=True)
             engine.dispose()
-        if store.search.status().trouble is not None:
+        if store.search.status().problem is not None:
             say("search index")
             done.append(f"indexed {counted(store.search.reindex(), 'message')} again")
     return done
@@ -200,21 +200,21 @@ def _revision(context: CheckContext) -> Iterator[Finding]:
         what = (
             f"The schema is at revision {found}, which this version of agentstore is too old for."
         )
-    mend = context.command("upgrade")
+    fix = context.command("upgrade")
     if found is not None and found not in KNOWN:
-        mend = "pip install --upgrade agentstore-db"
-    yield Finding(Severity.ERROR, "revision", what, where, mend)
+        fix = "pip install --upgrade agentstore-db"
+    yield Finding(Severity.ERROR, "revision", what, where, fix)
 
 
 def _visibility(context: CheckContext) -> Iterator[Finding]:
     hidden = dialect_for(context.url).checks.hidden(context.connection, context.tables)
     if hidden is not None:
         what = f"This role does not see all rows: {hidden.reason}. They were not looked at."
-        yield Finding(Severity.ERROR, "visibility", what, listed(hidden.tables), hidden.mend)
+        yield Finding(Severity.ERROR, "visibility", what, listed(hidden.tables), hidden.fix)
 
 
 def _require_visible(unit: Unit) -> None:
-    """Refuse to mend what is not seen whole: sums would be made of a part.
+    """Refuse to repair what is not seen whole: sums would be made of a part.
 
     Raises:
         DatabaseError: Rows are hidden.
@@ -222,7 +222,7 @@ def _require_visible(unit: Unit) -> None:
     hidden = unit.dialect.checks.hidden(unit.connection, unit.tables)
     if hidden is not None:
         raise DatabaseError(
-            f"This role cannot see all rows: {hidden.reason}. Nothing was repaired. {hidden.mend}."
+            f"This role cannot see all rows: {hidden.reason}. Nothing was repaired. {hidden.fix}."
         )
 
 
@@ -268,18 +268,18 @@ def _schema(context: CheckContext) -> Iterator[Finding]:
 def _search(context: CheckContext) -> Iterator[Finding]:
     index = dialect_for(context.url).search
     state = index.state(context.connection, context.tables, _COUNT_TO, thorough=True)
-    problem = trouble_with(state)
+    problem = index_problem(state)
     if problem is not None:
         what = f"The search index {problem}; searching fails."
-        mend = context.command("reindex")
-        yield Finding(Severity.ERROR, "search", what, "search_index", mend)
+        fix = context.command("reindex")
+        yield Finding(Severity.ERROR, "search", what, "search_index", fix)
     elif state.pending > _MANY_PENDING:
         more = " or more" if state.pending >= _COUNT_TO else ""
         what = (
             f"{state.pending:,}{more} changes wait; a search of all messages brings them in first."
         )
-        mend = "store.search.refresh(), now and then"
-        yield Finding(Severity.WARNING, "search", what, "search_queue", mend)
+        fix = "store.search.refresh(), now and then"
+        yield Finding(Severity.WARNING, "search", what, "search_queue", fix)
 
 
 def _rows(context: CheckContext) -> Iterator[Finding]:
@@ -334,7 +334,7 @@ def _ailment(dialect: EngineDialect, check: str, error: Exception, shown: str) -
     ours = isinstance(cause, AgentStoreError)
     # Only our own words are known to show no value.
     said = " ".join(str(cause).split()) if ours else f"{type(error).__name__} in the database."
-    advice = "See what it says, mend that, and run agentstore doctor again"
+    advice = "See what it says, fix that, and run agentstore doctor again"
     return Finding(Severity.ERROR, check, f"This could not be looked at: {said}", shown, advice)
 
 
@@ -354,14 +354,14 @@ def _missing_indexes(unit: Unit) -> list[Index]:
     return [*_without(unit.connection, unit.tables.names)]
 
 
-def _mend_counters(unit: Unit, deep: bool) -> list[str]:
+def _repair_counters(unit: Unit, deep: bool) -> list[str]:
     done: list[str] = []
     sessions = consistency.wrong_sessions(unit.connection, unit.tables, deep=deep)
     if sessions:
-        mend_sessions(unit, sessions)
+        repair_sessions(unit, sessions)
         done.append(f"counted {counted(len(sessions), 'session')} again")
-    elif branched := consistency.wrong_tallies(unit.connection, unit.tables, deep=deep):
-        mend_sessions(unit, branched)
+    elif branched := consistency.wrong_counters(unit.connection, unit.tables, deep=deep):
+        repair_sessions(unit, branched)
         done.append(f"counted the branches of {counted(len(branched), 'session')} again")
     users = consistency.wrong_users(unit.connection, unit.tables)
     if users:

@@ -287,8 +287,8 @@ class WrongOwner(AgentStoreError):
 
 
 @facts()
-class OutsideScope(AgentStoreError):
-    """A scoped store was asked to create something for another user, or for none; nothing was."""
+class CrossTenantAccess(AgentStoreError):
+    """A scoped store was asked to create something for another user, or for none; it did not."""
 
     argument: str
     value: object
@@ -309,7 +309,7 @@ class OutsideScope(AgentStoreError):
     "{method} is not available on a scoped store: it concerns all users. Call it on the store "
     "itself, not on store.scoped(...)."
 )
-class UnscopedOnly(AgentStoreError):
+class NotAllowedInScope(AgentStoreError):
     """A method that is not available on a scoped store; nothing was done."""
 
     method: str
@@ -328,7 +328,7 @@ class BranchInUse(AgentStoreError):
 
 @facts("The message {message_id!r} is {status} and takes no more text. Begin a new message.")
 class StreamEnded(AgentStoreError):
-    """A stream that is finished or was given up; it can be neither extended nor finished."""
+    """A stream that is finished or was aborted; it can be neither extended nor finished."""
 
     message_id: str
     status: str
@@ -337,7 +337,7 @@ class StreamEnded(AgentStoreError):
 
 @facts(
     "The message {message_id!r} is still being streamed. Call messages.finish() or "
-    "messages.give_up() first."
+    "messages.abort() first."
 )
 class StreamUnfinished(AgentStoreError):
     """A message that cannot be changed because it is not written to its end yet."""
@@ -417,7 +417,7 @@ class JobInterrupted(AgentStoreError):
     "The task {task_id!r} must run alone in the session {session_id!r}, and the task "
     "{running_id!r} runs there. Start it after that one has ended; claim() waits by itself."
 )
-class SessionOccupied(AgentStoreError):
+class SessionBusy(AgentStoreError):
     """A task that runs alone in its session cannot start while another such task runs there."""
 
     session_id: str
@@ -483,7 +483,7 @@ class PriceUnknown(AgentStoreError):
     "The counters of the {kind} {key!r} would overflow. Continue in another {kind}, and run "
     "agentstore doctor to check whether the counters are right."
 )
-class CounterFull(AgentStoreError):
+class CounterOverflow(AgentStoreError):
     """A counter would overflow; nothing was written.
 
     A session's counters have room for 2**62 tokens and as many billionths of money: for four
@@ -537,8 +537,8 @@ class SchemaMissing(SchemaError):
     "Nothing was created. Give agentstore names of its own: table_prefix='agents_', or on "
     "PostgreSQL schema='agents'. Run: {command}"
 )
-class TablesTaken(SchemaError):
-    """Tables of an application's have names that agentstore's would have."""
+class TableNameConflict(SchemaError):
+    """An application has tables by the names that agentstore's would have."""
 
     current: str | None = field(default=None, init=False)
     tables: tuple[str, ...]
@@ -601,7 +601,7 @@ class DatabaseCorrupt(DatabaseError):
 
 
 @facts()
-class UnsoundRow(DatabaseCorrupt):
+class InvalidRow(DatabaseCorrupt):
     """A row holds a value that agentstore never writes there. The value itself is not shown."""
 
     table: str
@@ -695,7 +695,7 @@ class TargetNotEmpty(AgentStoreError):
 
 
 @facts()
-class UnsoundRows(AgentStoreError):
+class InvalidRows(AgentStoreError):
     """The source holds rows that no other database would take; nothing was copied."""
 
     rows: tuple[tuple[str, str, str], ...]
@@ -706,7 +706,7 @@ class UnsoundRows(AgentStoreError):
     def _words(self) -> str:
         table, key, reason = self.rows[0]
         others = f" and {self.total - 1:,} more" if self.total > 1 else ""
-        return f"A row of {table} ({key}) is not sound ({reason}){others}. {self.advice}"
+        return f"A row of {table} ({key}) is invalid ({reason}){others}. {self.advice}"
 
 
 @facts(
@@ -728,7 +728,7 @@ class CopyInterrupted(AgentStoreError):
 
 
 @facts()
-class CopyOvertaken(CopyInterrupted):
+class CopySuperseded(CopyInterrupted):
     """A copy stopped because another run continues it, or has finished it."""
 
     reason: str = "Another run continues this copy, or has finished it already."
@@ -893,7 +893,7 @@ class SourceChanged(AgentStoreError):
     "Another program writes to {key!r} while it is imported. Stop it, then run the same command "
     "again."
 )
-class ImportOvertaken(AgentStoreError):
+class ImportSuperseded(AgentStoreError):
     """Somebody else changed what is being imported, or imports it, too."""
 
     key: str

@@ -28,7 +28,7 @@ from agentstore import records
 from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import AgentStoreError, InvalidInput, shown
-from agentstore.execution.unit import Trouble, Unit
+from agentstore.execution.unit import Unit, UnitFailure
 from agentstore.migrations import HEAD
 from agentstore.records.upkeep import Finding, Severity, Statistics
 from agentstore.settings import Settings
@@ -51,22 +51,22 @@ class Look:
 
     status: DatabaseStatus
     pending: int
-    search_trouble: str | None
+    search_problem: str | None
     replication: ReplicationRecord | None = None
 
 
 def look(unit: Unit) -> Look:
     """Look at the database: a body for ``Mode.READ``."""
     # Which opening a store spares.
-    from agentstore.repositories.search import state_of_index, trouble_with
+    from agentstore.repositories.search import index_problem, state_of_index
 
     status = unit.dialect.checks.status(unit.connection, unit.tables)
     if status.revision != HEAD:
         return Look(status, 0, None)
     state = state_of_index(unit, _COUNT_TO)
-    trouble = trouble_with(state, unit.settings.search_stems)
+    problem = index_problem(state, unit.settings.search_stems)
     replication = unit.dialect.checks.replication(unit.connection, unit.settings.synchronous_commit)
-    return Look(status, state.pending, trouble, replication)
+    return Look(status, state.pending, problem, replication)
 
 
 class Probe:
@@ -199,7 +199,7 @@ def judged(
             "connect to the primary."
         )
     elif found.replication is not None and not settings.read_only:
-        reason = found.replication.trouble
+        reason = found.replication.problem
     return records.HealthRecord(
         ok=reason is None,
         reason=reason,
@@ -211,14 +211,14 @@ def judged(
         latency_ms=since(began),
         pool=pool,
         search_pending=found.pending,
-        search_trouble=found.search_trouble,
+        search_problem=found.search_problem,
         replication=found.replication,
     )
 
 
 def unhealthy(engine: Engine, error: Exception, began: float, pool: PoolUse | None) -> HealthRecord:
     """Say that there was an error instead of an answer."""
-    shown_error = error.error if isinstance(error, Trouble) else error
+    shown_error = error.error if isinstance(error, UnitFailure) else error
     # Only our own errors are known to show no secret.
     ours = isinstance(shown_error, AgentStoreError)
     return _without_answer(engine, str(shown_error) if ours else type(error).__name__, began, pool)
@@ -254,7 +254,7 @@ def _without_answer(
         latency_ms=since(began),
         pool=pool,
         search_pending=None,
-        search_trouble=None,
+        search_problem=None,
     )
 
 
@@ -318,7 +318,7 @@ class Thresholds:
 
 def check_sizes(statistics: Statistics, thresholds: Thresholds) -> list[Finding]:
     """Compare a database with limits; a limit that is reached gives one finding, the worse one."""
-    size = statistics.bytes + (statistics.log_bytes or 0)
+    size = statistics.bytes + (statistics.wal_bytes or 0)
     largest = max(statistics.tables, key=lambda table: table.rows or 0)
     rows = largest.rows or 0
     about = "" if largest.rows_exact else "about "
@@ -330,9 +330,9 @@ def check_sizes(statistics: Statistics, thresholds: Thresholds) -> list[Finding]
         (f"The database takes {size:,} bytes", "database"),
         (f"The largest table has {about}{rows:,} rows", largest.name),
     ]
-    mend = "agentstore prune, or delete_expired; or raise the limit in [alerts]"
+    fix = "agentstore prune, or delete_expired; or raise the limit in [alerts]"
     return [
-        Finding(reached[0], SIZES, f"{what}; the limit is {reached[1]:,}.", where, mend)
+        Finding(reached[0], SIZES, f"{what}; the limit is {reached[1]:,}.", where, fix)
         for reached, (what, where) in zip(found, said, strict=True)
         if reached is not None
     ]

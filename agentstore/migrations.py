@@ -52,7 +52,7 @@ from agentstore.errors import (
     SchemaFromFuture,
     SchemaMissing,
     SchemaOutdated,
-    TablesTaken,
+    TableNameConflict,
 )
 from agentstore.schema import PLAIN, Names, tables
 from agentstore.settings import default_names, settings_for
@@ -158,7 +158,7 @@ def check(connection: Connection, names: Names = PLAIN) -> None:
 
     Raises:
         SchemaMissing: It has no agentstore schema.
-        TablesTaken: It has none, and an application's own tables are in the way.
+        TableNameConflict: It has none, and an application's own tables are in the way.
         SchemaOutdated: It is behind.
         SchemaFromFuture: It is ahead.
         CopyUnfinished: A copy into it is not finished.
@@ -359,7 +359,7 @@ def _refuse_taken(connection: Connection, names: Names, found: str | None) -> No
     """Refuse a database in which an application has tables of the names that ours would have.
 
     Raises:
-        TablesTaken: It is one.
+        TableNameConflict: It is one.
     """
     if found == HEAD:
         return
@@ -367,7 +367,7 @@ def _refuse_taken(connection: Connection, names: Names, found: str | None) -> No
     version = () if found is None else (_version_table(names).name,)
     taken = tables_in_the_way(connection, names, version)
     if taken:
-        raise TablesTaken(HEAD, taken, _command(connection, Names(names.schema, "agents_")))
+        raise TableNameConflict(HEAD, taken, _command(connection, Names(names.schema, "agents_")))
 
 
 def _possible(names: Names, url: URL) -> Names:

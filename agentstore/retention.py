@@ -55,7 +55,7 @@ class RetentionPolicy:
         reservations: Delete quota reservations that expired longer ago than this. A call that
             is settled later than that is refused.
         expired_memories: Delete the memories whose time to live has run out.
-        streams: Give up messages that are still being streamed, of which nothing has come for
+        streams: Abort messages that are still being streamed, of which nothing has come for
             longer than this, and for longer than the store's ``stream_timeout``.
     """
 

@@ -47,10 +47,10 @@ from agentstore.execution.runners import (
 )
 from agentstore.execution.unit import (
     Runner,
-    Trouble,
     Unit,
+    UnitFailure,
     observer_for,
-    of_this_process,
+    register_for_fork,
     store_of_parent,
     watching,
 )
@@ -141,7 +141,7 @@ class Store(Repositories):
         super().__init__(_StoreRunner(self, self._runner), self._observer)
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)
-        of_this_process(self)
+        register_for_fork(self)
         self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
         try:
             self._runner.open()
@@ -201,7 +201,7 @@ class Store(Repositories):
                     unit.connection.begin()
                     with joined(unit) as runner:
                         yield Transaction(runner, self._observer)
-            except Trouble as problem:
+            except UnitFailure as problem:
                 raise problem.error from problem.__cause__
 
     def joined(self, connection: Connection | Session | scoped_session[Any]) -> Transaction:
@@ -370,7 +370,7 @@ class Store(Repositories):
         """
         return ScopedStore(self, Scope(user_id))
 
-    def left_behind(self) -> None:
+    def after_fork(self) -> None:
         """Refuse all further calls; called in a child that was forked."""
         self._closed = self._inherited = True
 

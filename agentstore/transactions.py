@@ -17,9 +17,9 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AgentStoreError,
     InvalidInput,
+    NotAllowedInScope,
     NotFound,
     TransactionMisuse,
-    UnscopedOnly,
 )
 from agentstore.execution.runners import Scope, ScopedRunner, VisitingRunner, joined
 from agentstore.execution.unit import Observer, Runner, Unit, finished
@@ -220,7 +220,8 @@ class ScopedStore(Repositories):
 
     Data of other users, or of no user, does not exist here: their ids are answered like ids that
     do not exist, and lists, searches and sums leave them out. What is made is the user's. Methods
-    for all users' data raise ``UnscopedOnly``. On PostgreSQL, row-level security enforces the same.
+    for all users' data raise ``NotAllowedInScope``. On PostgreSQL, row-level security enforces the
+    same.
 
     Attributes:
         user_id: The user.
@@ -266,7 +267,7 @@ class ScopedStore(Repositories):
         def __getattr__(self, name: str) -> Any:
             """Refuse what the store itself offers beyond this."""
             if not name.startswith("_") and hasattr(type(self._store), name):
-                raise UnscopedOnly(f"Store.{name}()")
+                raise NotAllowedInScope(f"Store.{name}()")
             raise AttributeError(name)
 
 

@@ -77,7 +77,7 @@ INDEXES = {
     "messages_session_branch_turn": "where the turns of a branch begin",
     "messages_session_external_id": "`messages.find_by_external_id`, and that it is there once",
     "messages_session_idempotency_key": "that a repeated call saves once",
-    "messages_status_pk": "`messages.give_up_idle`",
+    "messages_status_pk": "`messages.abort_stale`",
     "message_tool_calls_session_name_seq": "`messages.find_by_tool`",
     "message_tool_calls_session_call_id": "which message made a call, for `messages.history`",
     "message_marks_session_mark_seq": "`messages.history(mark=)`, `marks.count`",

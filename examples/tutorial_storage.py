@@ -5,8 +5,8 @@ The methods take the same arguments and return the same dicts. What differs, and
 
 - Ids are UUIDv7 texts. The tutorial takes the md5 of the time, which can be the same twice.
 - The history is ordered by sequence numbers. By times of one second, messages come back in any
-  order. A history also mends what the models' APIs refuse: a call without a result gets a stub, a
-  result without its call is left out, and its system prompt is never cut off.
+  order. A history also repairs what the models' APIs refuse: a call without a result gets a
+  placeholder, a result without its call is left out, and its system prompt is never cut off.
 - ``consume_quota`` raises QuotaExceeded when fewer tokens are left. The tutorial's overshoots,
   and a negative number gives tokens back.
 - A user, session or task that does not exist raises NotFound where something is to be written;

@@ -111,7 +111,7 @@ def prune(
         timedelta | None, _age("Delete quota reservations that expired longer ago.")
     ] = None,
     streams: Annotated[
-        timedelta | None, _age("Give up streamed messages that got no piece for so long.")
+        timedelta | None, _age("Abort streamed messages that got no piece for so long.")
     ] = None,
     expired_memories: Annotated[
         bool | None,

@@ -33,8 +33,8 @@ from agentstore.errors import (
     CopyDiffers,
     ExportIncomplete,
     InvalidInput,
+    InvalidRows,
     TargetExists,
-    UnsoundRows,
 )
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.records.upkeep import counted
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from agentstore.store import Store
 
 SET_ASIDE = 3
-"""The exit code where all was copied, or imported, but rows that are not sound."""
+"""The exit code where all was copied, or imported, but invalid rows."""
 
 _SHOWN = 20
 _ENTER = "Less than a second behind. Stop what writes to the source, then press Enter: "
@@ -67,7 +67,7 @@ def copy(
     ] = False,
     quarantine: Annotated[
         Path | None,
-        typer.Option("--quarantine", metavar="FILE", help="Set unsound rows aside, as JSON lines."),
+        typer.Option("--quarantine", metavar="FILE", help="Set invalid rows aside, as JSON lines."),
     ] = None,
     follow: Annotated[
         bool,
@@ -132,8 +132,8 @@ def copy(
                     follow=_asking() if follow else None,
                     progress=progress,
                 )
-        except UnsoundRows as error:
-            _show_unsound(error, as_json=as_json)
+        except InvalidRows as error:
+            _show_invalid(error, as_json=as_json)
             raise
     _show(report, as_json=as_json)
     if not report.equal:
@@ -200,11 +200,11 @@ def show_both_sides(what: str, tables: Iterable[copying.TableReport]) -> None:
     print_table(rows)
 
 
-def _show_unsound(error: UnsoundRows, *, as_json: bool) -> None:
+def _show_invalid(error: InvalidRows, *, as_json: bool) -> None:
     columns = ("table", "key", "reason")
     if as_json:
         found = [dict(zip(columns, row, strict=True)) for row in error.rows]
-        print_json({"unsound": error.total, "rows": found})
+        print_json({"invalid": error.total, "rows": found})
         return
     rows = table()
     for column in columns:
@@ -329,9 +329,9 @@ def backup(
             f"{report.file} has {counted(report.rows, 'row')} of {report.database} at revision "
             f"{report.revision}, {counted(report.bytes, 'byte')}, checked."
         )
-    if report.unsound or report.dangling:
+    if report.invalid or report.dangling:
         words = (
-            f"warning: saved as they are: {counted(report.unsound, 'row')} that no other database "
+            f"warning: saved as they are: {counted(report.invalid, 'row')} that no other database "
             f"would take, {report.dangling:,} that refer to nothing. Find them with: "
             "agentstore doctor"
         )
@@ -463,7 +463,7 @@ def take_over(
     else:
         _show_import(report)
     if report.set_aside:
-        for name, key, reason in report.unsound:
+        for name, key, reason in report.invalid:
             line = f"{name} {on_one_line(key)}: {on_one_line(reason)}"
             err.print(Text(line), soft_wrap=True)
         words = f"{counted(report.set_aside, 'row')} not imported, but set aside in "

@@ -164,10 +164,10 @@ def doctor(
 
     Example: `agentstore doctor --deep --ignore engine`
     """
-    from agentstore.doctor import examine, mend
+    from agentstore.doctor import examine, repair
 
     database = Database(url, schema, table_prefix)
-    mended: list[str] = []
+    fixed: list[str] = []
 
     def look() -> list[Finding]:
         with err.status("examining") if err.is_terminal else nullcontext() as status:
@@ -179,9 +179,9 @@ def doctor(
             failed: list[Finding] = []
             try:
                 if fix:
-                    mended.extend(mend(url, names=database.names, deep=deep, progress=tell))
+                    fixed.extend(repair(url, names=database.names, deep=deep, progress=tell))
             except (DatabaseError, SchemaError) as error:
-                what = f"Mending failed: {error}"
+                what = f"Repair failed: {error}"
                 failed.append(Finding(Severity.ERROR, "fix", what, str(database)))
             return failed + examine(url, names=database.names, deep=deep, progress=tell)
 
@@ -194,12 +194,12 @@ def doctor(
                 "database": str(database),
                 "deep": deep,
                 "findings": findings,
-                "mended": mended,
+                "fixed": fixed,
                 "exit_code": code,
             }
         )
     else:
-        for line in mended:
+        for line in fixed:
             say(f"fixed: {line}")
         for finding in findings:
             print_finding(finding)
@@ -232,7 +232,7 @@ def _limits(
 def _print(title: str, found: Statistics) -> None:
     out.print(Text(on_one_line(title), style="bold"), soft_wrap=True)
     about = "" if found.exact else "about "
-    log = f", {decimal(found.log_bytes)} in the log" if found.log_bytes else ""
+    log = f", {decimal(found.wal_bytes)} in the log" if found.wal_bytes else ""
     free = f", {decimal(found.free_bytes)} of it free" if found.free_bytes else ""
     _fact(f"{about}{counted(found.rows, 'row')}, {decimal(found.bytes)}{free}{log}")
     if found.exact:
@@ -367,8 +367,8 @@ def print_finding(finding: Finding) -> None:
     out.print(
         Text.assemble((f"{finding.severity.value}: ", style), on_one_line(said)), soft_wrap=True
     )
-    if finding.mend is not None:
-        out.print(Text(f"    {printable(finding.mend, kept='')}", style="green"), soft_wrap=True)
+    if finding.fix is not None:
+        out.print(Text(f"    {printable(finding.fix, kept='')}", style="green"), soft_wrap=True)
 
 
 # ``health``: whether the database can do its work now, for probes that run a command.
@@ -417,8 +417,8 @@ def health(
         )
     else:
         say(f"not ready: {found.reason}")
-    if found.search_trouble and not as_json:
-        say(f"warning: the search index {found.search_trouble}")
+    if found.search_problem and not as_json:
+        say(f"warning: the search index {found.search_problem}")
     if found.replication and found.replication.warning and not as_json:
         say(f"warning: {found.replication.warning}")
     if not found.ok:
@@ -477,7 +477,7 @@ def _not_ready(database: Database, began: float, reason: str) -> HealthRecord:
         latency_ms=(time.perf_counter() - began) * 1000,
         pool=None,
         search_pending=None,
-        search_trouble=None,
+        search_problem=None,
     )
 
 

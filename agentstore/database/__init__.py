@@ -230,11 +230,11 @@ _RENDERED: dict[type[Any], str] = {
     types.Json: _ON_POSTGRESQL % ("Text()", "JSON()"),
     types.SafeText: "{sa}Text()",
     types.Nanos: "{sa}BigInteger()",
-    types.Whole: "{sa}BigInteger()",
+    types.StrictInteger: "{sa}BigInteger()",
     SessionId: "{sa}BigInteger()",
-    types.Real: "{sa}Float(precision=53)",
+    types.StrictFloat: "{sa}Float(precision=53)",
     types.Bytes: "{sa}LargeBinary()",
-    types.Flag: "{sa}Boolean()",
+    types.StrictBoolean: "{sa}Boolean()",
 }
 
 

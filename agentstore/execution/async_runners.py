@@ -35,8 +35,8 @@ from agentstore.engines.base.dialect import EngineDialect, Mode, cause_of
 from agentstore.errors import InvalidInput, TransactionMisuse, shown
 from agentstore.execution.gathering import (
     AsyncGatherer,
+    NeedsTransaction,
     QueuedWrite,
-    SeveralStatements,
     goes_with_others,
     turn_never_came,
 )
@@ -58,12 +58,12 @@ from agentstore.execution.unit import (
     AsyncRunner,
     Ending,
     Runner,
-    Trouble,
     Unit,
+    UnitFailure,
     finished,
     performed,
     retried,
-    trouble,
+    unit_failure,
 )
 from agentstore.execution.writer import Writer
 from agentstore.settings import Settings
@@ -75,13 +75,13 @@ class AsyncUnitRunner(Protocol):
     """What the asynchronous store needs of either way."""
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
-        """Run a body in a transaction of its own, one time; raises Trouble."""
+        """Run a body in a transaction of its own, one time; raises UnitFailure."""
 
-    def pause(self, problem: Trouble, attempt: int, *, repeatable: bool) -> float | None:
+    def pause(self, problem: UnitFailure, attempt: int, *, repeatable: bool) -> float | None:
         """Give the seconds to wait before the next try; None if there is to be none."""
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncRunner]:
-        """Open a transaction; raises Trouble."""
+        """Open a transaction; raises UnitFailure."""
 
     def joined(self, into: object, scope: Scope | None) -> AsyncRunner:
         """Give what runs bodies inside the application's transaction, in a scope or in none.
@@ -102,10 +102,10 @@ async def run_with_retries(
     while True:
         try:
             return await runner.once(mode, work)
-        except SeveralStatements:
+        except NeedsTransaction:
             mode = Mode.WRITE
             continue
-        except Trouble as problem:
+        except UnitFailure as problem:
             attempt += 1
             pause = runner.pause(problem, attempt, repeatable=repeatable or mode in READING)
             if pause is None:
@@ -304,7 +304,7 @@ class GreenletRunner:
         self.pause = self._runner.pause
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
-        """Run a body in a transaction of its own, one time; raises Trouble."""
+        """Run a body in a transaction of its own, one time; raises UnitFailure."""
         self._runner.dialect.refuse_to_wait_for_caller(self._runner.engine, mode)
         self._runner.prepare(work)
         writer = await self._turns.acquire(mode)
@@ -327,7 +327,7 @@ class GreenletRunner:
             result: T = await greenlet_spawn(self._run, progress, mode, work)
             return result
         except HANDLED as error:
-            found = trouble(self._runner.dialect, mode, error, committing=progress.committing)
+            found = unit_failure(self._runner.dialect, mode, error, committing=progress.committing)
             raise found from cause_of(error)
         finally:
             if progress.connection is not None:
@@ -349,7 +349,7 @@ class GreenletRunner:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncRunner]:
-        """Open a transaction; raises Trouble."""
+        """Open a transaction; raises UnitFailure."""
         committing = False
         self._runner.dialect.refuse_to_wait_for_caller(self._runner.engine, Mode.WRITE)
         writer = await self._turns.acquire(Mode.WRITE)
@@ -375,7 +375,7 @@ class GreenletRunner:
                 await self._uncut(connection.commit())
                 self._runner.committed(unit)
         except HANDLED as error:
-            found = trouble(self._runner.dialect, Mode.WRITE, error, committing=committing)
+            found = unit_failure(self._runner.dialect, Mode.WRITE, error, committing=committing)
             raise found from cause_of(error)
         finally:
             self._turns.release(writer=writer)
@@ -479,7 +479,7 @@ class ThreadRunner:
         self.pause = runner.pause
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
-        """Run a body in a transaction of its own, one time; raises Trouble."""
+        """Run a body in a transaction of its own, one time; raises UnitFailure."""
         await self._turns.acquire(mode)
         try:
             if mode in READING:
@@ -531,7 +531,7 @@ class ThreadRunner:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncRunner]:
-        """Open a transaction; raises Trouble."""
+        """Open a transaction; raises UnitFailure."""
         await self._turns.acquire(Mode.WRITE)
         opened = ExitStack()  # begun, used and ended in the writer's thread, in this order
         write = _LoopWrite(None, self._lead)

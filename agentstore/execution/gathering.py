@@ -9,7 +9,7 @@ and the second once it has heard that it was written: in between the others wait
 done there that can be done elsewhere.
 
 The words: a *group* is the calls whose writes go together; a lone call is a group of one. A call
-that its group leaves out gets the outcome LEFT_OUT, and is run again *by itself*: as the only one
+that its group leaves out gets the outcome DEFERRED, and is run again *solo*: as the only one
 of its unit, where it may look things up first, wait for a lock, and raise its own error.
 """
 
@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeGuard, TypeVar
 
 from agentstore import errors
 from agentstore.errors import ConnectionLost, DatabaseBusy
-from agentstore.execution.unit import OwnTask, Trouble, Unit, performed, until_done
+from agentstore.execution.unit import OwnTask, Unit, UnitFailure, performed, until_done
 
 T = TypeVar("T")
 
@@ -36,18 +36,18 @@ MOST_TOGETHER = 100
 """Calls in a group at most: a commit's cost is well shared by then, and others wait for its end."""
 
 
-class LeftOut:
+class Deferred:
     """The outcome of a call that its group left out; nothing of it was written."""
 
     def __repr__(self) -> str:
         """Show up well in errors."""
-        return "LEFT_OUT"
+        return "DEFERRED"
 
 
-LEFT_OUT: Final = LeftOut()
+DEFERRED: Final = Deferred()
 
 
-class SeveralStatements(Exception):
+class NeedsTransaction(Exception):
     """A write by itself turned out to need a transaction; nothing of it was written."""
 
 
@@ -55,17 +55,17 @@ class Write(Protocol):
     """Something to be written."""
 
     @classmethod
-    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+    def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
         """Write a group, or one write by itself.
 
         Args:
             unit: Where. A group is one statement where the unit is in autocommit.
             writes: What to write; exactly one if by itself.
-            by_itself: Whether to wait for locks, to look up first what has to be looked up, and to
+            solo: Whether to wait for locks, to look up first what has to be looked up, and to
                 raise why nothing was written.
 
         Returns:
-            For each in the same order what the second half of its body needs; LEFT_OUT, never by
+            For each in the same order what the second half of its body needs; DEFERRED, never by
             itself, where it was not written: because it would fail or wait, or needs more than a
             group does. If this raises, nothing was written.
         """
@@ -130,7 +130,7 @@ class GatheredCall:
     def __call__(self, unit: Unit) -> Any:
         """Run it by itself, both halves included."""
         write = self.take(unit)
-        (written,) = write.write(unit, [write], by_itself=True)
+        (written,) = write.write(unit, [write], solo=True)
         return self.finish(written)
 
 
@@ -143,12 +143,12 @@ def write_group(unit: Unit, calls: Sequence[GatheredCall]) -> list[Any]:
     """Write what calls of one kind have prepared.
 
     Returns:
-        For each in the same order what its second half needs, or LEFT_OUT. If this raises, nothing
+        For each in the same order what its second half needs, or DEFERRED. If this raises, nothing
         was written.
     """
     kind = calls[0].kind
     assert kind is not None, "only such calls go together"
-    return kind.write(unit, [call.take(unit) for call in calls], by_itself=False)
+    return kind.write(unit, [call.take(unit) for call in calls], solo=False)
 
 
 # What waits in the writer's queue: a unit of work, its outcome, and how its caller is told.
@@ -261,7 +261,7 @@ def turn_never_came() -> DatabaseBusy:
     )
 
 
-def interrupted(*, in_doubt: bool) -> Trouble:
+def interrupted(*, in_doubt: bool) -> UnitFailure:
     """Say that the thread was interrupted in whose hands a unit was.
 
     Args:
@@ -276,7 +276,7 @@ def interrupted(*, in_doubt: bool) -> Trouble:
     else:
         advice = f"{said} before its commit. Nothing was written; repeat the call."
     lost = ConnectionLost(advice, in_doubt=in_doubt)
-    return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
+    return UnitFailure(lost, repeatable=not in_doubt, in_doubt=in_doubt)
 
 
 def of_the_body(error: BaseException) -> bool:
@@ -379,7 +379,7 @@ class Gatherer:
     """Gathers the calls of threads."""
 
     def __init__(self, run: Callable[[Callable[[Unit], Any]], Any]) -> None:
-        """Gather what this runs in a unit that is one statement; it raises Trouble."""
+        """Gather what this runs in a unit that is one statement; it raises UnitFailure."""
         self._run = run
         self._lock = threading.Lock()
         self._queues: defaultdict[Any, GatherQueue[_ThreadWrite]] = defaultdict(GatherQueue)
@@ -388,7 +388,7 @@ class Gatherer:
         """Run a call, in a group of one or more.
 
         Raises:
-            Trouble: The database failed.
+            UnitFailure: The database failed.
         """
         write = _ThreadWrite(call)
         with self._lock:
@@ -409,7 +409,7 @@ class Gatherer:
                 self._lead(queue, write.group)
         if write.error is not None:
             raise write.error
-        return self._run(call) if write.result is LEFT_OUT else call.finish(write.result)
+        return self._run(call) if write.result is DEFERRED else call.finish(write.result)
 
     def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
         """Run a group, the caller's own write included, and tell the others."""
@@ -454,10 +454,10 @@ def delivering(group: Sequence[QueuedWrite]) -> Iterator[None]:
     """Run a group in the block, and tell all of its callers the outcome, whatever it is."""
     try:
         yield
-    except Trouble as problem:
+    except UnitFailure as problem:
         _fail(group, problem)
     except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
-        settle(group, [LEFT_OUT] * len(group))
+        settle(group, [DEFERRED] * len(group))
     finally:
         _abandon(group)
         group[0].tell(group)
@@ -469,20 +469,20 @@ def settle(group: Sequence[QueuedWrite], outcomes: Sequence[Any]) -> None:
         write.result, write.state = outcome, State.DONE
 
 
-def _fail(group: Sequence[QueuedWrite], problem: Trouble) -> None:
+def _fail(group: Sequence[QueuedWrite], problem: UnitFailure) -> None:
     """Say what a group's failure means for each of its calls."""
     if len(group) > 1 and not _is_of_each(problem):
-        settle(group, [LEFT_OUT] * len(group))
+        settle(group, [DEFERRED] * len(group))
         return
     for write in group:
-        own = Trouble(
+        own = UnitFailure(
             copy.copy(problem.error), repeatable=problem.repeatable, in_doubt=problem.in_doubt
         )
         own.__cause__ = problem.__cause__
         write.error, write.state = own, State.DONE
 
 
-def _is_of_each(problem: Trouble) -> bool:
+def _is_of_each(problem: UnitFailure) -> bool:
     """Say whether each call of a group has it, or would meet it again."""
     if problem.in_doubt or isinstance(problem.error, _OF_ALL):
         return True
@@ -549,7 +549,7 @@ class AsyncGatherer:
     """Gathers the calls of the tasks of one event loop."""
 
     def __init__(self, run: Callable[[Callable[[Unit], Any]], Awaitable[Any]]) -> None:
-        """Gather what this runs in a unit that is one statement; it raises Trouble."""
+        """Gather what this runs in a unit that is one statement; it raises UnitFailure."""
         self._run = run
         self._queues: defaultdict[Any, GatherQueue[_TaskWrite]] = defaultdict(GatherQueue)
         self._carriers: set[OwnTask[None]] = set()
@@ -568,7 +568,7 @@ class AsyncGatherer:
             await self._wait(queue, write)
         if write.error is not None:
             raise write.error
-        return await self._run(call) if write.result is LEFT_OUT else call.finish(write.result)
+        return await self._run(call) if write.result is DEFERRED else call.finish(write.result)
 
     async def _run_one(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:
         """Run a group of one; cancelled, it ends at once."""

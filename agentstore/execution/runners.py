@@ -30,7 +30,7 @@ from agentstore.errors import (
 from agentstore.execution.gathering import (
     GatheredCall,
     Gatherer,
-    SeveralStatements,
+    NeedsTransaction,
     goes_with_others,
 )
 from agentstore.execution.unit import (
@@ -44,14 +44,14 @@ from agentstore.execution.unit import (
     Runner,
     ScopedUnit,
     SessionCache,
-    Trouble,
     Unit,
-    of_this_process,
+    UnitFailure,
     pause_before_retry,
     performed,
+    register_for_fork,
     retried,
     store_of_parent,
-    trouble,
+    unit_failure,
 )
 from agentstore.execution.writer import Writer
 from agentstore.schema import Names, tables
@@ -243,7 +243,7 @@ class UnitRunner:
         """Open a unit; commit at the end of the block, or roll back if it raises.
 
         Raises:
-            Trouble: The database failed.
+            UnitFailure: The database failed.
         """
         self.dialect.refuse_to_wait_for_caller(self.engine, mode)
         if self.writer is None or mode in READING:
@@ -267,7 +267,7 @@ class UnitRunner:
                 connection.commit()
                 self.committed(unit)
         except HANDLED as error:
-            found = trouble(self.dialect, mode, error, committing=committing)
+            found = unit_failure(self.dialect, mode, error, committing=committing)
             raise found from cause_of(error)
 
     def once(self, mode: Mode, work: Callable[[Unit], T], *, here: bool = False) -> T:
@@ -279,7 +279,7 @@ class UnitRunner:
             here: Whether it has to be this thread that runs it, and not one that leads.
 
         Raises:
-            Trouble: The database failed.
+            UnitFailure: The database failed.
         """
         if self._readers is not None and mode is Mode.READ and isinstance(work, LoneRead):
             return cast("T", self._readers.run(work))
@@ -304,10 +304,10 @@ class UnitRunner:
         while True:
             try:
                 return self.once(mode, work, here=here)
-            except SeveralStatements:
+            except NeedsTransaction:
                 mode = Mode.WRITE
                 continue
-            except Trouble as problem:
+            except UnitFailure as problem:
                 attempt += 1
                 pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)
                 if pause is None:
@@ -325,7 +325,7 @@ class UnitRunner:
         if self.writer is not None:
             self.writer.close(wait=wait)
 
-    def pause(self, problem: Trouble, attempt: int, *, repeatable: bool) -> float | None:
+    def pause(self, problem: UnitFailure, attempt: int, *, repeatable: bool) -> float | None:
         """Give the seconds to wait before the next try; None if there is to be none."""
         retries = self.settings.max_retries
         return pause_before_retry(problem, attempt, repeatable=repeatable, max_retries=retries)
@@ -498,17 +498,17 @@ class JoinRunner:
         self._only_reads = unit.connection.get_execution_options().get(MODE) in READING
         self._closed = False
         self._busy = threading.Lock()
-        self.trouble: Trouble | None = None
+        self.failure: UnitFailure | None = None
         """What the last call that failed met with."""
-        self.lost: Trouble | None = None
+        self.lost: UnitFailure | None = None
         """Why the transaction is gone as a whole, if a savepoint could not be gone back to: what
         came after that would be in no transaction at all."""
-        of_this_process(self)
+        register_for_fork(self)
 
-    def left_behind(self) -> None:
+    def after_fork(self) -> None:
         """Refuse all further calls; in a child that was forked inside the transaction."""
         self._busy = threading.Lock()
-        self.lost = Trouble(store_of_parent(), repeatable=False, in_doubt=False)
+        self.lost = UnitFailure(store_of_parent(), repeatable=False, in_doubt=False)
         self._unit.dialect.abandon(self._unit.connection)
 
     def refuse(self) -> None:
@@ -547,9 +547,9 @@ class JoinRunner:
                         raise
             except HANDLED as error:
                 shown = failed if isinstance(failed, HANDLED) else error
-                found = trouble(self._unit.dialect, Mode.WRITE, shown, committing=False)
+                found = unit_failure(self._unit.dialect, Mode.WRITE, shown, committing=False)
                 found.__cause__ = cause_of(shown)
-                self.trouble = found
+                self.failure = found
                 if mode not in READING and error is not failed:
                     self.lost = found
                 raise found.error from found.__cause__
@@ -562,7 +562,7 @@ def joined(unit: Unit) -> Iterator[JoinRunner]:
     """Give a block of the application's what it needs to join the unit.
 
     Raises:
-        Trouble: The block raised what the database did to one of its calls, or went on after it
+        UnitFailure: The block raised what the database did to one of its calls, or went on after it
             although the transaction was gone; or it raised an error of SQLAlchemy's, which is of
             some other database then, and is passed on as it is.
     """
@@ -572,10 +572,10 @@ def joined(unit: Unit) -> Iterator[JoinRunner]:
         if runner.lost is not None:
             raise runner.lost
     except HANDLED as error:
-        raise Trouble(error, repeatable=False, in_doubt=False) from error.__cause__
+        raise UnitFailure(error, repeatable=False, in_doubt=False) from error.__cause__
     except AgentStoreError as error:
-        if runner.trouble is not None and runner.trouble.error is error:
-            raise runner.trouble from error.__cause__
+        if runner.failure is not None and runner.failure.error is error:
+            raise runner.failure from error.__cause__
         raise
     finally:
         runner.close()
@@ -648,7 +648,7 @@ class CallersRunner:
         except InvalidRequestError as error:
             raise _ended() from error
         except HANDLED as error:
-            found = trouble(runner.dialect, Mode.WRITE, error, committing=False)
+            found = unit_failure(runner.dialect, Mode.WRITE, error, committing=False)
             raise found.error from cause_of(error)
         runner.dialect.require_joinable(connection)
         return connection

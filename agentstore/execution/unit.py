@@ -45,8 +45,8 @@ from agentstore.errors import (
     DatabaseBusy,
     DatabaseError,
     InvalidInput,
+    InvalidRow,
     TransactionMisuse,
-    UnsoundRow,
 )
 from agentstore.schema import Tables
 from agentstore.settings import Settings
@@ -240,13 +240,13 @@ class Readers:
         self._idle: list[_Kept] = []
         self._kept: set[_Kept] = set()
         self._closed = False
-        of_this_process(self)
+        register_for_fork(self)
 
     def run(self, work: Callable[[Unit], T]) -> T:
         """Run a body that is one SELECT.
 
         Raises:
-            Trouble: The database failed.
+            UnitFailure: The database failed.
         """
         reader: _Kept | None = None
         try:
@@ -258,7 +258,9 @@ class Readers:
             result = performed(reader.unit, work)
         except HANDLED as error:
             self._drop(reader)
-            raise trouble(self._dialect, Mode.READ, error, committing=False) from cause_of(error)
+            raise unit_failure(self._dialect, Mode.READ, error, committing=False) from cause_of(
+                error
+            )
         except Exception:  # the body's own, such as NotFound: nothing is wrong with the connection
             if reader is not None:
                 self._give_back(reader)
@@ -276,7 +278,7 @@ class Readers:
             while True:
                 self._drop(self._idle.pop())
 
-    def left_behind(self) -> None:
+    def after_fork(self) -> None:
         """Leave the connections to the parent; in a child that was forked."""
         self._closed = True
         idle, self._idle = self._idle, []
@@ -342,18 +344,18 @@ class _Kept:
 # ``spawn``, begin fresh.
 
 
-class LeftBehind(Protocol):
-    """What is of the process that made it."""
+class ForkAware(Protocol):
+    """What belongs to the process that made it."""
 
-    def left_behind(self) -> None:
-        """Hear, in a child that was forked, that this is the parent's; take no lock."""
-
-
-_ours: WeakSet[LeftBehind] = WeakSet()
+    def after_fork(self) -> None:
+        """Learn, in a child that was forked, that this is the parent's; take no lock."""
 
 
-def of_this_process(thing: LeftBehind) -> None:
-    """Have something told in each child that is forked from now on."""
+_ours: WeakSet[ForkAware] = WeakSet()
+
+
+def register_for_fork(thing: ForkAware) -> None:
+    """Have ``after_fork`` called in each child that is forked from now on."""
     _ours.add(thing)
 
 
@@ -362,7 +364,7 @@ def _in_child() -> None:
     _ours.clear()
     for thing in things:
         with suppress(Exception):  # the others have to hear all the same
-            thing.left_behind()
+            thing.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
@@ -460,11 +462,11 @@ def performed(unit: Unit, work: Callable[[Unit], T]) -> T:
     """Run a body; if it meets a row that cannot be read, say which one, as far as that is known.
 
     Raises:
-        UnsoundRow: It did.
+        InvalidRow: It did.
     """
     try:
         return work(unit)
-    except (UnsoundRow, DBAPIError) as error:
+    except (InvalidRow, DBAPIError) as error:
         _name_row(unit, error)
         raise
 
@@ -474,7 +476,7 @@ def _name_row(unit: Unit, error: Exception) -> None:
     found: Exception = error
     if isinstance(error, DBAPIError):
         found = unit.dialect.diagnose(error).error
-    if not isinstance(found, UnsoundRow) or found.sought or found.key:
+    if not isinstance(found, InvalidRow) or found.sought or found.key:
         return
     if unit.only is None and unit.scope is None:
         found = unit.dialect.name_row(unit.connection, unit.tables, found)
@@ -482,7 +484,7 @@ def _name_row(unit: Unit, error: Exception) -> None:
     raise found from None
 
 
-class Trouble(Exception):
+class UnitFailure(Exception):
     """A unit failed.
 
     Attributes:
@@ -497,7 +499,9 @@ class Trouble(Exception):
         self.in_doubt = in_doubt
 
 
-def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing: bool) -> Trouble:
+def unit_failure(
+    dialect: EngineDialect, mode: Mode, error: Exception, *, committing: bool
+) -> UnitFailure:
     """Say what an error of SQLAlchemy's means.
 
     Args:
@@ -511,11 +515,11 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
             "Timed out waiting for a connection: all of the pool's were in use for longer than "
             "pool_timeout. Raise pool_size, or look for a transaction that stays open."
         )
-        return Trouble(busy, repeatable=False, in_doubt=False)
+        return UnitFailure(busy, repeatable=False, in_doubt=False)
     if isinstance(error, DBAPIError):
         found = dialect.diagnose(error)
         if found.failure is Failure.ROLLED_BACK:
-            return Trouble(found.error, repeatable=True, in_doubt=False)
+            return UnitFailure(found.error, repeatable=True, in_doubt=False)
         if found.failure is Failure.DISCONNECTED or error.connection_invalidated:
             in_doubt = mode is Mode.STATEMENT or (committing and mode is Mode.WRITE)
             advice = (
@@ -527,25 +531,25 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
             known = found.failure is Failure.DISCONNECTED or not found.words
             said = found.error if known else f"{found.words} The connection is lost."
             lost = ConnectionLost(f"{said} {advice}", in_doubt=in_doubt)
-            return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
-        return Trouble(found.error, repeatable=False, in_doubt=False)
+            return UnitFailure(lost, repeatable=not in_doubt, in_doubt=in_doubt)
+        return UnitFailure(found.error, repeatable=False, in_doubt=False)
     if isinstance(error, PendingRollbackError):
         lost = ConnectionLost(
             "The connection broke earlier in this transaction. Nothing was written; repeat the "
             "transaction.",
             in_doubt=False,
         )
-        return Trouble(lost, repeatable=True, in_doubt=False)
+        return UnitFailure(lost, repeatable=True, in_doubt=False)
     if isinstance(error, StatementError) and isinstance(error.orig, AgentStoreError):
-        return Trouble(error.orig, repeatable=False, in_doubt=False)
+        return UnitFailure(error.orig, repeatable=False, in_doubt=False)
     failed = DatabaseError(
         f"{type(error).__name__} in the database layer. {UNKNOWN} Please report it."
     )
-    return Trouble(failed, repeatable=False, in_doubt=False)
+    return UnitFailure(failed, repeatable=False, in_doubt=False)
 
 
 def pause_before_retry(
-    problem: Trouble, attempt: int, *, repeatable: bool, max_retries: int
+    problem: UnitFailure, attempt: int, *, repeatable: bool, max_retries: int
 ) -> float | None:
     """Give the seconds to wait before the next try; None if there is to be none.
 

@@ -31,7 +31,7 @@ from agentstore.engines.base.dialect import EngineDialect, Mode, cause_of
 from agentstore.engines.base.statements import run_sql
 from agentstore.errors import DatabaseBusy, DatabaseReplaced
 from agentstore.execution.gathering import (
-    LEFT_OUT,
+    DEFERRED,
     MOST_TOGETHER,
     GatheredCall,
     GroupFailed,
@@ -42,7 +42,7 @@ from agentstore.execution.gathering import (
     turn_never_came,
     write_group,
 )
-from agentstore.execution.unit import HANDLED, Trouble, Unit, of_this_process, trouble
+from agentstore.execution.unit import HANDLED, Unit, UnitFailure, register_for_fork, unit_failure
 
 
 class Writer:
@@ -81,7 +81,7 @@ class Writer:
         self._queue: deque[QueuedWrite] = deque()
         self._led = False  # if not, the queue is empty
         self._closing = self._busy = False
-        of_this_process(self)
+        register_for_fork(self)
 
     # --- The queue ---------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Writer:
         """Run a body in a unit, and return what it returned when that is committed.
 
         Raises:
-            Trouble: The database failed.
+            UnitFailure: The database failed.
             DatabaseBusy: The turn did not come within the timeout.
         """
         write = QueuedWrite(work)
@@ -203,7 +203,7 @@ class Writer:
             with suppress(DatabaseBusy), self.exclusive():
                 pass
 
-    def left_behind(self) -> None:
+    def after_fork(self) -> None:
         """Leave connection and queue to the parent; in a child that was forked."""
         self._lock = threading.Lock()
         self._queue.clear()
@@ -313,7 +313,7 @@ class Writer:
             raise GroupFailed from error
         left: list[QueuedWrite] = []
         for write, call, outcome in zip(writes, calls, outcomes, strict=True):
-            if outcome is LEFT_OUT:
+            if outcome is DEFERRED:
                 left.append(write)
             else:
                 write.error, write.result, write.unit = None, outcome, unit
@@ -367,8 +367,8 @@ class Writer:
             self._done_with(connection)
         write.state = State.DONE
 
-    def _failed(self, error: Exception, *, committing: bool) -> Trouble:
-        found = trouble(self._dialect, Mode.WRITE, error, committing=committing)
+    def _failed(self, error: Exception, *, committing: bool) -> UnitFailure:
+        found = unit_failure(self._dialect, Mode.WRITE, error, committing=committing)
         found.__cause__ = cause_of(error)
         return found
 

@@ -63,7 +63,7 @@ class AgentStoreChatMessageHistory(BaseChatMessageHistory):
         limit: int | None = None,
         max_tokens: int | None = None,
         token_counter: Callable[[BaseMessage], int] | None = None,
-        unanswered: Literal["stub", "drop", "keep"] = "stub",
+        unanswered: Literal["placeholder", "drop", "keep"] = "placeholder",
     ) -> None:
         """Read and write a session's messages.
 

@@ -38,7 +38,8 @@ class AgentStoreChatStore(BaseChatStore):
     in a thread. With an ``AsyncStore`` the synchronous ones can be called from any thread but that
     of its event loop, as LlamaIndex's memories do; they run in that loop.
 
-    Messages are read as they were added, because ``delete_message`` counts them: nothing is mended.
+    Messages are read as they were added, because ``delete_message`` counts them: nothing is
+    repaired.
     """
 
     _store: Any = PrivateAttr()

@@ -30,7 +30,7 @@ from agentstore.transactions import Repositories
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord
 
-Unanswered = Literal["keep", "stub"]
+Unanswered = Literal["keep", "placeholder"]
 
 _INTERRUPTED = "Interrupted: there is no result of this call."
 
@@ -60,8 +60,8 @@ class AgentStoreMessages:
                 never separates a tool's result from its call. A system prompt is a part of the
                 first request, and is cut off with it: use ``instructions=`` instead.
             unanswered: What becomes of a call without a result when it is loaded. ``keep`` leaves
-                it: a run may go on with deferred tools. ``stub`` gives it a result that says that
-                it was interrupted, so that a run can begin with a new prompt.
+                it: a run may go on with deferred tools. ``placeholder`` gives it a result that
+                says that it was interrupted, so that a run can begin with a new prompt.
         """
         self.session_id = session_id
         self.store = store
@@ -117,7 +117,7 @@ class AgentStoreMessages:
 
     def _loaded(self, records: Iterable[MessageRecord]) -> list[ModelMessage]:
         messages = ModelMessagesTypeAdapter.validate_python([*map(_payload, records)])
-        return _with_stubs(messages) if self._unanswered == "stub" else messages
+        return _with_placeholders(messages) if self._unanswered == "placeholder" else messages
 
 
 def _new(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ def _payload(record: MessageRecord) -> Any:
     )
 
 
-def _with_stubs(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+def _with_placeholders(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
     """Give each call without a result one that says so, behind the call."""
     answered = {
         part.tool_call_id
@@ -189,15 +189,15 @@ def _with_stubs(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
         for part in message.parts
         if isinstance(part, ToolReturnPart)
     }
-    mended: list[ModelMessage] = []
+    repaired: list[ModelMessage] = []
     for message in messages:
-        mended.append(message)
+        repaired.append(message)
         calls = message.tool_calls if isinstance(message, ModelResponse) else ()
-        stubs = [
+        placeholders = [
             ToolReturnPart(call.tool_name, _INTERRUPTED, call.tool_call_id)
             for call in calls
             if call.tool_call_id not in answered
         ]
-        if stubs:
-            mended.append(ModelRequest(parts=stubs))
-    return mended
+        if placeholders:
+            repaired.append(ModelRequest(parts=placeholders))
+    return repaired

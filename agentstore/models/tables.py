@@ -44,7 +44,7 @@ def being_deleted(tables: Tables) -> Select[Any]:
 
 
 @lru_cache(maxsize=1024)
-def owner_stays(tables: Tables, user_id: ColumnElement[Any]) -> ColumnElement[bool]:
+def owner_not_being_deleted(tables: Tables, user_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Require that a column is NULL, or names a user who is not being deleted."""
     return or_(user_id.is_(None), user_id.not_in(being_deleted(tables)))
 
@@ -55,17 +55,19 @@ def session_is_open(tables: Tables) -> ColumnElement[bool]:
     sessions = tables.sessions.c
     # Nothing is bound: each save has this condition.
     open_ = sessions.active_branch > literal_column(str(NO_BRANCH))
-    return and_(open_, owner_stays(tables, sessions.user_id))
+    return and_(open_, owner_not_being_deleted(tables, sessions.user_id))
 
 
 @lru_cache(maxsize=1024)
-def session_stays(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
+def session_not_being_deleted(
+    tables: Tables, session_id: ColumnElement[Any]
+) -> ColumnElement[bool]:
     """Require that the user of the session in a column, if any, is not being deleted."""
     return _unless_deleting(tables, _of_deleting(tables, session_id))
 
 
 @lru_cache(maxsize=1024)
-def thread_stays(tables: Tables, thread_id: ColumnElement[Any]) -> ColumnElement[bool]:
+def thread_not_being_deleted(tables: Tables, thread_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Require that the user of the thread in a column, if any, is not being deleted."""
     threads = tables.checkpoint_threads.alias("thread_of_deleting")
     theirs = select(threads.c.pk).where(

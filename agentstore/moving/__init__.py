@@ -6,7 +6,7 @@
 - ``frameworks`` imports the databases of other frameworks.
 - ``new_files`` makes a file that is complete, or does not exist.
 
-The words that are used here: the *source* is read, the *target* is written. A row is *unsound* if
+The words that are used here: the *source* is read, the *target* is written. A row is *invalid* if
 no other database would take it; such rows are counted and shown, never dropped silently. A
 *digest* is a hash of what a table holds, whatever the order of its rows: two databases with equal
 digests hold the same.

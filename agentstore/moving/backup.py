@@ -34,15 +34,15 @@ from agentstore.errors import (
     BackupUnderWay,
     CopyDiffers,
     CopyInterrupted,
-    CopyOvertaken,
+    CopySuperseded,
     CopyUnfinished,
     ForeignObjects,
+    InvalidRows,
     NotABackup,
     RestoreInterrupted,
     SchemaFromFuture,
     SchemaMissing,
     SchemaOutdated,
-    UnsoundRows,
     printed,
 )
 from agentstore.moving import copying
@@ -58,7 +58,7 @@ __all__ = ["BackupReport", "RestoreReport", "SavedTable", "backup", "restore"]
 # Saving a database in a file.
 
 
-_UNSOUND = (
+_INVALID = (
     "A backup cannot hold such rows; none was made. Repair them, or save the database with "
     "pg_dump, which keeps them as they are."
 )
@@ -93,7 +93,7 @@ def backup(
         BackupIncomplete: Row-level security hides rows from this role.
         SchemaError: There is no agentstore schema, or that of a server is behind head; the error
             says what to do.
-        UnsoundRows: The file cannot hold some rows of a server.
+        InvalidRows: The file cannot hold some rows of a server.
         BackupDiffers: What was written is not what was to be saved. It is gone again.
         DatabaseError: The database or the disk failed; there is no file.
     """
@@ -126,7 +126,7 @@ def backup(
         bytes=size,
         tables=tables_of(holdings),
         dangling=dangling,
-        unsound=holdings.unsound,
+        invalid=holdings.invalid,
         seconds=timing.seconds,
     )
 
@@ -161,8 +161,8 @@ def _copy_rows(end: End, file: Path, progress: OnProgress, timing: Timing) -> Ho
             raise error.__cause__ or error from None
         except CopyDiffers as error:
             raise BackupDiffers(error.tables, "The backup") from error
-        except UnsoundRows as error:
-            raise UnsoundRows(error.rows, error.total, _UNSOUND) from None
+        except InvalidRows as error:
+            raise InvalidRows(error.rows, error.total, _INVALID) from None
     with timing.of("verifying"):
         made.finish(file)
         made.check(file)
@@ -177,7 +177,7 @@ def _copy_rows(end: End, file: Path, progress: OnProgress, timing: Timing) -> Ho
 
 
 _SQLITE = b"SQLite format 3\x00"
-_UNSOUND_BACKUP = (
+_INVALID_BACKUP = (
     "The server would refuse such rows; nothing was restored. The backup is a database file: use "
     "agentstore copy, which leaves these rows out with --quarantine FILE."
 )
@@ -223,7 +223,7 @@ def restore(
         SchemaFromFuture: A newer version of agentstore made it.
         TargetExists: There is such a file already.
         TargetNotEmpty: The database holds rows.
-        UnsoundRows: The server would not take some rows of a file.
+        InvalidRows: The server would not take some rows of a file.
         BackupUnderWay: Another process restores into it.
         BackupDiffers: The backup is not the expected one; or what was restored is not what the
             backup holds, and the database cannot be opened.
@@ -305,14 +305,14 @@ class _Restore:
                         upgrade=self._upgrade,
                         progress=self._progress,
                     )
-                except CopyOvertaken as error:
+                except CopySuperseded as error:
                     raise BackupUnderWay(str(self._target)) from error
                 except CopyDiffers as error:
                     raise BackupDiffers(error.tables, "The database") from error
                 except CopyInterrupted as error:
                     raise RestoreInterrupted(str(error.__cause__ or error)) from error
-                except UnsoundRows as error:
-                    raise UnsoundRows(error.rows, error.total, _UNSOUND_BACKUP) from None
+                except InvalidRows as error:
+                    raise InvalidRows(error.rows, error.total, _INVALID_BACKUP) from None
         holdings = Holdings(
             revision,
             {table.name: table.target_rows for table in copied.tables},
@@ -530,7 +530,7 @@ class BackupReport:
         bytes: The size of the file.
         tables: All tables of these names, those that others refer to first.
         dangling: How many rows of a database file refer to nothing; agentstore leaves none.
-        unsound: How many rows, these included, no other database would take; they are saved, but
+        invalid: How many rows, these included, no other database would take; they are saved, but
             have no part in the digests.
         seconds: How long each step took.
     """
@@ -544,7 +544,7 @@ class BackupReport:
     bytes: int
     tables: tuple[SavedTable, ...]
     dangling: int
-    unsound: int
+    invalid: int
     seconds: Mapping[str, float]
 
     @property

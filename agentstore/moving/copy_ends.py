@@ -41,13 +41,13 @@ from agentstore.engines.base.dialect import EngineDialect, Mode, cause_of
 from agentstore.engines.base.moving import Flaw, Key, Stripped, TableDigest, TableShape, shapes
 from agentstore.errors import (
     BackupUnderWay,
-    CopyOvertaken,
+    CopySuperseded,
     DatabaseError,
     DatabaseUnreachable,
     InvalidInput,
+    InvalidRows,
     TargetExists,
     TargetNotEmpty,
-    UnsoundRows,
 )
 from agentstore.moving.new_files import NewFile
 from agentstore.schema import Names, Tables, tables
@@ -371,7 +371,7 @@ def _said_by(error: Exception) -> str:
 
 def _refused(file: Path, reason: str) -> InvalidInput:
     return InvalidInput(
-        f"The rows that are not sound cannot be written to {file} ({reason.rstrip('.')}). Choose "
+        f"The invalid rows cannot be written to {file} ({reason.rstrip('.')}). Choose "
         "another file for them."
     )
 
@@ -388,7 +388,7 @@ class Contents:
     """What was found.
 
     Attributes:
-        digests: Of every table, by its plain name, the rows that are sound.
+        digests: Of every table, by its plain name, the rows that are valid.
         flaws: The other rows.
         left_out: Their numbers, by table.
     """
@@ -404,9 +404,9 @@ class Contents:
             self.left_out.setdefault(flaw.table, set()).add(flaw.number)
 
     def require_sound(self) -> None:
-        """Refuse what has flaws; raises UnsoundRows."""
+        """Refuse what has flaws; raises InvalidRows."""
         if self.flaws:
-            raise UnsoundRows(tuple(self.flaws.named), len(self.flaws))
+            raise InvalidRows(tuple(self.flaws.named), len(self.flaws))
 
 
 def read_both(
@@ -496,13 +496,13 @@ class Journal:
         """Note that this run goes on; any other one is refused from here on.
 
         Raises:
-            CopyOvertaken: The copy has ended.
+            CopySuperseded: The copy has ended.
         """
         if not self.is_there(connection):
-            raise CopyOvertaken
+            raise CopySuperseded
         self._put(connection, _RUN, self._run)
 
-    def is_overtaken(self, connection: Connection) -> bool:
+    def is_superseded(self, connection: Connection) -> bool:
         """Say whether another run goes on, or has ended the copy."""
         return not self.is_there(connection) or self._read(connection, _RUN) != self._run
 
@@ -510,17 +510,17 @@ class Journal:
         """Let nobody take over before the end of the transaction.
 
         Raises:
-            CopyOvertaken: Somebody has.
+            CopySuperseded: Somebody has.
         """
         query = select(self._table.c.value).where(self._table.c.name == _RUN).with_for_update()
         if connection.execute(query).scalar() != json.dumps(self._run):
-            raise CopyOvertaken
+            raise CopySuperseded
 
     def require_complete(self, connection: Connection) -> None:
         """Require what ``require_own`` does, and that all that was dropped is back."""
         self.require_own(connection)
         if any(self.statements(connection, last=last) for last in (False, True)):
-            raise CopyOvertaken
+            raise CopySuperseded
 
     def end(self, connection: Connection) -> None:
         """Take it away."""
@@ -656,7 +656,7 @@ class CopyReport:
 
     Attributes:
         tables: All tables, those that others refer to first.
-        set_aside: How many rows of the source were set aside as not sound.
+        set_aside: How many rows of the source were set aside as invalid.
         resumed: Whether this went on with a copy that had been begun.
         seconds: How long each step took.
         quarantine: The file that lists the rows that were set aside; None if there are none.

@@ -26,7 +26,7 @@ from agentstore.errors import (
     ConstraintViolation,
     CopyDiffers,
     CopyInterrupted,
-    CopyOvertaken,
+    CopySuperseded,
     CopyUnfinished,
     DatabaseError,
     InvalidInput,
@@ -49,7 +49,7 @@ from agentstore.moving.copy_ends import (
     upgraded,
 )
 from agentstore.schema import PLAIN, Names
-from agentstore.values.tokens import manner_of
+from agentstore.values.tokens import tokenizer_of
 from agentstore.values.types import SOUGHT_ID
 
 __all__ = [
@@ -97,10 +97,10 @@ def copy(
         target_names: Schema and prefix of the target's tables.
         resume: Resume a copy of the same source that was interrupted. Tables of which an
             earlier run brought a part, and that have changed since, are copied again. A run that
-            is not dead after all is overtaken: it ends with CopyOvertaken.
+            is not dead after all is superseded: it ends with CopySuperseded.
         upgrade: Where the source is behind head, copy a copy of it that is upgraded first.
             Only for SQLite files; it needs room for the file in the folder of temporary files.
-        quarantine: A file to which rows are written that are not sound: of a wrong type, no
+        quarantine: A file to which invalid rows are written: of a wrong type, no
             UTF-8, referring to nothing. Without it they are refused. It must not be there yet, and
             is made only where there are such rows. A resumed run, or one that follows and finds
             others in the end, makes another one beside it, with a number.
@@ -117,13 +117,13 @@ def copy(
     Raises:
         TargetNotEmpty: The target holds rows.
         CopyUnfinished: A copy into it was begun, and ``resume`` is not given.
-        InvalidInput: The file for unsound rows is there already, or cannot be written; or what
+        InvalidInput: The file for invalid rows is there already, or cannot be written; or what
             was begun into the target came from elsewhere.
-        UnsoundRows: The source holds rows that no other database would take. The target is as it
+        InvalidRows: The source holds rows that no other database would take. The target is as it
             was.
         SchemaError: The source is not at head; the error says what to run.
-        CopyInterrupted: A database failed in the middle. Mend it, then run this with ``resume``.
-        CopyOvertaken: Another run, with ``resume``, goes on with this copy.
+        CopyInterrupted: A database failed in the middle. Fix it, then run this with ``resume``.
+        CopySuperseded: Another run, with ``resume``, goes on with this copy.
         CopyDiffers: The two sides are not equal. The target stays closed.
         DatabaseError: A database cannot be reached, or failed before anything was copied.
     """
@@ -165,7 +165,7 @@ def verify(
 
     Raises:
         SchemaError: One of them is not at head.
-        UnsoundRows: One of them holds rows that are not sound.
+        InvalidRows: One of them holds invalid rows.
         DatabaseError: A database cannot be reached, or failed.
     """
     report = progress or (lambda _: None)
@@ -281,7 +281,7 @@ class CopyRun:
                 with self._source.reading() as reading:
                     if tables is None:
                         contents = self._inspect(reading, aside)
-                        if contents.flaws:  # some may have been brought while they were sound
+                        if contents.flaws:  # some may have been brought while they were valid
                             self._forget_followed(writing)
                             self._loading(reading, writing).changed(contents)
                     counters = self._source.dialect.moving.counters(reading, self._source.tables)
@@ -339,7 +339,7 @@ class CopyRun:
         return False
 
     def _inspect(self, reading: Connection, quarantine: Quarantine | None) -> Contents:
-        """Read the source whole, and deal with what is not sound."""
+        """Read the source whole, and deal with what is invalid."""
         with self._timed("reading"):
             longest = self._target.dialect.moving.longest_entry
             contents = read_both(self._source, reading, self._progress, longest, quarantine)
@@ -410,7 +410,7 @@ class CopyRun:
             with self._source.reading() as reading:
                 origin, theirs = self._source.dialect.search, self._source.tables
                 made = origin.state(reading, theirs, 1, thorough=True).segmentation
-            dialect.search.reset(writing, tables, str(manner_of(made).made_anew(None, None)))
+            dialect.search.reset(writing, tables, str(tokenizer_of(made).made_anew(None, None)))
 
     def _refresh(self, writing: Connection) -> None:
         """Refresh the planner's statistics, which reading row by row needs too."""
@@ -452,19 +452,19 @@ class CopyRun:
         """Say how to go on after a failure."""
         try:
             yield
-        except CopyOvertaken:
+        except CopySuperseded:
             raise
         except AgentStoreError as error:
-            if self._is_overtaken():
-                raise CopyOvertaken from error
+            if self._is_superseded():
+                raise CopySuperseded from error
             if isinstance(error, CopyDiffers):
                 raise
             advice = _GIVE_UP if followed else CopyInterrupted.advice
             raise CopyInterrupted(str(error), advice) from error
 
-    def _is_overtaken(self) -> bool:
+    def _is_superseded(self) -> bool:
         with suppress(AgentStoreError), self._target.reading() as connection:
-            return self._journal.is_overtaken(connection)
+            return self._journal.is_superseded(connection)
         return False
 
     @contextmanager
@@ -607,7 +607,7 @@ class _Portions:
 # then on each round compares what it replaced, and keeps the digests of the whole tables up to
 # date: they are sums over rows, so what goes is taken off and what comes is added. So nothing
 # that was compared is read again at the end, unless its row changed, and the end takes as long as
-# the last changes do, however large the database is. Rows that are not sound end this: whether
+# the last changes do, however large the database is. Invalid rows end this: whether
 # others refer to them cannot be told from the changes, so then all is read once more at the end.
 
 

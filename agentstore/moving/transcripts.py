@@ -41,16 +41,16 @@ from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
     ConnectionLost,
+    CrossTenantAccess,
     DatabaseBusy,
     DatabaseUnreachable,
     ExportIncomplete,
     InvalidInput,
+    NotAllowedInScope,
     NotFound,
-    OutsideScope,
     SchemaError,
     TransactionMisuse,
     TranscriptError,
-    UnscopedOnly,
     shown,
 )
 from agentstore.moving.copy_ends import Quarantine, SetAside
@@ -306,7 +306,7 @@ def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
     for line in batch:
         try:
             count = _store(transaction, line.session_id, line.conversation)
-        except (InvalidInput, AlreadyExists, OutsideScope, UnscopedOnly) as error:
+        except (InvalidInput, AlreadyExists, CrossTenantAccess, NotAllowedInScope) as error:
             raise _LineRefused(line, str(error)) from error
         unnamed = int(line.conversation.get("id") is None)
         stored = Imported(1, count or 0, 0, unnamed)

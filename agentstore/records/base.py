@@ -8,7 +8,7 @@ from functools import cache
 from html import escape
 from typing import Any, Final, Generic, Literal, TypeVar, cast, get_args
 
-from agentstore.errors import UnsoundRow
+from agentstore.errors import InvalidRow
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -18,11 +18,11 @@ def complete(record: T) -> T:
     """Give a record that was read, if nothing is None in it that is never NULL in the database.
 
     Raises:
-        UnsoundRow: Something is.
+        InvalidRow: Something is.
     """
     for name in _never_none(cast("Hashable", type(record))):
         if getattr(record, name) is None:
-            raise UnsoundRow("", name, "NULL")
+            raise InvalidRow("", name, "NULL")
     return record
 
 

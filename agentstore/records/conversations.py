@@ -152,7 +152,7 @@ class MessageRecord:
         turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
         content: Text, or a list of content blocks, or None.
         status: ``complete``; ``streaming`` while it is being written, ``incomplete`` if that was
-            given up. Two are of what a history has and is not stored: ``summary``, on demand, and
+            aborted. Two are of what a history has and is not stored: ``summary``, on demand, and
             ``interrupted``, which stands for the result of a call that has none.
         payload: A framework's own item, whole, or the keys of a chat message that have no field.
     """
@@ -480,18 +480,18 @@ class SearchStatus:
     """The state of the search index.
 
     Attributes:
-        segmentation: The version of the segmentation that made it, the stems, and how many
-            characters of a message are in it, such as ``2:250000`` or
-            ``2+english-3.1.1:250000``; None if that is lost.
+        tokenizer: The version of the tokenizer that made it, the stems, and how many characters
+            of a message are in it, such as ``2:250000`` or ``2+english-3.1.1:250000``; None if
+            that is lost.
         needed: The same of an index that ``reindex`` would make.
         pending: Changes of messages that are not in it yet; a search takes them in first.
-        trouble: What is wrong with it, if only ``reindex`` can mend it; None if all is well.
+        problem: What is wrong with it, if only ``reindex`` can repair it; None if all is well.
     """
 
-    segmentation: str | None
+    tokenizer: str | None
     needed: str
     pending: int
-    trouble: str | None
+    problem: str | None
 
 
 # What agents remember across conversations.

@@ -65,7 +65,7 @@ class ReplicationRecord:
         lag_seconds: The age of the last transaction that it shows, 0 if it shows all that it has;
             None like ``lag_bytes``.
         visible: Whether this role may see the state of the standbys.
-        trouble: Why commits wait for standbys without an end; None if they do not, as far as this
+        problem: Why commits wait for standbys without an end; None if they do not, as far as this
             role can tell.
         warning: What is not as the settings promise, or cannot be told; None if nothing.
     """
@@ -80,7 +80,7 @@ class ReplicationRecord:
     lag_bytes: int | None
     lag_seconds: float | None
     visible: bool
-    trouble: str | None
+    problem: str | None
     warning: str | None
 
 
@@ -102,7 +102,7 @@ class HealthRecord:
         pool: The pool just before the question; None where the engine's pool does not count.
         search_pending: Changes that the search index lacks, counted up to 1,000; searching
             brings them in. None if nobody answered.
-        search_trouble: Why searching fails; None if it does not. ``ok`` does not depend on it.
+        search_problem: Why searching fails; None if it does not. ``ok`` does not depend on it.
         replication: Who follows the server, and how far; None on SQLite, if nobody answered, and
             where the server does not know these questions.
     """
@@ -117,7 +117,7 @@ class HealthRecord:
     latency_ms: float
     pool: PoolUse | None
     search_pending: int | None
-    search_trouble: str | None
+    search_problem: str | None
     replication: ReplicationRecord | None = None
 
 
@@ -211,7 +211,7 @@ class Statistics:
         bytes: What agentstore takes on disk: on SQLite the file, on PostgreSQL its tables with
             their indexes. The write-ahead log is not in it.
         free_bytes: How much of that is free for new rows; None where the engine does not say.
-        log_bytes: The write-ahead log beside a SQLite file; None where it is the server's.
+        wal_bytes: The write-ahead log beside a SQLite file; None where it is the server's.
         tables: Every table, the largest first.
         sessions_by_status: How many sessions are in which status; empty if not ``exact``.
         tokens: The tokens of all messages; None if not ``exact``.
@@ -232,7 +232,7 @@ class Statistics:
     exact: bool
     bytes: int
     free_bytes: int | None
-    log_bytes: int | None
+    wal_bytes: int | None
     tables: tuple[TableStatistics, ...]
     sessions_by_status: Mapping[str, int]
     tokens: int | None
@@ -277,14 +277,14 @@ class Finding:
         check: Which check found it, by its name.
         what: What is the case, in one sentence.
         where: The table, file, setting or rows that it is about.
-        mend: The command or the SQL that fixes it, or what to do; None where nothing has to be.
+        fix: The command or the SQL that fixes it, or what to do; None where nothing has to be.
     """
 
     severity: Severity
     check: str
     what: str
     where: str
-    mend: str | None = None
+    fix: str | None = None
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -334,13 +334,13 @@ class ExpiryReport:
     Attributes:
         sessions: The ids of the sessions that are gone, those that expired first coming first.
         rows: For each table that lost rows, how many, by the table's plain name.
-        postponed: How many sessions stayed because they had been active since it was last noted
+        skipped: How many sessions stayed because they had been active since it was last noted
             when they might expire.
     """
 
     sessions: tuple[str, ...]
     rows: Mapping[str, int]
-    postponed: int
+    skipped: int
 
     @property
     def total(self) -> int:
@@ -356,7 +356,7 @@ class PruneReport:
         rows: For each table that lost rows, how many, by the table's plain name.
         rules: What each rule removed of its own kind: ``users``, those whose deletion had been
             interrupted, ``sessions``, ``tool_logs``, ``checkpoints``, ``tasks``,
-            ``reservations``, ``memories``; and ``streams``, the messages that were given up.
+            ``reservations``, ``memories``; and ``streams``, the messages that were aborted.
         freed_bytes: By how much the database's files have become smaller; what others wrote
             meanwhile is in it.
         dry_run: Whether this was only counted, and nothing was deleted.

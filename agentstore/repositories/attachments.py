@@ -25,9 +25,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, ScalarSelect, Select, delete, func, insert, select
 
-from agentstore.errors import AttachmentTooLarge, InvalidInput, NotFound, UnsoundRow, named
+from agentstore.errors import AttachmentTooLarge, InvalidInput, InvalidRow, NotFound, named
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_stays
+from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
 from agentstore.records.base import complete
 from agentstore.repositories import scopes
@@ -122,7 +122,7 @@ class Attachments(Repository):
 
         Raises:
             NotFound: There is none with this id.
-            UnsoundRow: The bytes in the database are not those that were attached.
+            InvalidRow: The bytes in the database are not those that were attached.
         """
         attachments, blobs = self.tables.attachments, self.tables.blobs
         query = (
@@ -135,10 +135,10 @@ class Attachments(Repository):
             raise NotFound("attachment", attachment_id)
         if row.data is None:
             problem = "the digest of bytes that are lost"
-            raise UnsoundRow("attachments", "digest", problem, f"id={named(attachment_id)}")
+            raise InvalidRow("attachments", "digest", problem, f"id={named(attachment_id)}")
         if hashlib.sha256(row.data).hexdigest() != row.digest:
             key = f"of the attachment {named(attachment_id)}"
-            raise UnsoundRow("blobs", "data", OTHER_BYTES, key)
+            raise InvalidRow("blobs", "data", OTHER_BYTES, key)
         return bytes(row.data)
 
     @scopes.MESSAGE
@@ -200,7 +200,7 @@ class Attachments(Repository):
 
     @property
     def _stays(self) -> ColumnElement[bool]:
-        return session_stays(self.tables, self.tables.attachments.c.session_id)
+        return session_not_being_deleted(self.tables, self.tables.attachments.c.session_id)
 
     def _bytes(self, data: object) -> bytes:
         """Take the bytes as they are now: nobody can change them while they are stored."""

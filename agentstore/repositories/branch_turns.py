@@ -38,14 +38,14 @@ from agentstore.records import BranchRecord, MessageRecord, SummaryRecord
 from agentstore.repositories import scopes
 from agentstore.repositories.line_counts import (
     NOTHING,
+    Counts,
     LockedSession,
     Segment,
-    Tally,
     branch_number,
     change,
     count_in,
+    detach,
     lock_session,
-    putting_down,
 )
 from agentstore.repositories.line_segments import (
     NewLine,
@@ -324,17 +324,17 @@ def tell_shorter(
     sessions, now = unit.tables.sessions, told.row["created_at"]
     here = update(sessions).where(sessions.c.id == session.id, sessions.c.newest_at < now)
     unit.connection.execute(here.values(newest_at=now))
-    change(unit, session.id, session.active_branch, Tally(-1, 0))
+    change(unit, session.id, session.active_branch, Counts(-1, 0))
     cut = read_cut(unit, session.id, number, first.seq - 1)
     line, new = cut.segments, NewLine(unit, session.id, cut)
-    new.show(home, last.seq, last.seq, Tally(1, 0))
+    new.show(home, last.seq, last.seq, Counts(1, 0))
     own = NOTHING
     for segment in reversed(line):
         if segment.last_seq <= last.seq:
             continue
-        own = segment.tally
+        own = segment.counts
         if segment.first_seq <= last.seq:
-            own -= _tally_of(replaced, segment)
+            own -= _counts_of(replaced, segment)
         if segment.first_seq < first.seq:
             own -= new.divided
         new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq, own)
@@ -352,12 +352,12 @@ def _within(line: Sequence[Segment], first: int, last: int) -> list[Stretch]:
     return [(branch, low, high) for branch, low, high in cut if low <= high]
 
 
-def _tally_of(messages: Sequence[MessageRecord], segment: Segment) -> Tally:
+def _counts_of(messages: Sequence[MessageRecord], segment: Segment) -> Counts:
     """Count those that the segment shows: no two segments of a line have numbers in common."""
     shown = [
         message for message in messages if segment.first_seq <= message.seq <= segment.last_seq
     ]
-    return Tally(len(shown), sum(message.begins_turn for message in shown))
+    return Counts(len(shown), sum(message.begins_turn for message in shown))
 
 
 # Making a branch: a name, a row, and segments that lead to what it shares.
@@ -391,7 +391,7 @@ def grow(
         new.show(number, session.last_seq + 1)
     changes: list[Change] = [*new.inserts(unit)]
     if activate:
-        changes.append(putting_down(unit.tables, session.id, session.active_branch))
+        changes.append(detach(unit.tables, session.id, session.active_branch))
     seq, turn, _ = cut.shown or (0, 0, "")
     created_at = insert_branch(
         unit,
@@ -456,7 +456,7 @@ def insert_branch(
         "tip": tip,
         "gone": gone,
         "reserved": reserved,
-        # It adds nothing yet; see lines.tallies.
+        # It adds nothing yet; see ``Counts``.
         "own_messages": -session.message_count if activate else 0,
         "own_turns": -fork_turn if activate else 0,
     }

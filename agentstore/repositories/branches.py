@@ -44,7 +44,7 @@ from agentstore.engines.base.dialect import Change, EngineDialect
 from agentstore.engines.base.statements import Prepared, Stacked, dialect_of
 from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_stays
+from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import (
     BranchRecord,
     CountedBranch,
@@ -73,14 +73,14 @@ from agentstore.repositories.branch_turns import (
 )
 from agentstore.repositories.line_counts import (
     NOTHING,
+    Counts,
     LockedSession,
     Segment,
-    Tally,
     add_up,
+    attach,
     branch_number,
     lock_session,
-    own_tally,
-    taking_up,
+    own_counts,
 )
 from agentstore.repositories.line_segments import (
     LAST_ONE,
@@ -517,7 +517,7 @@ class Branches(Repository):
             NotFound: There is no such session.
         """
         branches = self.tables.branches.c
-        query = _select(self.tables).add_columns(branches.tip, *own_tally(self.tables))
+        query = _select(self.tables).add_columns(branches.tip, *own_counts(self.tables))
         page = one_page(
             self.connection,
             query.where(branches.session_id == session_id, branches.gone.is_(False)),
@@ -525,7 +525,7 @@ class Branches(Repository):
             Cursors("branches", session_id),
             limit,
             cursor,
-            lambda row: (_record(row), row.tip, Tally(*row[-3:-1])),
+            lambda row: (_record(row), row.tip, Counts(*row[-3:-1])),
             ascending=True,
         )
         if not page.items:
@@ -585,7 +585,7 @@ def _select(tables: Tables) -> Select[Any]:
                 parent, grew_from
             )
         )
-        .where(owner_stays(tables, sessions.c.user_id))
+        .where(owner_not_being_deleted(tables, sessions.c.user_id))
     )
 
 
@@ -611,9 +611,9 @@ def _record(row: Any) -> BranchRecord:
     )
 
 
-def _counted(branch: BranchRecord, tally: Tally) -> CountedBranch:
+def _counted(branch: BranchRecord, counts: Counts) -> CountedBranch:
     known = {name: getattr(branch, name) for name in BranchRecord.__slots__}
-    return CountedBranch(**known, messages=tally.messages, turns=tally.turns)
+    return CountedBranch(**known, messages=counts.messages, turns=counts.turns)
 
 
 def _turn(message: MessageRecord, *, whole: bool = False) -> TurnRecord:
@@ -751,7 +751,7 @@ def _changing(
     if was_active:
         names = ("following", "its_tip", "its_turn")
         its_number, tip, turn = (bindparam(name, type_=BigInteger) for name in names)
-        changes.append(taking_up(tables, session_id, its_number, turn))
+        changes.append(attach(tables, session_id, its_number, turn))
         changes.append(activating(tables, session_id, its_number, tip, turn))
     changes.append(releasing(tables, session_id, released, number))
     return [Prepared(change, driver) for change in dialect.together(*changes)]

@@ -52,11 +52,11 @@ from agentstore.errors import (
     InvalidInput,
     LeaseLost,
     NotFound,
-    SessionOccupied,
+    SessionBusy,
     shown,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_stays
+from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus, complete, maker
 from agentstore.repositories.operations import chunks
@@ -101,7 +101,7 @@ def move(
     Raises:
         IllegalTransition: The task is in a status from which it cannot.
         LeaseLost: Somebody else holds the task, or nobody does any more.
-        SessionOccupied: It asked to be alone in its session, and is not.
+        SessionBusy: It asked to be alone in its session, and is not.
         NotFound: There is no such task.
     """
     tasks, now = unit.tables.tasks, present(unit)
@@ -109,7 +109,7 @@ def move(
     conditions = [
         c.id == task_id,
         c.status.in_(only_from or sources(TASK_TRANSITIONS, wanted)),
-        session_stays(unit.tables, c.session_id),
+        session_not_being_deleted(unit.tables, c.session_id),
     ]
     if holder is not None:
         conditions.append(c.fence == holder)
@@ -162,7 +162,7 @@ def _occupied(unit: Unit, task: TaskRecord) -> AgentStoreError:
         c.session_id == task.session_id, c.status == RUNNING, c.alone_in_session
     )
     running = unit.connection.execute(query).scalar()
-    return SessionOccupied(str(task.session_id), task.id, str(running))
+    return SessionBusy(str(task.session_id), task.id, str(running))
 
 
 def _unless_cancelled(tasks: Table, now: Any, values: dict[str, Any]) -> dict[str, Any]:
@@ -409,7 +409,7 @@ make_task_record = maker(TaskRecord)
 def find_task(unit: Unit, task_id: str) -> TaskRecord | None:
     """Give a task, or None."""
     tasks = unit.tables.tasks
-    stays = session_stays(unit.tables, tasks.c.session_id)
+    stays = session_not_being_deleted(unit.tables, tasks.c.session_id)
     row = unit.connection.execute(select(tasks).where(tasks.c.id == task_id, stays)).first()
     return None if row is None else task_record(row)
 
@@ -492,7 +492,7 @@ def claim_statement(
     It returns rows of ``pk`` and ``FIELDS``.
     """
     tasks, now = tables.tasks, current(clock)
-    stays = session_stays(tables, tasks.c.session_id)
+    stays = session_not_being_deleted(tables, tasks.c.session_id)
     limit = bindparam("limit", type_=BigInteger, literal_execute=True)
     first = tasks.c.priority.desc(), tasks.c.pk
     if queues == 1:
@@ -541,7 +541,7 @@ def due_statement(
 ) -> Select[Any]:
     """Find when the next task is due, and the present."""
     tasks = tables.tasks
-    stays = session_stays(tables, tasks.c.session_id)
+    stays = session_not_being_deleted(tables, tasks.c.session_id)
     earliest = []
     for n in range(queues):
         head = select(tasks.c.run_at).where(*_waiting(tasks, [f"queue_{n}"], kinds), stays)
@@ -561,7 +561,7 @@ def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
         select(tasks.c.pk)
         # The ids apart, because not every engine finds pairs by an index.
         .where(tasks.c.id.in_(bindparam("ids", type_=SOUGHT_ID, expanding=True)), pairs)
-        .where(tasks.c.status == RUNNING, session_stays(tables, tasks.c.session_id))
+        .where(tasks.c.status == RUNNING, session_not_being_deleted(tables, tasks.c.session_id))
         .order_by(tasks.c.pk)
         .with_for_update()
     )
@@ -589,7 +589,7 @@ def held_statement(
         .where(
             tasks.c.id.in_(named),
             tasks.c.status == RUNNING,
-            session_stays(tables, tasks.c.session_id),
+            session_not_being_deleted(tables, tasks.c.session_id),
         )
         .order_by(tasks.c.pk)
         .with_for_update()

@@ -38,9 +38,9 @@ from sqlalchemy import (
 
 from agentstore.engines.base.dialect import Change, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import CounterFull, NotFound, UnsoundRow
+from agentstore.errors import CounterOverflow, InvalidRow, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_stays
+from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.repositories.attachments import attached_to, drop_unattached
 from agentstore.repositories.lines import (
@@ -113,7 +113,7 @@ def lock_session_of(unit: Unit, message_id: str) -> None:
     """
     messages = unit.tables.messages.c
     owner = select(messages.session_id).where(
-        messages.id == message_id, session_stays(unit.tables, messages.session_id)
+        messages.id == message_id, session_not_being_deleted(unit.tables, messages.session_id)
     )
     session_id = unit.connection.execute(owner).scalar()
     if session_id is None:
@@ -181,10 +181,10 @@ def remove_messages(
     elif added or session.last_branch == 0:
         session.turns_gone += int(turns)
     else:
-        session.turns_gone += take_off(unit, session.id, session.active_branch, matching)
+        session.turns_gone += subtract(unit, session.id, session.active_branch, matching)
     if max(tokens, cost) > MAX_INTEGER:  # written before calls were bounded, so no counter has it
         unit.dialect.at_once(unit.connection, *changes)
-        mend_sessions(unit, [session.id])
+        repair_sessions(unit, [session.id])
         session.turns_gone = 0
     elif not count_in(unit, session.id, -int(count), -tokens, -from_nanos(cost), *changes):
         session.turns_gone = 0
@@ -252,7 +252,7 @@ def pop_of_whole(unit: Unit, session_id: str) -> MessageRecord | None:
     digests = ",".join(filter(None, (attached, attached_now)))
     drop_unattached(unit, digests.split(",") if digests else ())
     forget_deleted(unit)
-    change(unit, session_id, 0, Tally(0, session_turn - turn - (role == "user")))
+    change(unit, session_id, 0, Counts(0, session_turn - turn - (role == "user")))
     return message_record(columns)
 
 
@@ -331,14 +331,13 @@ def _attached_to(tables: Tables, message_id: ColumnElement[Any]) -> ColumnElemen
 # Whatever else changes these numbers happens under the session's lock:
 #
 # - switching branches: the session's counters are added to the old branch's row and subtracted
-# from
-#   the new one's (``putting_down``, ``taking_up``);
-# - deleting messages, which may also lower the session's turn (``take_off``);
+#   from the new one's (``detach``, ``attach``);
+# - deleting messages, which may also lower the session's turn (``subtract``);
 # - cutting a line; see ``cutting``.
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Counts:
     """How many messages, and how many of them begin a turn, being a user's."""
 
     messages: int = 0
@@ -348,21 +347,21 @@ class Tally:
         """Refuse what a damaged row counts: sums of it would be no numbers.
 
         Raises:
-            UnsoundRow: It has no number where there always is one.
+            InvalidRow: It has no number where there always is one.
         """
         if None in (self.messages, self.turns):
-            raise UnsoundRow("", "", "NULL")
+            raise InvalidRow("", "", "NULL")
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: Counts) -> Counts:
         """Count both."""
-        return Tally(self.messages + other.messages, self.turns + other.turns)
+        return Counts(self.messages + other.messages, self.turns + other.turns)
 
-    def __sub__(self, other: Tally) -> Tally:
+    def __sub__(self, other: Counts) -> Counts:
         """Leave out what the other counts."""
-        return Tally(self.messages - other.messages, self.turns - other.turns)
+        return Counts(self.messages - other.messages, self.turns - other.turns)
 
 
-NOTHING = Tally()
+NOTHING = Counts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +374,7 @@ class Segment:
         first_seq: The first sequence number that belongs to it.
         last_seq: The last one that does.
         previous: The number of the segment before it.
-        tally: What it shows.
+        counts: What it shows.
     """
 
     number: int | None
@@ -383,10 +382,10 @@ class Segment:
     first_seq: int
     last_seq: int
     previous: int | None
-    tally: Tally
+    counts: Counts
 
 
-def own_tally(tables: Tables) -> tuple[ColumnElement[int], ColumnElement[int]]:
+def own_counts(tables: Tables) -> tuple[ColumnElement[int], ColumnElement[int]]:
     """Give what a branch adds to, of its row and its session's."""
     branches, sessions = tables.branches.c, tables.sessions.c
     active = branches.number == sessions.active_branch
@@ -396,19 +395,19 @@ def own_tally(tables: Tables) -> tuple[ColumnElement[int], ColumnElement[int]]:
     )
 
 
-def add_up(unit: Unit, session_id: str, tips: Sequence[int]) -> dict[int, Tally]:
+def add_up(unit: Unit, session_id: str, tips: Sequence[int]) -> dict[int, Counts]:
     """Count what lines show up to some of their segments, by these, but for what is added to.
 
     Each segment is read once, however many of the lines lead to it.
     """
     if not tips:
         return {}
-    found: dict[int, Tally] = {}
+    found: dict[int, Counts] = {}
     # A segment has a larger number than the one before it.
     given = {"session_id": session_id, "tips": list(tips)}
     rows = unit.connection.execute(_reached(unit.tables), given).all()
     for row in sorted(rows, key=lambda row: row.number):
-        found[row.number] = Tally(row.messages, row.turns) + found.get(row.previous, NOTHING)
+        found[row.number] = Counts(row.messages, row.turns) + found.get(row.previous, NOTHING)
     return found
 
 
@@ -423,12 +422,12 @@ def _reached(tables: Tables) -> Select[Any]:
     return select(reached.union(select(*columns).join_from(reached, segments, is_previous)))
 
 
-def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:
+def counts_of(unit: Unit, session_id: str, name: str | None) -> Counts | None:
     """Count what a branch shows, the active one if name is None; None where there is no such."""
     branches, sessions = unit.tables.branches, unit.tables.sessions
     active = branches.c.number == sessions.c.active_branch
     query = (
-        select(branches.c.tip, *own_tally(unit.tables))
+        select(branches.c.tip, *own_counts(unit.tables))
         .join_from(branches, sessions, sessions.c.pk == branches.c.session_id)
         .where(
             branches.c.session_id == session_id,
@@ -440,7 +439,7 @@ def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:
     if row is None:
         return None
     before = {} if row.tip is None else add_up(unit, session_id, [row.tip])
-    return Tally(*row[1:]) + before.get(row.tip, NOTHING)
+    return Counts(*row[1:]) + before.get(row.tip, NOTHING)
 
 
 def adding(tables: Tables, session_id: Any, number: Any, messages: Any, turns: Any) -> Update:
@@ -456,13 +455,13 @@ def adding(tables: Tables, session_id: Any, number: Any, messages: Any, turns: A
     )
 
 
-def putting_down(tables: Tables, session_id: Any, number: Any) -> Update:
+def detach(tables: Tables, session_id: Any, number: Any) -> Update:
     """Count what the active branch adds to in its own row: another one becomes active."""
     counted = (of_session(tables, session_id, name) for name in ("message_count", "turn"))
     return adding(tables, session_id, number, *counted)
 
 
-def taking_up(tables: Tables, session_id: Any, number: Any, turn: Any) -> Update:
+def attach(tables: Tables, session_id: Any, number: Any, turn: Any) -> Update:
     """Count what a branch adds to in the session's row too: it becomes active.
 
     Args:
@@ -481,19 +480,19 @@ def of_session(tables: Tables, session_id: Any, column: str) -> ScalarSelect[int
     return select(sessions[column]).where(sessions.id == session_id).scalar_subquery()
 
 
-def change(unit: Unit, session_id: str, branch: int, by: Tally) -> None:
+def change(unit: Unit, session_id: str, branch: int, by: Counts) -> None:
     """Change what the row of a branch counts."""
     if by != NOTHING:
         unit.connection.execute(adding(unit.tables, session_id, branch, by.messages, by.turns))
 
 
-def take_off(
+def subtract(
     unit: Unit, session_id: str, active_branch: int, going: Sequence[ColumnElement[bool]]
 ) -> int:
-    """Count messages of a session off that go now, in all segments that show them.
+    """Subtract messages of a session that go now from all segments that show them.
 
     Returns:
-        Turns of what the active branch adds to. They are not counted off yet: it may be by just as
+        Turns of what the active branch adds to. They are not subtracted yet: it may be by just as
         many that the session's turn falls.
     """
     messages = unit.tables.messages.c
@@ -505,25 +504,25 @@ def take_off(
         if is_users:
             users.setdefault(branch, []).append(seq)
 
-    def within(branch: int, first: int, last: int) -> Tally:
-        return Tally(*(_within(found.get(branch, ()), first, last) for found in (seqs, users)))
+    def within(branch: int, first: int, last: int) -> Counts:
+        return Counts(*(_within(found.get(branch, ()), first, last) for found in (seqs, users)))
 
     of_active = NOTHING
     for numbers in chunks(list(seqs)):
-        _take_off_segments(unit, session_id, numbers, within)
+        _subtract_from_segments(unit, session_id, numbers, within)
         for number, first in _ends(unit, session_id, numbers):
-            tally = within(number, first, MAX_INTEGER)
+            counts = within(number, first, MAX_INTEGER)
             if number == active_branch:
-                of_active = tally
+                of_active = counts
             else:
-                change(unit, session_id, number, NOTHING - tally)
+                change(unit, session_id, number, NOTHING - counts)
     elsewhere = sum(map(len, seqs.values())) - of_active.messages
-    change(unit, session_id, active_branch, Tally(elsewhere, 0))
+    change(unit, session_id, active_branch, Counts(elsewhere, 0))
     return of_active.turns
 
 
-def _take_off_segments(
-    unit: Unit, session_id: str, branches: Sequence[int], within: Callable[[int, int, int], Tally]
+def _subtract_from_segments(
+    unit: Unit, session_id: str, branches: Sequence[int], within: Callable[[int, int, int], Counts]
 ) -> None:
     segments = unit.tables.branch_segments
     shown = select(segments).where(
@@ -536,9 +535,9 @@ def _take_off_segments(
         for row in unit.connection.execute(shown)
     }
     less = [
-        {"segment": number, "less": tally.messages, "less_turns": tally.turns}
-        for number, tally in gone.items()
-        if tally.messages
+        {"segment": number, "less": counts.messages, "less_turns": counts.turns}
+        for number, counts in gone.items()
+        if counts.messages
     ]
     if less:
         here = segments.c.session_id == session_id, segments.c.number == bindparam("segment")
@@ -584,7 +583,7 @@ def count_in(
         Whether they were right, as far as can be seen.
 
     Raises:
-        CounterFull: They have no room for it.
+        CounterOverflow: They have no room for it.
     """
     sessions = unit.tables.sessions
     so_far, nothing = sessions.c.total_cost, from_nanos(0)
@@ -609,12 +608,12 @@ def count_in(
     if counted.rowcount:
         return True
     if grows:
-        raise CounterFull("session", session_id)
-    mend_sessions(unit, [session_id])
+        raise CounterOverflow("session", session_id)
+    repair_sessions(unit, [session_id])
     return False
 
 
-def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
+def repair_sessions(unit: Unit, ids: Sequence[str]) -> None:
     """Count again, with each session locked, so that no message comes in between."""
     sessions, messages = unit.tables.sessions, unit.tables.messages
     for chunk in chunks(list(ids)):
@@ -641,7 +640,7 @@ def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
         mend_tallies(unit, chunk)
 
 
-# Counting the tallies of segments and branches again; see ``tallies`` for what they are.
+# Counting what segments and branches count again; see ``Counts`` for what they are.
 #
 # The messages of each branch are counted once, in pieces: between any two numbers at which a
 # segment begins or has ended. However many segments overlap, each of them is the sum of some
@@ -653,7 +652,7 @@ Ids = Sequence[str] | Select[Any] | None
 
 
 def wrong_segments(tables: Tables, ids: Ids) -> Select[Any]:
-    """Select the segments whose tally is not what they show, with what is."""
+    """Select the segments whose counts are not what they show, with what is."""
     segments, pieces = tables.branch_segments, _pieces(tables, ids)
     ended = case((segments.c.last_seq < MAX_INTEGER, 1), else_=0)
     shows = and_(
@@ -678,7 +677,7 @@ def wrong_segments(tables: Tables, ids: Ids) -> Select[Any]:
 
 
 def wrong_branches(tables: Tables, ids: Ids) -> Select[Any]:
-    """Select the branches whose tally is not what they add to, with what is."""
+    """Select the branches whose counts are not what they add to, with what is."""
     branches, sessions, tips = tables.branches, tables.sessions, tables.branch_segments
     pieces = _pieces(tables, ids)
     tip = and_(tips.c.session_id == branches.c.session_id, tips.c.number == branches.c.tip)

@@ -52,14 +52,14 @@ from agentstore.execution.unit import Unit
 from agentstore.repositories.attachments import drop_unattached
 from agentstore.repositories.line_counts import (
     NOTHING,
+    Counts,
     LockedSession,
     Segment,
-    Tally,
+    attach,
+    detach,
     of_session,
-    own_tally,
-    putting_down,
+    own_counts,
     remove_messages,
-    taking_up,
 )
 from agentstore.repositories.lines import (
     SESSION_ID,
@@ -82,7 +82,7 @@ Stretch = tuple[int, int, int]
 """A branch, and the first and the last of a range of its messages' numbers."""
 
 
-def set_tip(unit: Unit, session: LockedSession, branch: int, new: NewLine, own: Tally) -> None:
+def set_tip(unit: Unit, session: LockedSession, branch: int, new: NewLine, own: Counts) -> None:
     """Write new segments, and have a branch show these; with none, it shows all its own messages.
 
     Args:
@@ -90,7 +90,7 @@ def set_tip(unit: Unit, session: LockedSession, branch: int, new: NewLine, own: 
         session: The session, locked.
         branch: The branch.
         new: Its segments.
-        own: What it counts itself; see ``tallies``.
+        own: What it counts itself; see ``Counts``.
     """
     tables, branches, sessions = unit.tables, unit.tables.branches, unit.tables.sessions
     messages: Any = own.messages
@@ -508,7 +508,7 @@ def select_segments(tables: Tables, *, named: bool) -> tuple[Select[Any], CTE]:
             branches.c.number,
             branches.c.name,
             *(line.c[name] for name in names),
-            *own_tally(tables),
+            *own_counts(tables),
             stored.c.messages,
             stored.c.turns,
         )
@@ -522,10 +522,10 @@ def segments_from(rows: Iterable[Sequence[Any]]) -> list[Segment]:
     """Give the segments of the rows, the newest first; of a whole branch, itself."""
     segments: list[Segment] = []
     for row in sorted(rows, key=lambda row: row[2]):
-        number, branch, first_seq, last_seq, previous, *tallies = row[3:]
+        number, branch, first_seq, last_seq, previous, *counters = row[3:]
         # What is added to is counted with the branch.
-        tally = Tally(*tallies[2:]) if segments else Tally(*tallies[:2])
-        segments.append(Segment(number, branch, first_seq, last_seq, previous, tally))
+        counts = Counts(*counters[2:]) if segments else Counts(*counters[:2])
+        segments.append(Segment(number, branch, first_seq, last_seq, previous, counts))
     return segments
 
 
@@ -551,12 +551,12 @@ class NewLine:
                 self.tip = segment.number
             else:
                 self.tip = segment.previous
-                self.divided = _tally(unit, session_id, segment, cut)
+                self.divided = _counts(unit, session_id, segment, cut)
                 self.show(segment.branch, segment.first_seq, cut.through, self.divided)
             break
 
     def show(
-        self, branch: int, first_seq: int, last_seq: int = MAX_INTEGER, tally: Tally = NOTHING
+        self, branch: int, first_seq: int, last_seq: int = MAX_INTEGER, counts: Counts = NOTHING
     ) -> None:
         """Add a stretch; an empty one is left out, unless it is the open end of a branch.
 
@@ -564,13 +564,13 @@ class NewLine:
             branch: Whose messages it shows.
             first_seq: The first sequence number.
             last_seq: The last one.
-            tally: What it shows, but for the open end, which is counted with its branch.
+            counts: What it shows, but for the open end, which is counted with its branch.
         """
         if first_seq > last_seq:
             return
         self._last += 1
         if last_seq == MAX_INTEGER:
-            tally = NOTHING
+            counts = NOTHING
         self._rows.append(
             {
                 "session_id": self._session_id,
@@ -579,8 +579,8 @@ class NewLine:
                 "first_seq": first_seq,
                 "last_seq": last_seq,
                 "previous": self.tip,
-                "messages": tally.messages,
-                "turns": tally.turns,
+                "messages": counts.messages,
+                "turns": counts.turns,
             }
         )
         self.tip = self._last
@@ -594,7 +594,7 @@ class NewLine:
         return [inserting.values(row) for row in self._rows]
 
 
-def _tally(unit: Unit, session_id: str, segment: Segment, cut: Cut) -> Tally:
+def _counts(unit: Unit, session_id: str, segment: Segment, cut: Cut) -> Counts:
     """Count what is shown of the segment that a cut divides.
 
     As many messages as there are numbers from the first to the last leave no gap, and then the
@@ -605,7 +605,7 @@ def _tally(unit: Unit, session_id: str, segment: Segment, cut: Cut) -> Tally:
         return NOTHING
     (first, last), shown = cut.ends, cut.shown
     if last.seq <= cut.through:
-        return segment.tally
+        return segment.counts
     before = first.turn - (first.role == "user")
     earlier = shown.seq - first.seq < last.seq - shown.seq
     stretch = (first.seq, shown.seq) if earlier else (shown.seq + 1, last.seq)
@@ -621,12 +621,12 @@ def _tally(unit: Unit, session_id: str, segment: Segment, cut: Cut) -> Tally:
         some = int(unit.connection.execute(query).scalar_one())
         return some if earlier else of_all - some
 
-    tally = segment.tally
-    no_gap = tally.messages == last.seq - first.seq + 1
-    no_turn_gap = tally.turns == last.turn - before
-    return Tally(
-        shown.seq - first.seq + 1 if no_gap else counted(tally.messages),
-        shown.turn - before if no_turn_gap else counted(tally.turns, messages.role == "user"),
+    counts = segment.counts
+    no_gap = counts.messages == last.seq - first.seq + 1
+    no_turn_gap = counts.turns == last.turn - before
+    return Counts(
+        shown.seq - first.seq + 1 if no_gap else counted(counts.messages),
+        shown.turn - before if no_turn_gap else counted(counts.turns, messages.role == "user"),
     )
 
 
@@ -695,8 +695,8 @@ def _activating(tables: Tables, dialect: EngineDialect, driver: Dialect) -> list
         for name in ("until_now", "following", "its_tip", "its_turn")
     )
     changes = dialect.together(
-        putting_down(tables, session_id, before),
-        taking_up(tables, session_id, number, turn),
+        detach(tables, session_id, before),
+        attach(tables, session_id, number, turn),
         activating(tables, session_id, number, tip, turn),
     )
     return [Prepared(change, driver) for change in changes]

@@ -71,9 +71,13 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import NotFound, UnsoundRow
+from agentstore.errors import InvalidRow, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import name_of_branch, owner_stays, session_stays
+from agentstore.models.tables import (
+    name_of_branch,
+    owner_not_being_deleted,
+    session_not_being_deleted,
+)
 from agentstore.records import MessageRecord
 from agentstore.records.conversations import make_message_record, told_role
 from agentstore.repositories.operations import chunks
@@ -159,7 +163,9 @@ def branch_name(messages: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[A
 def select_messages(tables: Tables) -> Select[Any]:
     """Select the columns of messages, but for those of users who are being deleted."""
     messages = tables.messages.c
-    return select(*message_columns(messages)).where(session_stays(tables, messages.session_id))
+    return select(*message_columns(messages)).where(
+        session_not_being_deleted(tables, messages.session_id)
+    )
 
 
 def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
@@ -330,7 +336,7 @@ def require(unit: Unit, session_id: str, branch: str | None = None) -> None:
         NotFound: There is none.
     """
     sessions, branches = unit.tables.sessions.c, unit.tables.branches.c
-    stays = owner_stays(unit.tables, sessions.user_id)
+    stays = owner_not_being_deleted(unit.tables, sessions.user_id)
     query = select(sessions.pk).where(sessions.id == session_id, stays)
     if unit.connection.execute(query).first() is None:
         raise NotFound("session", session_id)
@@ -407,7 +413,7 @@ def _on_whole(
         .where(
             sessions.id == bindparam(SESSION_ID),
             sessions.tip.is_(None),
-            owner_stays(tables, sessions.user_id),
+            owner_not_being_deleted(tables, sessions.user_id),
             *conditions,
         )
         .scalar_subquery()
@@ -524,14 +530,14 @@ def anchor_of(tables: Tables, *, active: bool) -> Anchor:
     """Begin at the active branch of ``session_id``, or at the one with this ``name``."""
     sessions, branches = tables.sessions.c, tables.branches.c
     if active:
-        stays = owner_stays(tables, sessions.user_id)
+        stays = owner_not_being_deleted(tables, sessions.user_id)
         this = and_(sessions.id == bindparam(SESSION_ID), stays)
         return Anchor(tables.sessions, sessions.active_branch, sessions.tip, this)
     named = and_(
         branches.session_id == bindparam(SESSION_ID),
         branches.name == bindparam("name"),
         branches.gone.is_(False),
-        session_stays(tables, branches.session_id),
+        session_not_being_deleted(tables, branches.session_id),
     )
     return Anchor(tables.branches, branches.number, branches.tip, named)
 
@@ -678,7 +684,7 @@ def what_has_come(unit: Unit, ids: Sequence[str]) -> dict[str, Partial]:
             here = come.setdefault(message_id, [])
             if position is not None:
                 if content is None:
-                    raise UnsoundRow("message_chunks", "content", "NULL")
+                    raise InvalidRow("message_chunks", "content", "NULL")
                 here.append((position, content))
             if created_at is not None:
                 latest[message_id] = max(created_at, latest.get(message_id, created_at))

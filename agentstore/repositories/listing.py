@@ -61,7 +61,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AgentStoreError
-from agentstore.execution.gathering import LEFT_OUT
+from agentstore.execution.gathering import DEFERRED
 from agentstore.execution.unit import Unit, rest
 from agentstore.records import Page
 from agentstore.repositories.operations import Repository, Units
@@ -364,22 +364,22 @@ class NewRow(ABC):
         """Say why it was not inserted."""
 
     @classmethod
-    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+    def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
         """Insert those whose session is there; in a group, only if nobody has it locked."""
         if not writes:
             return []
-        statement = None if by_itself else _many(cls, unit.tables, unit.dialect)
+        statement = None if solo else _many(cls, unit.tables, unit.dialect)
         if statement is None:
             one, record = _one(cls, unit.tables, dialect_of(unit.connection))
             found = [one.fetch(unit.connection, write.row) for write in writes]
-            if by_itself and not found[0]:
+            if solo and not found[0]:
                 raise writes[0].why_not(unit)
-            return [record(*rows[0]) if rows else LEFT_OUT for rows in found]
+            return [record(*rows[0]) if rows else DEFERRED for rows in found]
         arrays = {
             name: [write.row[name] for write in writes] for name in _columns(cls, unit.tables)
         }
         written = {row.id: row for row in unit.connection.execute(statement, arrays)}
-        return [written.get(write.row["id"], LEFT_OUT) for write in writes]
+        return [written.get(write.row["id"], DEFERRED) for write in writes]
 
 
 @lru_cache(maxsize=256)

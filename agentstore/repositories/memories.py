@@ -30,9 +30,9 @@ from sqlalchemy import (
 )
 
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import InvalidCursor, InvalidInput, NotFound, UnsoundRow
+from agentstore.errors import InvalidCursor, InvalidInput, InvalidRow, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_stays
+from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import MemoryHit, MemoryRecord, Page
 from agentstore.records.base import complete
 from agentstore.repositories import scopes
@@ -471,7 +471,7 @@ def is_there(unit: Unit, now: datetime) -> ColumnElement[bool]:
     """Give the condition that a memory has not expired, and its owner stays."""
     memories = unit.tables.memories.c
     lasting = or_(memories.expires_at.is_(None), memories.expires_at > now)
-    return and_(lasting, owner_stays(unit.tables, memories.user_id))
+    return and_(lasting, owner_not_being_deleted(unit.tables, memories.user_id))
 
 
 def ttl_of(value: object) -> int | None:
@@ -491,14 +491,14 @@ def names_at(place: bytes) -> tuple[str, ...]:
     """Give the namespace of a place.
 
     Raises:
-        UnsoundRow: The bytes are no place.
+        InvalidRow: The bytes are no place.
     """
     try:
         _, *names, nothing = place.decode().split("\0")
         if nothing:
             raise ValueError
     except ValueError:
-        raise UnsoundRow("memories", "place", "bytes that are no place") from None
+        raise InvalidRow("memories", "place", "bytes that are no place") from None
     return tuple(map(decode_text, names))
 
 

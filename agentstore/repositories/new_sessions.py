@@ -14,9 +14,9 @@ from typing import Any
 
 from sqlalchemy import insert, or_, select
 
-from agentstore.errors import AlreadyExists, InvalidInput, NotFound, OutsideScope, shown
+from agentstore.errors import AlreadyExists, CrossTenantAccess, InvalidInput, NotFound, shown
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_stays, session_is_open
+from agentstore.models.tables import owner_not_being_deleted, session_is_open
 from agentstore.records import SessionRecord
 from agentstore.repositories import operations
 from agentstore.repositories.operations import chunks, ids_of
@@ -103,7 +103,7 @@ def session_to_create(unit: Unit, session_id: str, given: CreateSession) -> NewS
         given: What the caller says of it.
 
     Raises:
-        OutsideScope: It is to be somebody else's than the user's of the scope.
+        CrossTenantAccess: It is to be somebody else's than the user's of the scope.
         SecretRefused: The config holds a secret and the policy refuses it.
         InvalidInput: Something cannot be stored.
     """
@@ -144,7 +144,7 @@ def owner_of(unit: Unit, new: NewSession) -> str | None:
     if unit.only is None:
         return new.user_id
     if new.user_id not in (None, unit.only):
-        raise OutsideScope("user_id", new.user_id)
+        raise CrossTenantAccess("user_id", new.user_id)
     return unit.only
 
 
@@ -211,7 +211,7 @@ def ids_beginning(unit: Unit, beginnings: Sequence[str], limit: int) -> list[str
         )
         query = select(sessions.id).where(
             or_(*ranges),
-            owner_stays(unit.tables, sessions.user_id),
+            owner_not_being_deleted(unit.tables, sessions.user_id),
             *operations.sessions(unit, sessions.id),
         )
         query = query.limit(limit)
@@ -228,7 +228,7 @@ def found(unit: Unit, new: NewSession) -> SessionRecord | None:
 
     Raises:
         AlreadyExists: It is somebody else's.
-        OutsideScope: It was to be made for somebody else than the user of the scope.
+        CrossTenantAccess: It was to be made for somebody else than the user of the scope.
         InvalidInput: An argument could not be stored.
     """
     new.rows(unit)

@@ -159,21 +159,21 @@ class _ReadOperation(Operation):
 class _GatheredOperation(Operation):
     """An operation whose body is in two halves, and whose write may go together with others."""
 
-    __slots__ = ("_kind", "_looks_first")
+    __slots__ = ("_kind", "_reads_before_write")
 
     def __init__(
         self,
         body: Callable[..., Body[Any]],
         takes_several: Callable[[Mapping[str, Any]], bool],
         kind: type[Write],
-        looks_first: Callable[[Mapping[str, Any]], bool],
+        reads_before_write: Callable[[Mapping[str, Any]], bool],
     ) -> None:
         super().__init__(body, Mode.STATEMENT, takes_several)
         self._kind = kind
-        self._looks_first = looks_first
+        self._reads_before_write = reads_before_write
 
     def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
-        kind = None if self._looks_first(kwargs) else self._kind
+        kind = None if self._reads_before_write(kwargs) else self._kind
         return GatheredCall(kind, self.body, repository, args, kwargs)
 
     def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
@@ -210,20 +210,20 @@ def gathers(
     kind: type[Write],
     *,
     takes_several: Callable[[Mapping[str, Any]], bool] = _never,
-    looks_first: Callable[[Mapping[str, Any]], bool] = _never,
+    reads_before_write: Callable[[Mapping[str, Any]], bool] = _never,
 ) -> Callable[[Callable[Concatenate[R, P], Body[T]]], Callable[Concatenate[R, P], T]]:
     """Make a method of a body in two halves, whose write goes together with others of its kind.
 
     Args:
         kind: What the body yields.
         takes_several: Says whether these arguments need ``Mode.WRITE``.
-        looks_first: Says whether with these arguments something is read before it writes, so that
-            it does not go with others.
+        reads_before_write: Says whether with these arguments something is read before it writes,
+            so that it does not go with others.
     """
 
     def decorate(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
         call: Callable[Concatenate[R, P], T]
-        call = _method(body, _GatheredOperation(body, takes_several, kind, looks_first))
+        call = _method(body, _GatheredOperation(body, takes_several, kind, reads_before_write))
         declare_result(call, body)
         return call
 

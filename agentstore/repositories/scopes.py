@@ -8,7 +8,7 @@ each public method of a repository stands a *decision*:
                                            name something of the user's
 @scopes.SESSION, @scopes.USER ...          the same, for what many methods name
 @scopes.KEEPS                              run it: it adds the condition itself, see ``operations``
-@scopes.Refused("why")                     raise UnscopedOnly: it is for all users' data
+@scopes.Refused("why")                     raise NotAllowedInScope: it is for all users' data
 ```
 
 A *kind* says what an argument names (a session, a task, a thread ...). If it names something of
@@ -36,8 +36,8 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
-    OutsideScope,
-    UnscopedOnly,
+    CrossTenantAccess,
+    NotAllowedInScope,
     WrongOwner,
     WrongThread,
     named,
@@ -159,7 +159,7 @@ class Guard(Decision):
             kwargs: What was passed by name.
 
         Raises:
-            OutsideScope: Something was to be made for somebody else.
+            CrossTenantAccess: Something was to be made for somebody else.
         """
         unit = repository.unit
         bound = signature.bind(*args, **kwargs)
@@ -213,7 +213,7 @@ def only_user(call: ScopedCall, value: Any) -> Any:
 def owner(call: ScopedCall, value: Any) -> Any:
     """A user for whom something is made: the scope's, if none is named."""
     if value is not None and value != call.user:
-        raise OutsideScope("user_id", value)
+        raise CrossTenantAccess("user_id", value)
     return call.user
 
 
@@ -303,7 +303,7 @@ def session_to_save(call: ScopedCall, value: Any) -> Any:
 def own_session(call: ScopedCall, value: Any) -> Any:
     """The session of what would have no user without one."""
     if value is None:
-        raise OutsideScope("session_id", None)
+        raise CrossTenantAccess("session_id", None)
     return session(call, value)
 
 
@@ -481,7 +481,7 @@ def _refused(
 ) -> Callable[..., Any]:
     @wraps(method, updated=())
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise UnscopedOnly(f"{repository.__name__}.{name}()")
+        raise NotAllowedInScope(f"{repository.__name__}.{name}()")
 
     return refuse
 

@@ -54,7 +54,7 @@ from agentstore.repositories.operations import (
 from agentstore.settings import Settings
 from agentstore.values import validation
 from agentstore.values.snippets import SearchTerms, parse, snippet
-from agentstore.values.tokens import VERSION, Manner, check_language, manner_of, tokens
+from agentstore.values.tokens import VERSION, Tokenizer, check_language, tokenizer_of, tokens
 from agentstore.values.types import MAX_INTEGER, require_utc
 from agentstore.values.validation import ROLES, Cursors, check_limit
 
@@ -91,9 +91,9 @@ class Search(Repository):
         """Say whether the index is whole, of this version, and how many changes it lacks."""
         state = state_of_index(self.unit, _COUNTLESS, thorough=True)
         settings = self.unit.settings
-        trouble = trouble_with(state, settings.search_stems)
+        problem = index_problem(state, settings.search_stems)
         needed = str(_made_anew(settings, state.segmentation))
-        return SearchStatus(state.segmentation, needed, state.pending, trouble)
+        return SearchStatus(state.segmentation, needed, state.pending, problem)
 
     @scopes.INDEX
     @several_units
@@ -192,18 +192,18 @@ def state_of_index(
     state = index.state(
         unit.connection, unit.tables, count_to, user_id, session_id, thorough=thorough
     )
-    made = manner_of(state.segmentation)
-    if trouble_with(state, wanted) is None or made.version != VERSION:
+    made = tokenizer_of(state.segmentation)
+    if index_problem(state, wanted) is None or made.version != VERSION:
         return state
     if state.missing or state.segmentation is None or state.guarded:
         return state
     if not index.is_empty(unit.connection, unit.tables):
         return state
-    manner = _made_anew(unit.settings, state.segmentation)
-    return replace(state, segmentation=str(manner), former=state.segmentation)
+    tokenizer = _made_anew(unit.settings, state.segmentation)
+    return replace(state, segmentation=str(tokenizer), former=state.segmentation)
 
 
-def trouble_with(state: IndexState, stems: str | None = None) -> str | None:
+def index_problem(state: IndexState, stems: str | None = None) -> str | None:
     """Say why an index must not be asked; None if it may, once it is up to date.
 
     Args:
@@ -214,22 +214,22 @@ def trouble_with(state: IndexState, stems: str | None = None) -> str | None:
         return f"is damaged: {', '.join(state.missing)} is missing"
     if state.segmentation is None:
         return "is damaged: its state is lost"
-    return manner_of(state.segmentation).trouble(stems)
+    return tokenizer_of(state.segmentation).problem(stems)
 
 
-def manner_in(unit: Unit, state: IndexState) -> Manner:
-    """Give the manner in which an index is made that may be asked.
+def tokenizer_in(unit: Unit, state: IndexState) -> Tokenizer:
+    """Give the tokenizer of an index that may be asked.
 
     Raises:
         SearchIndexStale: It must not be asked.
     """
-    if (problem := trouble_with(state, unit.settings.search_stems)) is not None:
+    if (problem := index_problem(state, unit.settings.search_stems)) is not None:
         raise SearchIndexStale(problem, state.pending)
-    return manner_of(state.segmentation)
+    return tokenizer_of(state.segmentation)
 
 
-def _made_anew(settings: Settings, made: str | None) -> Manner:
-    return manner_of(made).made_anew(settings.search_characters, settings.search_stems)
+def _made_anew(settings: Settings, made: str | None) -> Tokenizer:
+    return tokenizer_of(made).made_anew(settings.search_characters, settings.search_stems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +237,8 @@ class Ready:
     """A batch with its tokens.
 
     Attributes:
-        segmentation: The name of the manner in which they were made.
-        former: That of the index, if it is empty and to be made in this manner from now on.
+        segmentation: The name of the tokenizer that made them.
+        former: That of the index, if it is empty and to be made by this one from now on.
         removed: What the index is to be told to forget, by the messages' row numbers.
         added: What it is to take in.
     """
@@ -270,7 +270,7 @@ def segmented(unit: Unit, user_id: str | None = None) -> Ready:
     """
     index = unit.dialect.search
     state = state_of_index(unit, 1, user_id)
-    manner = manner_in(unit, state)
+    tokenizer = tokenizer_in(unit, state)
     # Where only some messages are seen, the rest of a walk would be lost to everybody.
     new = unit.scope is None or not unit.dialect.hides_rows
     batch = Batch([], whole=True)
@@ -281,8 +281,8 @@ def segmented(unit: Unit, user_id: str | None = None) -> Ready:
     for change in batch.changes:
         for entries, source in ((removed, change.before), (added, change.after)):
             if source is not None:
-                entries[change.message_pk] = _entry(change.message_pk, source, manner)
-    return Ready(batch, str(manner), state.former, removed, added)
+                entries[change.message_pk] = _entry(change.message_pk, source, tokenizer)
+    return Ready(batch, str(tokenizer), state.former, removed, added)
 
 
 def take_in(unit: Unit, ready: Ready, *, wait: bool, bulk: bool = False) -> tuple[int, int] | None:
@@ -327,11 +327,11 @@ def forget_deleted(unit: Unit) -> None:
         return
     while changes := index.held(unit.connection, unit.tables, BATCH):
         state = index.state(unit.connection, unit.tables, 1)
-        if trouble_with(state) is not None:
+        if index_problem(state) is not None:
             return
-        manner = manner_of(state.segmentation)
+        tokenizer = tokenizer_of(state.segmentation)
         removed = [
-            _entry(change.message_pk, change.before, manner)
+            _entry(change.message_pk, change.before, tokenizer)
             for change in changes
             if change.before is not None
         ]
@@ -339,16 +339,16 @@ def forget_deleted(unit: Unit) -> None:
         index.forget(unit.connection, unit.tables, changes)
 
 
-def _entry(message_pk: int, source: Source, manner: Manner) -> Entry:
-    return Entry(message_pk, source.session, manner.tokens_of(source))
+def _entry(message_pk: int, source: Source, tokenizer: Tokenizer) -> Entry:
+    return Entry(message_pk, source.session, tokenizer.tokens_of(source))
 
 
 def _reset(unit: Unit) -> int:
     index = unit.dialect.search
     made = index.state(unit.connection, unit.tables, 1, thorough=True).segmentation
-    manner = _made_anew(unit.settings, made)
-    check_language(manner.language)
-    index.reset(unit.connection, unit.tables, str(manner))
+    tokenizer = _made_anew(unit.settings, made)
+    check_language(tokenizer.language)
+    index.reset(unit.connection, unit.tables, str(tokenizer))
     return index.state(unit.connection, unit.tables, _COUNTLESS).pending
 
 
@@ -433,11 +433,11 @@ class TextSearch:
         state: IndexState,
         columns: Select[Any],
         record: Callable[[Any], MessageRecord],
-        manner: Manner,
+        tokenizer: Tokenizer,
     ) -> None:
         self._unit = unit
-        self._manner = manner
-        self._terms = asked.terms.with_stems(manner.stems)
+        self._tokenizer = tokenizer
+        self._terms = asked.terms.with_stems(tokenizer.stems)
         self._waiting: list[int] = []
         self._bottom = 0  # Under it there is more that waits, and the page ends.
         self._asked = asked
@@ -462,7 +462,7 @@ class TextSearch:
         before = self._state.newest + 1 if key is None else key[0]
         if self._state.pending:
             again = key[1] if key is not None and by_relevance and key[1] >= 0 else None
-            whose, characters = self._asked.whose(self._unit), self._manner.characters
+            whose, characters = self._asked.whose(self._unit), self._tokenizer.characters
             self._waiting, self._bottom = waiting_under(
                 self._unit, before, again, self._passing, whose, characters
             )
@@ -607,7 +607,7 @@ class TextSearch:
         ).all()
         found = []
         for row in sorted(rows, key=lambda row: -row.pk):
-            text = self._manner.text_of(row)
+            text = self._tokenizer.text_of(row)
             score = self._terms.score(tokens(text))
             if score is not None:
                 found.append(_Match(row.pk, round(score * _MICRO), text, row))
@@ -699,12 +699,12 @@ def in_order(
         """Give the hits; None if the index is to be brought up to date before."""
         theirs = asked.whose(unit)
         state = state_of_index(unit, MOST_PENDING + 1, theirs, asked.session_id)
-        manner = manner_in(unit, state)
+        tokenizer = tokenizer_in(unit, state)
         if unit.scope is not None and unit.dialect.hides_rows and state.walked < state.newest:
             raise SearchIndexStale("is being rebuilt", state.pending)
         if state.pending and not (last or unit.settings.read_only or unit.joined):
             return None
-        return TextSearch(unit, asked, state, columns(unit), record, manner).page()
+        return TextSearch(unit, asked, state, columns(unit), record, tokenizer).page()
 
     page = units.run(Mode.SNAPSHOT, look, last=False)
     if page is None:

@@ -37,7 +37,7 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Documents, Unit
-from agentstore.models.tables import owner_stays
+from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.base import SessionStatus, complete
 from agentstore.records.conversations import make_session_summary
@@ -45,7 +45,7 @@ from agentstore.repositories.listing import newest
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.tokens import readable_text
-from agentstore.values.types import Whole, require_utc
+from agentstore.values.types import StrictInteger, require_utc
 from agentstore.values.validation import (
     SESSION_STATUSES,
     At,
@@ -173,7 +173,7 @@ def _statement_for(unit: Unit, parameters: dict[str, Any], behind: str, order: O
 def _sorted(unit: Unit, statement: Prepared, parameters: dict[str, Any], order: Order) -> list[Any]:
     """Read rows, sorted here: an engine would take all columns of all rows through its sorter."""
     rows = statement.rows(unit.connection, parameters)
-    activity = cast("Whole", unit.tables.sessions.c.activity.type)
+    activity = cast("StrictInteger", unit.tables.sessions.c.activity.type)
     activity.all_strictly([row[0] for row in rows], required=True)
     rows.sort(key=itemgetter(0), reverse=order == "newest")
     return rows
@@ -200,7 +200,7 @@ def _statement(
     found = newest(
         tables,
         *([] if user_id is None else [sessions.user_id == user_id]),
-        owner_stays(tables, sessions.user_id),
+        owner_not_being_deleted(tables, sessions.user_id),
         most=bindparam("most", type_=BigInteger, literal_execute=True),
         beyond=beyond,
         status=status,
@@ -321,7 +321,7 @@ def select_sessions(tables: Tables, *, documents: bool = True) -> Select[Any]:
     if documents:
         query = query.add_columns(data.metadata, data.config, data.state)
     query = query.join_from(tables.sessions, tables.session_data)
-    return query.where(owner_stays(tables, sessions.user_id))
+    return query.where(owner_not_being_deleted(tables, sessions.user_id))
 
 
 @lru_cache(maxsize=256)

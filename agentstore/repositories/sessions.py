@@ -39,13 +39,13 @@ from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
     InvalidInput,
+    InvalidRow,
     LimitOutOfRange,
     NotFound,
     StaleSession,
-    UnsoundRow,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_stays, session_is_open
+from agentstore.models.tables import being_deleted, owner_not_being_deleted, session_is_open
 from agentstore.records import (
     DeletionReceipt,
     ExpiryReport,
@@ -246,8 +246,8 @@ class Sessions(Repository):
     def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:
         """Give all that an agent needs to go on with a session after its process died.
 
-        The messages are as ``messages.history`` gives them: a call that was interrupted has a stub
-        in the place of its result. Two queries that see one state of the database; one where the
+        The messages are as ``messages.history`` gives them: a call that was interrupted has a
+        placeholder for its result. Two queries that see one state of the database; one where the
         session has no messages.
 
         Args:
@@ -411,7 +411,7 @@ class Sessions(Repository):
         closed = query.where(
             sessions.c.expires_at == deletion.FIRST_OF_ALL,
             sessions.c.active_branch == NO_BRANCH,
-            owner_stays(self.tables, sessions.c.user_id),
+            owner_not_being_deleted(self.tables, sessions.c.user_id),
         )
         of_deleting = query.where(sessions.c.user_id.in_(being_deleted(self.tables)))
         off = closed.scalar_subquery() + of_deleting.scalar_subquery()
@@ -639,7 +639,7 @@ class Sessions(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        stays = owner_stays(self.tables, self.tables.sessions.c.user_id)
+        stays = owner_not_being_deleted(self.tables, self.tables.sessions.c.user_id)
         return delete_owned(self.unit, "session", session_id, stays)
 
     @scopes.EVERYBODYS
@@ -767,7 +767,7 @@ class Sessions(Repository):
             version = select(data.c.version).where(data.c.session_id == session_id)
             actual = self.connection.execute(version).scalar()
             if actual is None or expected_version is None:
-                lost = UnsoundRow("sessions", "", "a session without documents")
+                lost = InvalidRow("sessions", "", "a session without documents")
                 lost.sought = True
                 raise lost
             raise StaleSession(session_id, expected_version, int(actual))
@@ -876,7 +876,7 @@ def restored(unit: Unit, session_id: str, limit: int | None) -> RestoredSession:
     history: list[MessageRecord] = []
     if row.message_count and limit != 0:
         of_branch = History(unit, session_id, None, None, RECORDS, whole=row.tip is None)
-        history = of_branch.told(limit, Terms()).lines
+        history = of_branch.read(limit, Terms()).lines
     return RestoredSession(session_record(row), row.branch_name, tuple(history), row.summary)
 
 

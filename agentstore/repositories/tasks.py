@@ -44,7 +44,7 @@ from agentstore.engines.base.dialect import TaskSignal
 from agentstore.engines.base.statements import dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_stays
+from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import Page, TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus
 from agentstore.repositories import operations, scopes
@@ -173,7 +173,7 @@ class Tasks(Repository):
             raise InvalidInput("alone_in_session needs a session: pass the session_id.")
         tasks = self.tables.tasks
         if idempotency_key is not None:
-            stays = session_stays(self.tables, tasks.c.session_id).label("stays")
+            stays = session_not_being_deleted(self.tables, tasks.c.session_id).label("stays")
             query = select(tasks, stays).where(
                 tasks.c.queue == row["queue"], tasks.c.idempotency_key == row["idempotency_key"]
             )
@@ -221,7 +221,7 @@ class Tasks(Repository):
         """List tasks, the newest first, of a session, in a status, in a queue if given."""
         tasks = self.tables.tasks
         query = select(tasks).where(
-            session_stays(self.tables, tasks.c.session_id),
+            session_not_being_deleted(self.tables, tasks.c.session_id),
             *operations.sessions(self.unit, tasks.c.session_id),
         )
         if session_id is not None:
@@ -253,7 +253,7 @@ class Tasks(Repository):
         tasks = self.tables.tasks.c
         query = select(tasks.queue, tasks.status, func.count()).group_by(tasks.queue, tasks.status)
         query = query.where(
-            session_stays(self.tables, tasks.session_id),
+            session_not_being_deleted(self.tables, tasks.session_id),
             *operations.sessions(self.unit, tasks.session_id),
         )
         if session_id is not None:
@@ -274,7 +274,7 @@ class Tasks(Repository):
 
         Raises:
             IllegalTransition: The task is in a status from which it cannot.
-            SessionOccupied: It asked to be alone in its session, and is not.
+            SessionBusy: It asked to be alone in its session, and is not.
             NotFound: There is no such task.
         """
         c = self.tables.tasks.c
@@ -403,7 +403,7 @@ class Tasks(Repository):
             .where(
                 c.id == task_id,
                 c.status.in_(sources(TASK_TRANSITIONS, "cancelled")),
-                session_stays(self.tables, c.session_id),
+                session_not_being_deleted(self.tables, c.session_id),
             )
             .values(
                 status=case((held, RUNNING), else_=literal_column("'cancelled'")),
@@ -605,7 +605,7 @@ class Tasks(Repository):
             .where(
                 tasks.c.status == RUNNING,
                 tasks.c.lease_expires_at <= present(self.unit),
-                session_stays(self.tables, tasks.c.session_id),
+                session_not_being_deleted(self.tables, tasks.c.session_id),
             )
             .order_by(tasks.c.lease_expires_at, tasks.c.pk)
             .limit(limit)
@@ -638,7 +638,7 @@ class Tasks(Repository):
         dead = select(tasks.c.pk).where(
             tasks.c.queue == validation.key("queue", queue),
             tasks.c.status == "dead",
-            session_stays(self.tables, tasks.c.session_id),
+            session_not_being_deleted(self.tables, tasks.c.session_id),
         )
         if kind is not None:
             dead = dead.where(tasks.c.kind == validation.key("kind", kind))

@@ -21,7 +21,7 @@ from sqlalchemy import (
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
 from agentstore.execution.gathering import Body
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_stays
+from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.records.base import complete
 from agentstore.repositories import operations, scopes
@@ -153,7 +153,7 @@ class ToolLogs(Repository):
     def find(self, log_id: str) -> ToolLogRecord | None:
         """Give a log, or None."""
         logs = self.tables.tool_logs
-        stays = session_stays(self.tables, logs.c.session_id)
+        stays = session_not_being_deleted(self.tables, logs.c.session_id)
         row = self.connection.execute(select(logs).where(logs.c.id == log_id, stays)).first()
         return None if row is None else tool_log_record(row)
 
@@ -260,7 +260,7 @@ def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[
 def _of(unit: Unit, session_id: str | None, tool: str | None) -> list[ColumnElement[bool]]:
     logs = unit.tables.tool_logs.c
     conditions = [
-        session_stays(unit.tables, logs.session_id),
+        session_not_being_deleted(unit.tables, logs.session_id),
         *operations.sessions(unit, logs.session_id),
     ]
     if session_id is not None:

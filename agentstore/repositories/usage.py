@@ -30,7 +30,7 @@ from sqlalchemy import delete as sql_delete
 from agentstore.errors import InvalidInput, shown
 from agentstore.execution.gathering import Body
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_stays, session_stays
+from agentstore.models.tables import owner_not_being_deleted, session_not_being_deleted
 from agentstore.records import DatabaseTotals, Page, UsageRecord, UsageSum, UserStats
 from agentstore.repositories import scopes
 from agentstore.repositories.lines import require
@@ -55,9 +55,9 @@ from agentstore.repositories.usage_sums import (
     One,
     charges,
     checked,
-    looks_first,
     place_of,
     priced,
+    reads_before_write,
     stats_of,
     sum_usage,
     sums_of_sessions,
@@ -121,7 +121,7 @@ class Usage(Repository):
         return stats_of(self, user_id, since, end)
 
     @scopes.names(session_id=scopes.session, reservation_id=scopes.reservation)
-    @gathers(NewUsage, takes_several=charges, looks_first=looks_first)
+    @gathers(NewUsage, takes_several=charges, reads_before_write=reads_before_write)
     def record(
         self,
         session_id: str,
@@ -167,7 +167,7 @@ class Usage(Repository):
         Raises:
             NotFound: There is no such session, or it is being deleted; or no such branch, or
                 reservation.
-            CounterFull: The reservation's user has consumed as much as can be counted.
+            CounterOverflow: The reservation's user has consumed as much as can be counted.
             InvalidInput: An amount is negative, no whole number, or more than 10**9; or the cost,
                 whether passed or computed, is more than 1,000.
         """
@@ -265,7 +265,7 @@ class Usage(Repository):
         place = {"session_id": session_id, "turn": turn, "branch": number}
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
-        (written,) = NewUsage.write(self.unit, [new], by_itself=True)
+        (written,) = NewUsage.write(self.unit, [new], solo=True)
         record, used = usage_record(written), self.tables.turn_usage
         of_turn = (used.c[name] == getattr(record, name) for name in place)
         self.connection.execute(sql_delete(used).where(*of_turn, used.c.id != record.id))
@@ -440,7 +440,7 @@ class Usage(Repository):
             for table in tables.metadata.sorted_tables
         }
         sessions = tables.sessions.c
-        stays = owner_stays(tables, sessions.user_id)
+        stays = owner_not_being_deleted(tables, sessions.user_id)
         by_status: dict[str, int] = {
             status: int(count)
             for status, count in execute(
@@ -486,7 +486,8 @@ def list_usage(
     """Give one page; see ``Usage.list``."""
     used = unit.tables.turn_usage
     query = select(used).where(
-        *_recorded(unit, session_id, branch, turns), session_stays(unit.tables, used.c.session_id)
+        *_recorded(unit, session_id, branch, turns),
+        session_not_being_deleted(unit.tables, used.c.session_id),
     )
     cursors = Cursors("usage", session_id, branch, *turns)
     key = [used.c.branch, used.c.turn, used.c.pk]
@@ -503,7 +504,7 @@ def delete_usage(unit: Unit, session_id: str, branch: Branch, turn: int | None) 
     used = unit.tables.turn_usage
     gone = delete(used).where(
         *_recorded(unit, session_id, branch, (turn, turn)),
-        session_stays(unit.tables, used.c.session_id),
+        session_not_being_deleted(unit.tables, used.c.session_id),
     )
     count = unit.connection.execute(gone).rowcount
     if not count:

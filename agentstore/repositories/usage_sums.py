@@ -39,10 +39,14 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import AgentStoreError, CounterFull, NotFound, UnsoundRow
-from agentstore.execution.gathering import LEFT_OUT
+from agentstore.errors import AgentStoreError, CounterOverflow, InvalidRow, NotFound
+from agentstore.execution.gathering import DEFERRED
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_stays, session_is_open, session_stays
+from agentstore.models.tables import (
+    owner_not_being_deleted,
+    session_is_open,
+    session_not_being_deleted,
+)
 from agentstore.records import UsageRecord, UsageSum, UserStats
 from agentstore.records.base import complete
 from agentstore.repositories import operations
@@ -66,7 +70,7 @@ from agentstore.values import validation
 from agentstore.values.prices import Prices
 from agentstore.values.token_use import TokenUse
 from agentstore.values.types import MAX_INTEGER, day, from_nanos, month, week
-from agentstore.values.validation import NO_BRANCH, OUT_OF_ORDER, check_limit
+from agentstore.values.validation import MAX_SKEW, NO_BRANCH, check_limit
 
 T = TypeVar("T")
 
@@ -172,7 +176,7 @@ def _sums_of_sessions(
         .select_from(source)
         .where(
             sessions.c.id.in_(bindparam("ids", expanding=True)),
-            owner_stays(unit.tables, sessions.c.user_id),
+            owner_not_being_deleted(unit.tables, sessions.c.user_id),
             *operations.sessions(unit, sessions.c.id),
         )
         .group_by(sessions.c.id)
@@ -262,7 +266,7 @@ def _statement(
             used.created_at >= bindparam("since", type_=used.created_at.type),
             used.created_at <= until if filters.last else used.created_at < until,
         )
-    query = query.where(session_stays(tables, used.session_id))
+    query = query.where(session_not_being_deleted(tables, used.session_id))
     if dimension:
         query = query.group_by(key, *beside)
     if filters.top:
@@ -281,14 +285,14 @@ def _day(text: Any) -> date:
         return date.fromisoformat(text)
     except (TypeError, ValueError):
         problem = "something that is not an instant in UTC"
-        raise UnsoundRow("turn_usage", "created_at", problem) from None
+        raise InvalidRow("turn_usage", "created_at", problem) from None
 
 
 # The messages of a window of time, found by their numbers: no index has their times.
 #
 # The messages of a branch are numbered as they were saved, so their times rise with their numbers,
 # but for clocks that differ or jump. ``sessions.in_order`` says that no message of a session was
-# saved with a time more than ``OUT_OF_ORDER`` before that of an earlier one. Then the end of what
+# saved with a time more than ``MAX_SKEW`` before that of an earlier one. Then the end of what
 # was created before an instant t is found by halving::
 #
 #     seq                1      2      3      4      5      6
@@ -323,11 +327,9 @@ def messages_between(
     may_have = and_(session, sessions.newest_at >= since)
     all_later = or_(sessions.in_order.is_(False), sessions.created_at >= since)
     all_before = or_(sessions.in_order.is_(False), sessions.newest_at < until)
-    begins = _halving(
-        tables, "begins", may_have, _moved(since, -OUT_OF_ORDER), case((all_later, 0))
-    )
+    begins = _halving(tables, "begins", may_have, _moved(since, -MAX_SKEW), case((all_later, 0)))
     ends = _halving(
-        tables, "ends", may_have, _moved(until, OUT_OF_ORDER), case((all_before, sessions.last_seq))
+        tables, "ends", may_have, _moved(until, MAX_SKEW), case((all_before, sessions.last_seq))
     )
     same = and_(ends.c.session_id == begins.c.session_id, ends.c.branch == begins.c.branch)
     stretch = (
@@ -417,7 +419,7 @@ def _moved(instant: datetime, by: timedelta) -> datetime:
 # Rows of what was used: on their way in, and as records.
 
 
-def looks_first(kwargs: Mapping[str, Any]) -> bool:
+def reads_before_write(kwargs: Mapping[str, Any]) -> bool:
     """Say whether the session has to be asked first: for the model, and by it for the price; or for
     the number of a branch, or its last turn; or a reservation pays.
     """
@@ -483,13 +485,13 @@ class NewUsage(NewRow):
         return NotFound("session", self.row["session_id"])
 
     @classmethod
-    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+    def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
         """Look the session's model up first, if need be; a group leaves such a row out.
 
         The number of a branch, which is never used again, and its last turn are looked up by
         itself.
         """
-        if by_itself:
+        if solo:
             row = writes[0].row
             if writes[0].reservation_id is not None:
                 _charge(unit, writes[0].reservation_id, row["total_tokens"])
@@ -497,10 +499,10 @@ class NewUsage(NewRow):
                 place = place_of(unit, row["session_id"], row["branch"], row["turn"])
                 row["branch"], row["turn"] = place
             writes[0]._look_price_up(unit)
-            return super().write(unit, writes, by_itself=True)
+            return super().write(unit, writes, solo=True)
         ready = [write for write in writes if write.unpriced is None]
-        written = iter(super().write(unit, ready, by_itself=False))
-        return [LEFT_OUT if w.unpriced is not None else next(written) for w in writes]
+        written = iter(super().write(unit, ready, solo=False))
+        return [DEFERRED if w.unpriced is not None else next(written) for w in writes]
 
     def _look_price_up(self, unit: Unit) -> None:
         if self.unpriced is not None:
@@ -523,7 +525,7 @@ def _charge(unit: Unit, reservation_id: str, tokens: int) -> None:
     owner = select(reservations.c.user_id).where(this).scalar_subquery()
     unit.connection.execute(select(users.c.pk).where(users.c.id == owner).with_for_update())
     query = select(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
-    query = query.where(this, owner_stays(unit.tables, reservations.c.user_id))
+    query = query.where(this, owner_not_being_deleted(unit.tables, reservations.c.user_id))
     found = unit.connection.execute(query).first()
     if found is None:
         raise NotFound("reservation", reservation_id, "It was settled or released, or never made.")
@@ -538,7 +540,7 @@ def _charge(unit: Unit, reservation_id: str, tokens: int) -> None:
         .values(quota_used=used + tokens, quota_reserved=reserved - less)
     )
     if tokens and not unit.connection.execute(charged).rowcount:
-        raise CounterFull("user", found.user_id)
+        raise CounterOverflow("user", found.user_id)
 
 
 @lru_cache(maxsize=256)

@@ -49,14 +49,14 @@ from agentstore.errors import (
     AlreadyExists,
     AuthenticationFailed,
     BeingDeleted,
-    CounterFull,
+    CounterOverflow,
     InvalidInput,
+    InvalidRow,
     NotFound,
     QuotaExceeded,
-    UnsoundRow,
     named,
 )
-from agentstore.models.tables import owner_stays, session_is_open
+from agentstore.models.tables import owner_not_being_deleted, session_is_open
 from agentstore.records import (
     ApiKeyRecord,
     DeletionReceipt,
@@ -128,7 +128,7 @@ class Quotas(Repository):
 
         Raises:
             QuotaExceeded: Fewer are left; none were consumed.
-            CounterFull: The user has no limit, but has consumed as much as can be counted.
+            CounterOverflow: The user has no limit, but has consumed as much as can be counted.
             NotFound: There is no such user.
             InvalidInput: The amount is negative, not a whole number or more than 10**9.
         """
@@ -182,7 +182,7 @@ class Quotas(Repository):
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
-            CounterFull: The user has no limit, but has consumed as much as can be counted.
+            CounterOverflow: The user has no limit, but has consumed as much as can be counted.
             NotFound: There is no such user.
             InvalidInput: The amount or the time is not positive.
         """
@@ -201,7 +201,7 @@ class Quotas(Repository):
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
-            CounterFull: The user has no limit, but has consumed as much as can be counted.
+            CounterOverflow: The user has no limit, but has consumed as much as can be counted.
             NotFound: There is no such session, or it is being deleted.
             InvalidInput: The amount or the time is not positive, or the session has no user.
         """
@@ -237,7 +237,7 @@ class Quotas(Repository):
 
         Raises:
             NotFound: There is no such reservation: it was settled or released.
-            CounterFull: The user has consumed as much as can be counted.
+            CounterOverflow: The user has consumed as much as can be counted.
             InvalidInput: The amount is negative or not a whole number.
         """
         validation.tokens("tokens", tokens)
@@ -276,7 +276,7 @@ class Quotas(Repository):
         )
         row = self.connection.execute(query).first()
         if row is None:
-            raise CounterFull("user", found.user_id)
+            raise CounterOverflow("user", found.user_id)
         return _left(row)
 
     def _twice(self, user_id: str) -> Any:
@@ -338,7 +338,7 @@ class Quotas(Repository):
             delete(reservations)
             .where(
                 reservations.c.id == reservation_id,
-                owner_stays(self.tables, reservations.c.user_id),
+                owner_not_being_deleted(self.tables, reservations.c.user_id),
             )
             .returning(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
         )
@@ -380,7 +380,7 @@ class Quotas(Repository):
         """Say why so many tokens cannot be spent; raises NotFound."""
         remaining = self._remaining(user_id)
         if remaining is None:
-            return CounterFull("user", user_id)
+            return CounterOverflow("user", user_id)
         reservations = self.tables.quota_reservations.c
         query = select(exact_sum(reservations.tokens), func.max(reservations.expires_at))
         reserved, until = self.connection.execute(query.where(*self._held(user_id))).one()
@@ -391,7 +391,7 @@ class Quotas(Repository):
         return (
             reservations.c.user_id == user_id,
             reservations.c.expires_at > self.unit.now(),
-            owner_stays(self.tables, reservations.c.user_id),
+            owner_not_being_deleted(self.tables, reservations.c.user_id),
         )
 
 
@@ -409,7 +409,7 @@ def _left(row: Any) -> int | None:
     total, used, reserved, lapsing = row
     for name, amount in (("quota_used", used), ("quota_reserved", reserved)):
         if amount is None:
-            raise UnsoundRow("users", name, "NULL")
+            raise InvalidRow("users", name, "NULL")
     return None if total is None else max(0, int(total) - int(used) - int(reserved) + lapsing)
 
 
@@ -563,7 +563,7 @@ class ApiKeys(Repository):
 
     @property
     def _owner_stays(self) -> ColumnElement[bool]:
-        return owner_stays(self.tables, self.tables.api_keys.c.user_id)
+        return owner_not_being_deleted(self.tables, self.tables.api_keys.c.user_id)
 
 
 def _digest(key: str) -> str:

@@ -23,16 +23,16 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore.values.types import (
     Bytes,
-    Flag,
     Json,
     Named,
     Nanos,
     OwnId,
-    Real,
     RowNumber,
     SafeText,
+    StrictBoolean,
+    StrictFloat,
+    StrictInteger,
     UtcDateTime,
-    Whole,
 )
 
 NAMING_CONVENTION = {
@@ -49,9 +49,9 @@ METADATA = MetaData(naming_convention=NAMING_CONVENTION)
 
 OWN_ID = OwnId()
 TEXT = SafeText()
-WHOLE = Whole()
-REAL = Real(53)
-FLAG = Flag(create_constraint=False)
+INTEGER = StrictInteger()
+FLOAT = StrictFloat(53)
+BOOLEAN = StrictBoolean(create_constraint=False)
 BYTES = Bytes()
 INSTANT = UtcDateTime()
 MONEY = Nanos()

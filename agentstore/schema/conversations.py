@@ -29,15 +29,15 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from agentstore.errors import InvalidInput
 from agentstore.schema.base import (
     ARRAY,
+    BOOLEAN,
     BYTES,
-    FLAG,
     INSTANT,
+    INTEGER,
     JSON,
     MONEY,
     OBJECT,
     OWN_ID,
     TEXT,
-    WHOLE,
     PartialIndex,
     column,
     nullable,
@@ -46,7 +46,7 @@ from agentstore.schema.base import (
     table,
 )
 from agentstore.values.encoding import Translated, kind_of
-from agentstore.values.types import Named, SafeText, Word
+from agentstore.values.types import EnumText, Named, SafeText
 from agentstore.values.validation import MESSAGE_STATUSES, ROLES, SESSION_STATUSES
 
 # The type of columns that say whose session a row is.
@@ -139,9 +139,9 @@ class SessionId(Translated, Named, TypeDecorator[str]):
         )
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
-        """Read the id; raises UnsoundRow where there is no such session."""
+        """Read the id; raises InvalidRow where there is no such session."""
         if value is None:
-            raise self.unsound()
+            raise self.invalid_row()
         return SafeText().process_result_value(value, dialect)
 
 
@@ -183,23 +183,23 @@ sessions = table(
     row_number(),
     column("id", TEXT, unique=True),
     nullable("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
-    column("status", Word(SESSION_STATUSES), server_default=text("'active'")),
-    column("active_branch", WHOLE, server_default=text("0")),
-    nullable("tip", WHOLE),
-    column("last_branch", WHOLE, server_default=text("0")),
-    column("last_seq", WHOLE, server_default=text("0")),
-    column("turn", WHOLE, server_default=text("0")),
-    column("message_count", WHOLE, server_default=text("0")),
-    column("total_tokens", WHOLE, server_default=text("0")),
+    column("status", EnumText(SESSION_STATUSES), server_default=text("'active'")),
+    column("active_branch", INTEGER, server_default=text("0")),
+    nullable("tip", INTEGER),
+    column("last_branch", INTEGER, server_default=text("0")),
+    column("last_seq", INTEGER, server_default=text("0")),
+    column("turn", INTEGER, server_default=text("0")),
+    column("message_count", INTEGER, server_default=text("0")),
+    column("total_tokens", INTEGER, server_default=text("0")),
     column("total_cost", MONEY, server_default=text("0")),
-    column("activity", WHOLE),
-    column("listed_activity", WHOLE, server_default=text("0")),
-    nullable("ttl_seconds", WHOLE),
+    column("activity", INTEGER),
+    column("listed_activity", INTEGER, server_default=text("0")),
+    nullable("ttl_seconds", INTEGER),
     nullable("expires_at", INSTANT),
     column("created_at", INSTANT),
     column("last_active_at", INSTANT),
     column("newest_at", INSTANT),
-    column("in_order", FLAG, server_default=text("true")),
+    column("in_order", BOOLEAN, server_default=text("true")),
     nullable("title", TEXT),
     nullable("model", TEXT),
     CheckConstraint(one_of("status", SESSION_STATUSES), name="status"),
@@ -214,7 +214,7 @@ sessions = table(
 session_data = table(
     "session_data",
     column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
-    column("version", WHOLE, server_default=text("1")),
+    column("version", INTEGER, server_default=text("1")),
     nullable("question", TEXT),
     nullable("asked_at", INSTANT),
     column("metadata", OBJECT),
@@ -222,19 +222,19 @@ session_data = table(
     nullable("state", JSON),
     column("updated_at", INSTANT),
     nullable("layout", JSON),
-    column("epoch", WHOLE, server_default=text("0")),
+    column("epoch", INTEGER, server_default=text("0")),
 )
 
 branch_segments = table(
     "branch_segments",
     session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
-    column("number", WHOLE, primary_key=True, autoincrement=False),
-    column("branch", WHOLE),
-    column("first_seq", WHOLE),
-    column("last_seq", WHOLE),
-    nullable("previous", WHOLE),
-    column("messages", WHOLE, server_default=text("0")),
-    column("turns", WHOLE, server_default=text("0")),
+    column("number", INTEGER, primary_key=True, autoincrement=False),
+    column("branch", INTEGER),
+    column("first_seq", INTEGER),
+    column("last_seq", INTEGER),
+    nullable("previous", INTEGER),
+    column("messages", INTEGER, server_default=text("0")),
+    column("turns", INTEGER, server_default=text("0")),
     ForeignKeyConstraint(
         ["session_id", "previous"],
         ["branch_segments.session_id", "branch_segments.number"],
@@ -246,17 +246,17 @@ branch_segments = table(
 branches = table(
     "branches",
     session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
-    column("number", WHOLE, primary_key=True, autoincrement=False),
+    column("number", INTEGER, primary_key=True, autoincrement=False),
     column("name", TEXT),
-    nullable("parent", WHOLE),
-    column("fork_seq", WHOLE, server_default=text("0")),
-    column("fork_turn", WHOLE, server_default=text("0")),
+    nullable("parent", INTEGER),
+    column("fork_seq", INTEGER, server_default=text("0")),
+    column("fork_turn", INTEGER, server_default=text("0")),
     column("created_at", INSTANT),
-    nullable("tip", WHOLE),
-    column("gone", FLAG, server_default=text("false")),
-    column("own_messages", WHOLE, server_default=text("0")),
-    column("own_turns", WHOLE, server_default=text("0")),
-    column("reserved", FLAG, server_default=text("false")),
+    nullable("tip", INTEGER),
+    column("gone", BOOLEAN, server_default=text("false")),
+    column("own_messages", INTEGER, server_default=text("0")),
+    column("own_turns", INTEGER, server_default=text("0")),
+    column("reserved", BOOLEAN, server_default=text("false")),
     ForeignKeyConstraint(
         ["session_id", "parent"],
         ["branches.session_id", "branches.number"],
@@ -270,10 +270,10 @@ branches = table(
 summaries = table(
     "summaries",
     session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
-    column("branch", WHOLE, primary_key=True, autoincrement=False),
+    column("branch", INTEGER, primary_key=True, autoincrement=False),
     column("content", TEXT),
     column("metadata", OBJECT),
-    nullable("through_seq", WHOLE),
+    nullable("through_seq", INTEGER),
     column("created_at", INSTANT),
     column("updated_at", INSTANT),
 )
@@ -295,12 +295,12 @@ messages = table(
     row_number(),
     column("id", OWN_ID, unique=True),
     session_id(sessions),
-    column("branch", WHOLE),
-    column("seq", WHOLE),
-    column("turn", WHOLE),
-    column("role", Word(ROLES)),
-    column("status", Word(MESSAGE_STATUSES), server_default=text("'complete'")),
-    column("token_count", WHOLE, server_default=text("0")),
+    column("branch", INTEGER),
+    column("seq", INTEGER),
+    column("turn", INTEGER),
+    column("role", EnumText(ROLES)),
+    column("status", EnumText(MESSAGE_STATUSES), server_default=text("'complete'")),
+    column("token_count", INTEGER, server_default=text("0")),
     column("cost", MONEY, server_default=text("0")),
     column("created_at", INSTANT),
     nullable("name", TEXT),
@@ -332,9 +332,9 @@ messages = table(
 message_tool_calls = table(
     "message_tool_calls",
     column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
-    column("position", WHOLE, primary_key=True, autoincrement=False),
+    column("position", INTEGER, primary_key=True, autoincrement=False),
     session_id(sessions),
-    column("seq", WHOLE),
+    column("seq", INTEGER),
     column("name", TEXT),
     nullable("call_id", TEXT),
     Index(None, "session_id", "name", "seq"),
@@ -346,14 +346,14 @@ message_marks = table(
     column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("mark", TEXT, primary_key=True),
     session_id(sessions),
-    column("seq", WHOLE),
+    column("seq", INTEGER),
     Index(None, "session_id", "mark", "seq"),
 )
 
 message_chunks = table(
     "message_chunks",
     column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
-    column("position", WHOLE, primary_key=True, autoincrement=False),
+    column("position", INTEGER, primary_key=True, autoincrement=False),
     session_id(sessions),
     column("content", TEXT),
     nullable("created_at", INSTANT),
@@ -363,7 +363,7 @@ message_chunks = table(
 blobs = table(
     "blobs",
     column("digest", TEXT, primary_key=True),
-    column("size", WHOLE),
+    column("size", INTEGER),
     column("data", BYTES),
     column("created_at", INSTANT),
 )

@@ -62,8 +62,8 @@ class Call(NamedTuple):
     required: bool = True
 
 
-class Said(NamedTuple):
-    """What matters of a message for those around it.
+class ParsedMessage(NamedTuple):
+    """What a message calls and answers, as far as it matters for those around it.
 
     Attributes:
         calls: What it calls, each key once.
@@ -82,46 +82,46 @@ class Said(NamedTuple):
     reasoning: bool = False
 
 
-def said_by(
+def parse_fields(
     role: str,
     content: Any,
     tool_calls: Any,
     tool_call_id: str | None,
     name: str | None,
     payload: Any,
-) -> Said | None:
-    """Say what a message says, by its fields; None if it neither calls nor answers.
+) -> ParsedMessage | None:
+    """Parse the fields of a message; None if it neither calls nor answers.
 
     The fields come first; ``payload`` matters where they say nothing.
     """
     if tool_calls and (made := _made_in_chat(tool_calls)):
-        return Said(made)
+        return ParsedMessage(made)
     if role == "tool" and tool_call_id and isinstance(tool_call_id, str):
-        return Said(results=(tool_call_id,))
-    if type(content) is list and (said := _said_in_blocks(content)) is not None:
-        return said
+        return ParsedMessage(results=(tool_call_id,))
+    if type(content) is list and (parsed := _parse_blocks(content)) is not None:
+        return parsed
     if type(payload) is dict:
         if role == "tool" and name and payload.get("role") == OLD_TOOL_ROLE:
-            return Said(results=((OLD_TOOL_ROLE, name),))
-        return said_in(payload)
+            return ParsedMessage(results=((OLD_TOOL_ROLE, name),))
+        return parse_message(payload)
     return None
 
 
-def said_in(message: dict[str, Any]) -> Said | None:
-    """Say what a message or an item of any format says; None if it neither calls nor answers."""
+def parse_message(message: dict[str, Any]) -> ParsedMessage | None:
+    """Parse a message or an item of any format; None if it neither calls nor answers."""
     older, role = message.get("function_call"), message.get("role")
     if isinstance(older, dict) and isinstance(older.get("name"), str):
-        return Said((Call((OLD_TOOL_ROLE, older["name"]), "function"),))
+        return ParsedMessage((Call((OLD_TOOL_ROLE, older["name"]), "function"),))
     if "role" not in message:
-        return _said_by_item(message)
+        return _parse_item(message)
     name = message.get("name")
     if role == OLD_TOOL_ROLE and isinstance(name, str):
-        return Said(results=((OLD_TOOL_ROLE, name),))
+        return ParsedMessage(results=((OLD_TOOL_ROLE, name),))
     content, made, answered = map(message.get, ("content", "tool_calls", "tool_call_id"))
-    said = said_by(str(role), content, made, answered, None, None)
-    if said is None and role == "assistant" and message.get("type") == "message":
-        return Said(item=True)
-    return said
+    parsed = parse_fields(str(role), content, made, answered, None, None)
+    if parsed is None and role == "assistant" and message.get("type") == "message":
+        return ParsedMessage(item=True)
+    return parsed
 
 
 def _made_in_chat(tool_calls: Any) -> tuple[Call, ...]:
@@ -132,7 +132,7 @@ def _made_in_chat(tool_calls: Any) -> tuple[Call, ...]:
     return tuple(Call(each, "chat") for each in ids)
 
 
-def _said_in_blocks(blocks: list[Any]) -> Said | None:
+def _parse_blocks(blocks: list[Any]) -> ParsedMessage | None:
     made: dict[str, None] = {}
     results: list[str] = []
     for block in blocks:
@@ -143,11 +143,11 @@ def _said_in_blocks(blocks: list[Any]) -> Said | None:
             elif (answered := result_of(block)) is not None:
                 results.append(answered)
     if made:
-        return Said(tuple(Call(each, "blocks") for each in made))
+        return ParsedMessage(tuple(Call(each, "blocks") for each in made))
     if not results:
         return None
     once = tuple(dict.fromkeys(results))
-    return Said((), once, twice=len(once) < len(results), mixed=len(results) < len(blocks))
+    return ParsedMessage((), once, twice=len(once) < len(results), mixed=len(results) < len(blocks))
 
 
 def result_of(block: Any) -> str | None:
@@ -158,20 +158,20 @@ def result_of(block: Any) -> str | None:
     return None
 
 
-def _said_by_item(item: dict[str, Any]) -> Said | None:
+def _parse_item(item: dict[str, Any]) -> ParsedMessage | None:
     kind = item.get("type")
     if not isinstance(kind, str):
         return None
     if (answered := _answered_by(kind, item)) is not None:
-        return Said(results=(answered,))
+        return ParsedMessage(results=(answered,))
     if kind == "reasoning":
-        return Said(item=True, reasoning=True)
+        return ParsedMessage(item=True, reasoning=True)
     if kind == "mcp_approval_request" and isinstance(item.get("id"), str):
-        return Said((Call(item["id"], "items", kind, required=False),), item=True)
+        return ParsedMessage((Call(item["id"], "items", kind, required=False),), item=True)
     if kind.endswith("_call"):
         called = item.get("call_id")
         made = (Call(called, "items", kind),) if isinstance(called, str) else ()
-        return Said(made, item=True)
+        return ParsedMessage(made, item=True)
     return None
 
 
@@ -246,12 +246,12 @@ def item_role(item: dict[str, Any]) -> str:
 def only_answers(content: Any, payload: Any) -> bool:
     """Say whether a message holds results of tools and nothing else: it begins no turn then."""
     if type(content) is list:
-        said = _said_in_blocks(content)
-        return said is not None and bool(said.results) and not said.mixed
+        parsed = _parse_blocks(content)
+        return parsed is not None and bool(parsed.results) and not parsed.mixed
     if content or type(payload) is not dict or "role" in payload:
         return False
-    said = _said_by_item(payload)
-    return said is not None and bool(said.results)
+    parsed = _parse_item(payload)
+    return parsed is not None and bool(parsed.results)
 
 
 def tools_called(content: Any, payload: Any) -> Iterator[tuple[str, str | None]]:
@@ -515,14 +515,14 @@ def _json(value: Any) -> str:
 
 
 INTERRUPTED = "Interrupted: there is no result of this call."
-"""What a stub says."""
+"""What a placeholder says."""
 
-_STUBBED = {"function_call", "custom_tool_call"}
+_WITH_PLACEHOLDER = {"function_call", "custom_tool_call"}
 """Calls of Responses whose results are text. A result of others says what a machine did, such as a
 screenshot, and cannot be put in without inventing it."""
 
 
-def stubs(calls: Sequence[Call]) -> list[dict[str, Any]]:
+def placeholders(calls: Sequence[Call]) -> list[dict[str, Any]]:
     """Give the messages that stand for the results of a message's calls, in its own format."""
     if calls[0].form == "blocks":
         return [
@@ -539,10 +539,10 @@ def stubs(calls: Sequence[Call]) -> list[dict[str, Any]]:
                 ],
             }
         ]
-    return [_stub(call) for call in calls]
+    return [_placeholder(call) for call in calls]
 
 
-def _stub(call: Call) -> dict[str, Any]:
+def _placeholder(call: Call) -> dict[str, Any]:
     if call.form == "items":
         return {"type": f"{call.kind}_output", "call_id": call.key, "output": INTERRUPTED}
     if call.form == "function":
@@ -557,13 +557,13 @@ class Step(NamedTuple):
         at: Which message it is, or is a part of, or whose calls it answers.
         results: Of the results in it only these; None leaves it as it is.
         rest: Whether what it says beside results stays.
-        stub: The calls that it answers in place of a result; it is no message then.
+        placeholder: The calls that it answers in place of a result; it is no message then.
     """
 
     at: int
     results: frozenset[Key] | None = None
     rest: bool = True
-    stub: tuple[Call, ...] = ()
+    placeholder: tuple[Call, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -588,46 +588,47 @@ class _Answers:
 
 
 def plan(
-    said: Sequence[Said | None], is_models: Callable[[int], bool], *, drop: bool
+    parsed: Sequence[ParsedMessage | None], is_models: Callable[[int], bool], *, drop: bool
 ) -> list[Step] | None:
     """Plan a repair.
 
     Args:
-        said: What each message says.
+        parsed: What each message says.
         is_models: Whether a message is the model's.
         drop: Leave calls without a result out, with all calls that were made beside them and their
-            results; otherwise a stub stands for the result, where there can be one.
+            results; otherwise a placeholder stands for the result, where there can be one.
 
     Returns:
         The messages of the repaired history; None if it is fine as it is.
     """
-    if _in_order(said):
+    if _in_order(parsed):
         return None
-    answers = _matched(said)
+    answers = _matched(parsed)
     gone: set[int] = set()
-    stubs: dict[int, list[Call]] = {}
+    placeholders: dict[int, list[Call]] = {}
     for made in answers.made:
         if made.answer is None and made.call.required:
-            if drop or not _can_be_stubbed(made.call):
-                gone |= _made_beside(said, made)
+            if drop or not _can_have_placeholder(made.call):
+                gone |= _made_beside(parsed, made)
             else:
-                stubs.setdefault(made.at, []).append(made.call)
+                placeholders.setdefault(made.at, []).append(made.call)
     for made in answers.made:
         if made.at in gone and made.answer is not None:
             del answers.of[made.answer, made.call.key]
-    staying, moved = _places(said, answers, gone, stubs.keys() - gone)
+    staying, moved = _places(parsed, answers, gone, placeholders.keys() - gone)
     steps: list[Step] = []
-    for at, one in enumerate(said):
+    for at, one in enumerate(parsed):
         if at not in gone:
             steps += _as_it_stays(at, one, staying.get(at, frozenset()))
         for calling in moved.get(at, ()):
             steps += _brought(answers, calling, staying)
-            if calls := stubs.get(calling):
-                steps.append(Step(calling, stub=tuple(calls)))
-    if any(one is not None and one.reasoning for one in said):
-        steps = _without_loose_reasoning(steps, said, is_models)
-    unchanged = len(steps) == len(said) and all(
-        step.at == at and step.results is None and not step.stub for at, step in enumerate(steps)
+            if calls := placeholders.get(calling):
+                steps.append(Step(calling, placeholder=tuple(calls)))
+    if any(one is not None and one.reasoning for one in parsed):
+        steps = _without_loose_reasoning(steps, parsed, is_models)
+    unchanged = len(steps) == len(parsed) and all(
+        step.at == at and step.results is None and not step.placeholder
+        for at, step in enumerate(steps)
     )
     return None if unchanged else steps
 
@@ -646,41 +647,41 @@ def part_of(blocks: Sequence[Any], step: Step) -> list[Any]:
     return kept
 
 
-def start_with_calls(said: Sequence[Said | None], start: int) -> tuple[int, set[Key]]:
+def start_with_calls(parsed: Sequence[ParsedMessage | None], start: int) -> tuple[int, set[Key]]:
     """Move the start of a history back to the calls that its results are of.
 
     Returns:
         Where it is then, and the calls that are not among the messages.
     """
-    while wanted := _calls_wanted(said[start:]):
-        making = [n for n in range(start) if _makes(said[n], wanted)]
+    while wanted := _calls_wanted(parsed[start:]):
+        making = [n for n in range(start) if _makes(parsed[n], wanted)]
         if not making:
             break
         start = making[-1]
-    if start < len(said) and (one := said[start]) is not None and one.item:
-        start = _start_of_output(said, start)
+    if start < len(parsed) and (one := parsed[start]) is not None and one.item:
+        start = _start_of_output(parsed, start)
     return start, wanted
 
 
-def _calls_wanted(said: Iterable[Said | None]) -> set[Key]:
+def _calls_wanted(parsed: Iterable[ParsedMessage | None]) -> set[Key]:
     """Give the calls that results are of and no message before them makes."""
     made: set[Key] = set()
     wanted: set[Key] = set()
-    for one in said:
+    for one in parsed:
         if one is not None:
             made.update(call.key for call in one.calls)
             wanted.update(key for key in one.results if key not in made)
     return wanted
 
 
-def _makes(one: Said | None, wanted: set[Key]) -> bool:
+def _makes(one: ParsedMessage | None, wanted: set[Key]) -> bool:
     return one is not None and any(call.key in wanted for call in one.calls)
 
 
-def _in_order(said: Sequence[Said | None]) -> bool:
+def _in_order(parsed: Sequence[ParsedMessage | None]) -> bool:
     """Say whether each call has its results at once; if not, nothing may be wrong still."""
     waiting: set[Key] = set()
-    for one in said:
+    for one in parsed:
         if one is None:
             if waiting:
                 return False
@@ -697,12 +698,12 @@ def _in_order(said: Sequence[Said | None]) -> bool:
     return not waiting
 
 
-def _matched(said: Sequence[Said | None]) -> _Answers:
+def _matched(parsed: Sequence[ParsedMessage | None]) -> _Answers:
     """Find the result of each call: the first after it; else one before it that is of no other."""
     answers = _Answers()
     latest: dict[Key, _Made] = {}
     early: dict[Key, list[int]] = {}
-    for at, one in enumerate(said):
+    for at, one in enumerate(parsed):
         if one is None:
             continue
         for key in one.results:
@@ -720,31 +721,31 @@ def _matched(said: Sequence[Said | None]) -> _Answers:
     return answers
 
 
-def _can_be_stubbed(call: Call) -> bool:
-    return call.form != "items" or call.kind in _STUBBED
+def _can_have_placeholder(call: Call) -> bool:
+    return call.form != "items" or call.kind in _WITH_PLACEHOLDER
 
 
-def _made_beside(said: Sequence[Said | None], made: _Made) -> set[int]:
+def _made_beside(parsed: Sequence[ParsedMessage | None], made: _Made) -> set[int]:
     """Give the messages that go with a call: its own, or the items in a row that call, and the
     reasoning before them.
     """
     if made.call.form != "items":
         return {made.at}
 
-    return {*range(_start_of_output(said, made.at), _end_of_calls(said, made.at) + 1)}
+    return {*range(_start_of_output(parsed, made.at), _end_of_calls(parsed, made.at) + 1)}
 
 
-def _start_of_output(said: Sequence[Said | None], at: int) -> int:
+def _start_of_output(parsed: Sequence[ParsedMessage | None], at: int) -> int:
     """Give where the items in a row begin that a model put out with one: calls, then reasoning."""
-    while at and _calls(said[at - 1]):
+    while at and _calls(parsed[at - 1]):
         at -= 1
-    while at and (before := said[at - 1]) is not None and before.reasoning:
+    while at and (before := parsed[at - 1]) is not None and before.reasoning:
         at -= 1
     return at
 
 
 def _places(
-    said: Sequence[Said | None], answers: _Answers, gone: set[int], stubbed: Iterable[int]
+    parsed: Sequence[ParsedMessage | None], answers: _Answers, gone: set[int], filled: Iterable[int]
 ) -> tuple[dict[int, frozenset[Key]], dict[int, list[int]]]:
     """Say which results stay where they are, and after which message others are to stand.
 
@@ -761,14 +762,14 @@ def _places(
                 kept.setdefault(made.answer, []).append(made)
     staying: dict[int, frozenset[Key]] = {}
     moved: dict[int, list[int]] = {}
-    needed = {*stubbed}
+    needed = {*filled}
     for at, calls in calling.items():
         item = calls[0].call.form == "items"
-        end = _end_of_calls(said, at) if item else at
-        stays = _later(calls) if item else _following(said, kept, at)
+        end = _end_of_calls(parsed, at) if item else at
+        stays = _later(calls) if item else _following(parsed, kept, at)
         for answer in stays:
             staying[answer] = frozenset(made.call.key for made in kept[answer])
-            if not item and not _mixed(said[answer]):
+            if not item and not _mixed(parsed[answer]):
                 end = max(end, answer)
         if at in needed or any(made.answer not in (None, *stays) for made in calls):
             moved.setdefault(end, []).append(at)
@@ -779,11 +780,13 @@ def _later(calls: Sequence[_Made]) -> list[int]:
     return [made.answer for made in calls if made.answer is not None and made.answer > made.at]
 
 
-def _following(said: Sequence[Said | None], kept: dict[int, list[_Made]], at: int) -> list[int]:
+def _following(
+    parsed: Sequence[ParsedMessage | None], kept: dict[int, list[_Made]], at: int
+) -> list[int]:
     """Give the messages after a call, with nothing between, that hold its results alone."""
     found: list[int] = []
-    for next_ in range(at + 1, len(said)):
-        one = said[next_]
+    for next_ in range(at + 1, len(parsed)):
+        one = parsed[next_]
         if one is None or not one.results:
             break
         results = kept.get(next_, [])
@@ -796,21 +799,21 @@ def _following(said: Sequence[Said | None], kept: dict[int, list[_Made]], at: in
     return found
 
 
-def _end_of_calls(said: Sequence[Said | None], at: int) -> int:
-    while at + 1 < len(said) and _calls(said[at + 1]):
+def _end_of_calls(parsed: Sequence[ParsedMessage | None], at: int) -> int:
+    while at + 1 < len(parsed) and _calls(parsed[at + 1]):
         at += 1
     return at
 
 
-def _calls(one: Said | None) -> bool:
+def _calls(one: ParsedMessage | None) -> bool:
     return one is not None and one.item and bool(one.calls)
 
 
-def _mixed(one: Said | None) -> bool:
+def _mixed(one: ParsedMessage | None) -> bool:
     return one is not None and one.mixed
 
 
-def _as_it_stays(at: int, one: Said | None, stays: frozenset[Key]) -> list[Step]:
+def _as_it_stays(at: int, one: ParsedMessage | None, stays: frozenset[Key]) -> list[Step]:
     if one is None or not one.results or (stays.issuperset(one.results) and not one.twice):
         return [Step(at)]
     return [Step(at, stays, rest=True)] if stays or one.mixed else []
@@ -828,15 +831,15 @@ def _brought(answers: _Answers, calling: int, staying: dict[int, frozenset[Key]]
 
 
 def _without_loose_reasoning(
-    steps: list[Step], said: Sequence[Said | None], is_models: Callable[[int], bool]
+    steps: list[Step], parsed: Sequence[ParsedMessage | None], is_models: Callable[[int], bool]
 ) -> list[Step]:
     """Leave out reasoning that is not followed by anything of the model's."""
     kept: list[Step] = []
     for step in reversed(steps):
-        one = said[step.at]
+        one = parsed[step.at]
         if one is not None and one.reasoning:
             last = kept[-1] if kept else None
-            if last is None or last.stub or not is_models(last.at):
+            if last is None or last.placeholder or not is_models(last.at):
                 continue
         kept.append(step)
     return kept[::-1]
@@ -846,7 +849,7 @@ def _without_loose_reasoning(
 
 
 class Glanced(Protocol):
-    """What ``is_settled`` looks at."""
+    """What ``needs_no_repair`` looks at."""
 
     @property
     def role(self) -> str:
@@ -865,7 +868,7 @@ class Glanced(Protocol):
         """See ``MessageRecord``."""
 
 
-def is_settled(messages: Sequence[Glanced], contents: Sequence[Any]) -> bool:
+def needs_no_repair(messages: Sequence[Glanced], contents: Sequence[Any]) -> bool:
     """Say at a glance that a history has nothing to repair: most have none.
 
     It may say no though there is nothing to repair: of calls in blocks and items always.

@@ -47,7 +47,7 @@ from agentstore.errors import InvalidInput, shown
 #
 # The invariant: the tokens of a text depend on the text and on ``VERSION``, and on nothing else. A
 # change of a token that any text gives must change ``VERSION``; an index of another version is not
-# searched but rebuilt. An index remembers it, see ``manners``.
+# searched but rebuilt. An index remembers it, see ``Tokenizer``.
 
 
 VERSION = "2"
@@ -351,11 +351,11 @@ _NAME = re.compile(r"([^:+]*)(?:\+(([a-z_]+)-[^:]*))?(?::([0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """A manner.
+class Tokenizer:
+    """What makes the tokens of a message.
 
     Attributes:
-        version: Of the segmentation.
+        version: Its own.
         characters: How many of a message count; None for all, as in indexes from before there
             was a limit.
         language: Whose stems stand beside the words, or ``none``.
@@ -372,14 +372,14 @@ class Manner:
         stems = f"+{self.stems_name}" if self.stems_name else ""
         return f"{self.version}{stems}{'' if self.characters is None else f':{self.characters}'}"
 
-    def trouble(self, language: str | None) -> str | None:
+    def problem(self, language: str | None) -> str | None:
         """Say why an index that is made so must not be asked; None if it may.
 
         Args:
             language: What the settings ask for; None if they leave it to the index.
         """
         if self.version != VERSION:
-            return f"was made by version {self.version} of the segmentation, not {VERSION}"
+            return f"was made by version {self.version} of the tokenizer, not {VERSION}"
         if self.stems_name and self.stems_name != stems_name(self.language):
             found = installed()
             here = "that is not installed" if found is None else f"here is {found}"
@@ -388,8 +388,8 @@ class Manner:
             return f"was made with search_stems={self.language!r}, not {language!r}"
         return None
 
-    def made_anew(self, characters: int | None, language: str | None) -> Manner:
-        """Give the manner of an index that takes the place of this one.
+    def made_anew(self, characters: int | None, language: str | None) -> Tokenizer:
+        """Give the tokenizer of an index that takes the place of this one.
 
         Args:
             characters: What the settings say; None for as many as before.
@@ -400,7 +400,7 @@ class Manner:
         stems = "" if language == NO_STEMS else stems_name(language)
         if installed() is None and language == kept.language:
             stems = kept.stems_name
-        return Manner(VERSION, characters or kept.characters or MOST_CHARACTERS, language, stems)
+        return Tokenizer(VERSION, characters or kept.characters or MOST_CHARACTERS, language, stems)
 
     @property
     def stems(self) -> Stems | None:
@@ -422,18 +422,18 @@ class Manner:
         return found if stems is None else found + stems.beside(found)
 
 
-DEFAULT = Manner(VERSION, MOST_CHARACTERS, NO_STEMS, "")
+DEFAULT = Tokenizer(VERSION, MOST_CHARACTERS, NO_STEMS, "")
 
 
-def manner_of(name: str | None) -> Manner:
-    """Read the name of a manner; what is no name is the version of one that is not known."""
+def tokenizer_of(name: str | None) -> Tokenizer:
+    """Read the name of a tokenizer; what is no name is the version of an unknown one."""
     if name is None:
         return DEFAULT
     found = _NAME.fullmatch(name)
     if found is None:
-        return Manner(name, None, NO_STEMS, "")
+        return Tokenizer(name, None, NO_STEMS, "")
     version, stems, language, characters = found.groups()
-    return Manner(
+    return Tokenizer(
         version, int(characters) if characters else None, language or NO_STEMS, stems or ""
     )
 

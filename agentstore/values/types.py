@@ -1,19 +1,19 @@
 """Column types that mean the same on both engines.
 
-===============  =======================  =======================
-type             SQLite                   PostgreSQL
-===============  =======================  =======================
-``SafeText``     TEXT                     text
-``Word``         TEXT, of a few words     text, likewise
-``Json``         TEXT                     json, never jsonb
-``UtcDateTime``  BIGINT, microseconds     timestamptz
-``RowNumber``    INTEGER (the rowid)      bigint
-``Whole``        BIGINT                   bigint
-``Real``         FLOAT                    double precision
-``Flag``         BOOLEAN (0 and 1)        boolean
-``Bytes``        BLOB                     bytea
-``Nanos``        BIGINT                   bigint
-===============  =======================  =======================
+=================  =======================  =======================
+type               SQLite                   PostgreSQL
+=================  =======================  =======================
+``SafeText``       TEXT                     text
+``EnumText``       TEXT, of a few words     text, likewise
+``Json``           TEXT                     json, never jsonb
+``UtcDateTime``    BIGINT, microseconds     timestamptz
+``RowNumber``      INTEGER (the rowid)      bigint
+``StrictInteger``  BIGINT                   bigint
+``StrictFloat``    FLOAT                    double precision
+``StrictBoolean``  BOOLEAN (0 and 1)        boolean
+``Bytes``          BLOB                     bytea
+``Nanos``          BIGINT                   bigint
+=================  =======================  =======================
 
 ``Json`` on SQLite is TEXT and not JSON, because a column declared JSON has numeric affinity
 there and would turn the document ``1e22`` into a number. On PostgreSQL it is read as text, so
@@ -22,7 +22,7 @@ that no driver's own JSON decoding comes between; ``agentstore.values.encoding``
 ``OwnId``, in ``agentstore.values.types``, is a BLOB of 16 bytes and a uuid.
 
 SQLite lets anything into any column, so each type looks at what it reads there. What it cannot read
-is an ``UnsoundRow`` that names the column: the types of the models' columns know which they are.
+is an ``InvalidRow`` that names the column: the types of the models' columns know which they are.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from agentstore.errors import InvalidInput, NaiveDatetime, UnsoundRow, named, shown
+from agentstore.errors import InvalidInput, InvalidRow, NaiveDatetime, named, shown
 from agentstore.values.encoding import ComparedText, decode_text, dump_json, encode_text, load_json
 
 _MOST_MONEY = Decimal("9223372036.854775807")
@@ -139,9 +139,9 @@ class Named:
             adapted.table, adapted.column = self.table, self.column
         return adapted
 
-    def unsound(self) -> UnsoundRow:
+    def invalid_row(self) -> InvalidRow:
         """Say that the column holds what cannot be read."""
-        return UnsoundRow(self.table, self.column, f"something that is not {self.holds}")
+        return InvalidRow(self.table, self.column, f"something that is not {self.holds}")
 
 
 class Strict(Named):
@@ -153,12 +153,12 @@ class Strict(Named):
         """Give a value that SQLite read, if it is of the right kind."""
         if value is None or type(value) in self.kinds:
             return value
-        raise self.unsound()
+        raise self.invalid_row()
 
     def all_strictly(self, column: Column, *, required: bool = False) -> Column:
         """Give the values of a column, if they are of the right kind; if required, all of them."""
         if not {*map(type, column)} <= {*self.kinds, *(() if required else (NoneType,))}:
-            raise self.unsound()
+            raise self.invalid_row()
         return column
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
@@ -166,14 +166,14 @@ class Strict(Named):
         return self.strictly if dialect.name == "sqlite" else None
 
 
-class Whole(Strict, BigInteger):
+class StrictInteger(Strict, BigInteger):
     """A whole number."""
 
     kinds = (int,)
     holds = "a whole number"
 
 
-class Real(Strict, Float[float]):
+class StrictFloat(Strict, Float[float]):
     """A number."""
 
     kinds = (float, int)
@@ -187,7 +187,7 @@ class Bytes(Strict, LargeBinary):
     holds = "bytes"
 
 
-class Flag(Strict, Boolean):
+class StrictBoolean(Strict, Boolean):
     """A flag."""
 
     holds = "a flag"
@@ -196,12 +196,12 @@ class Flag(Strict, Boolean):
         """Give a flag that SQLite read as a number."""
         if value is None or value == 0 or value == 1:
             return None if value is None else bool(value)
-        raise self.unsound()
+        raise self.invalid_row()
 
     def all_strictly(self, column: Column, *, required: bool = False) -> Column:
         """Give flags that SQLite read as numbers; if required, all of them."""
         if required and None in column:
-            raise self.unsound()
+            raise self.invalid_row()
         return [*map(self.strictly, column)]
 
 
@@ -221,15 +221,15 @@ class SafeText(Named, TypeDecorator[str]):
         return encode_text(value)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
-        """Give back the text as it went in; raises UnsoundRow."""
+        """Give back the text as it went in; raises InvalidRow."""
         if value is None:
             return None
         if type(value) is not str:
-            raise self.unsound()
+            raise self.invalid_row()
         return decode_text(value)
 
 
-class Word(SafeText):
+class EnumText(SafeText):
     """One of a few plain words."""
 
     cache_ok = True
@@ -245,10 +245,10 @@ class Word(SafeText):
         return f"one of {', '.join(sorted(self.words))}"
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
-        """Give the word; raises UnsoundRow."""
+        """Give the word; raises InvalidRow."""
         if value is None or value in self.words:
             return value
-        raise self.unsound()
+        raise self.invalid_row()
 
 
 class _PgJson(UserDefinedType[Any]):
@@ -299,17 +299,17 @@ class Json(Named, TypeDecorator[Any]):
         return dump_json(value)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> Any:
-        """Read the document; raises UnsoundRow."""
+        """Read the document; raises InvalidRow."""
         return None if value is None else self.read(value)
 
     def read(self, value: Any) -> Any:
-        """Read a document that is not NULL; raises UnsoundRow."""
+        """Read a document that is not NULL; raises InvalidRow."""
         try:
             document = load_json(value)
         except Exception:  # noqa: BLE001 - its words would quote the document
-            raise self.unsound() from None
+            raise self.invalid_row() from None
         if not isinstance(document, self.document):
-            raise self.unsound()
+            raise self.invalid_row()
         return document
 
 
@@ -341,7 +341,7 @@ class UtcDateTime(Named, TypeDecorator[datetime]):
         return dialect.name == "sqlite"
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        """Read the instant, in UTC; raises UnsoundRow."""
+        """Read the instant, in UTC; raises InvalidRow."""
         if value is None:
             return None
         if isinstance(value, datetime):
@@ -349,13 +349,13 @@ class UtcDateTime(Named, TypeDecorator[datetime]):
         return self.read(value)
 
     def read(self, value: Any) -> datetime:
-        """Read an instant that is a number; raises UnsoundRow."""
+        """Read an instant that is a number; raises InvalidRow."""
         if type(value) is not int:
-            raise self.unsound()
+            raise self.invalid_row()
         try:
             return from_micros(value)
         except OverflowError:
-            raise self.unsound() from None
+            raise self.invalid_row() from None
 
 
 class _Day(TypeDecorator[date]):
@@ -459,13 +459,13 @@ class Nanos(Named, TypeDecorator[Decimal]):
         return None if value is None else to_nanos("cost", value)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
-        """Read billionths as a Decimal; raises UnsoundRow."""
+        """Read billionths as a Decimal; raises InvalidRow."""
         return None if value is None else self.read(value)
 
     def read(self, value: Any) -> Decimal:
-        """Read billionths that are not NULL; raises UnsoundRow."""
+        """Read billionths that are not NULL; raises InvalidRow."""
         if not isinstance(value, int | Decimal):  # a server's sums are Decimals
-            raise self.unsound()
+            raise self.invalid_row()
         return from_nanos(int(value))
 
 
@@ -687,15 +687,15 @@ class OwnId(Named, TypeDecorator[str]):
         )
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
-        """Read the id; raises UnsoundRow."""
+        """Read the id; raises InvalidRow."""
         if value is None:
             return None
         return self.read(value) if self.is_bytes(dialect) else str(value)
 
     def read(self, value: Any) -> str:
-        """Read an id that is bytes; raises UnsoundRow."""
+        """Read an id that is bytes; raises InvalidRow."""
         if type(value) is not bytes or len(value) != ID_BYTES:
-            raise self.unsound()
+            raise self.invalid_row()
         return id_text(value)
 
 

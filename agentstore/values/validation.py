@@ -349,7 +349,7 @@ LISTED_WITHIN = 256
 _LEAST = LISTED_WITHIN - MAX_INTEGER
 """The least number in a cursor: lists take up to ``LISTED_WITHIN`` away from it."""
 
-OUT_OF_ORDER = timedelta(minutes=1)
+MAX_SKEW = timedelta(minutes=1)
 """How much earlier than one before it a message may be created where ``in_order`` is true."""
 
 

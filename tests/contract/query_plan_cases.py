@@ -757,12 +757,12 @@ def replacing(store: Store, **options: Any) -> Callable[[], Any]:
     )
 
 
-def give_up(store: Store) -> Callable[[], None]:
+def abort(store: Store) -> Callable[[], None]:
     for _ in range(3):
         an_idle_stream(store)
 
     def run() -> None:
-        assert store.messages.give_up_idle(2) == 2
+        assert store.messages.abort_stale(2) == 2
 
     return run
 
@@ -861,8 +861,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("position", lambda s: partial(s.messages.append, a_stream(s), "more", position=3))
     | also("again", lambda s: partial(s.messages.append, a_stream(s), "more", position=1)),
     "messages.finish": on_a_new(a_stream, "messages.finish", tool_calls=[{"name": "x"}]),
-    "messages.give_up": on_a_new(a_stream, "messages.give_up"),
-    "messages.give_up_idle": also("", give_up),
+    "messages.abort": on_a_new(a_stream, "messages.abort"),
+    "messages.abort_stale": also("", abort),
     "messages.save_many": call("messages.save_many", "session-7", MANY),
     "messages.save_chat": call("messages.save_chat", "session-7", MANY),
     "messages.get": call("messages.get", SEVENTH)

@@ -175,7 +175,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "messages.begin": (SESSION,),
     "messages.append": (STREAM | {"text": "X"}, STREAM | {"text": "X", "position": 0}),
     "messages.finish": (STREAM,),
-    "messages.give_up": (STREAM,),
+    "messages.abort": (STREAM,),
     "messages.get": (MESSAGE,),
     "messages.find": (MESSAGE,),
     "messages.find_by_external_id": (SESSION | {"external_id": "e"},),

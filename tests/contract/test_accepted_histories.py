@@ -34,7 +34,7 @@ RAW = {"unanswered": "keep", "keep_system": False}
 
 @pytest.mark.long(but=["sqlite3-*"])
 @pytest.mark.parametrize("form", FORMATS)
-@given(steps, st.integers(1, 12), st.sampled_from(("stub", "drop")))
+@given(steps, st.integers(1, 12), st.sampled_from(("placeholder", "drop")))
 @settings(max_examples=10)
 def test_every_api_accepts_what_is_left_of_any_conversation_by_any_cut(
     store, form, steps, limit, unanswered
@@ -51,9 +51,11 @@ def test_every_api_accepts_what_is_left_of_any_conversation_by_any_cut(
         assert chat[0] == messages[0]
         records = store.messages.history(session.id, count, unanswered=unanswered)
         assert [record.to_chat() for record in records] == chat
-        stubs = [record for record in records if record.status == "interrupted"]
-        assert all(record.id == "" and INTERRUPTED in str(record.to_chat()) for record in stubs)
-        assert unanswered == "stub" or not stubs
+        placeholders = [record for record in records if record.status == "interrupted"]
+        assert all(
+            record.id == "" and INTERRUPTED in str(record.to_chat()) for record in placeholders
+        )
+        assert unanswered == "placeholder" or not placeholders
     within = (
         store.messages.chat(
             session.id, None, max_tokens=limit + 4, token_counter=lambda _: 1, unanswered=unanswered
@@ -114,12 +116,21 @@ def test_results_in_blocks_and_payloads_begin_no_turn_however_they_are_saved(sto
     assert store.messages.history(session.id, unanswered="keep")[1:] == [again, saved[1], mixed]
 
 
-def test_a_call_that_is_still_running_is_stubbed_until_its_result_is_saved(store, session):
+def test_a_call_that_is_still_running_has_a_placeholder_until_its_result_is_saved(store, session):
     store.messages.save_chat(session.id, [user("hello"), chat_calls("a", "b"), *chat_results("b")])
-    *_, real, stub = store.messages.history(session.id)
+    *_, real, placeholder = store.messages.history(session.id)
     assert (real.tool_call_id, real.status) == ("b", "complete")
-    assert (stub.id, stub.status, stub.content) == ("", "interrupted", INTERRUPTED)
-    assert (stub.tool_call_id, stub.seq, stub.turn, stub.cost) == ("a", 2, 1, 0)
+    assert (placeholder.id, placeholder.status, placeholder.content) == (
+        "",
+        "interrupted",
+        INTERRUPTED,
+    )
+    assert (placeholder.tool_call_id, placeholder.seq, placeholder.turn, placeholder.cost) == (
+        "a",
+        2,
+        1,
+        0,
+    )
     assert store.messages.size(session.id) == 3
     (late,) = store.messages.save_chat(session.id, chat_results("a"))
     assert store.messages.history(session.id)[2:] == [real, late]
@@ -257,7 +268,7 @@ def test_a_budget_cuts_at_whole_turns_and_counts_prompts_and_summary(store, sess
 
 def test_what_unanswered_may_be_is_checked(store, session):
     for read in (store.messages.history, store.messages.chat, store.messages.payloads):
-        with pytest.raises(InvalidInput, match="unanswered must be one of stub, drop, keep"):
+        with pytest.raises(InvalidInput, match="unanswered must be one of placeholder, drop, keep"):
             read(session.id, unanswered="guess")
         with pytest.raises(InvalidInput, match="keep_system"):
             read(session.id, keep_system=1)

@@ -19,8 +19,8 @@ from agentstore.errors import (
     AttachmentTooLarge,
     InvalidCursor,
     InvalidInput,
+    InvalidRow,
     NotFound,
-    UnsoundRow,
 )
 from agentstore.records import AttachmentRecord
 from agentstore.repositories.attachments import attached_to, drop_unattached
@@ -198,14 +198,14 @@ def test_bytes_that_the_database_has_lost_or_changed_are_not_given_out(place, st
     blobs = tables().blobs
     changed = update(blobs).where(blobs.c.digest == added.digest).values(data=SECRET)
     execute(place, changed)
-    with pytest.raises(UnsoundRow, match="doctor --deep") as caught:
+    with pytest.raises(InvalidRow, match="doctor --deep") as caught:
         store.attachments.read(added.id)
     assert added.id in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert store.attachments.read(other.id) == b"other"
     if place.driver.engine == "sqlite":  # whose foreign keys can be off
         execute(place, delete(blobs))
-        with pytest.raises(UnsoundRow):
+        with pytest.raises(InvalidRow):
             store.attachments.read(other.id)
 
 

@@ -33,13 +33,13 @@ from agentstore.errors import (
     DatabaseUnreachable,
     ForeignObjects,
     InvalidInput,
+    InvalidRows,
     NotABackup,
     SchemaError,
     SchemaFromFuture,
     SchemaMissing,
     TargetExists,
     TargetNotEmpty,
-    UnsoundRows,
 )
 from agentstore.moving import copying, new_files
 from agentstore.moving.backup import SavedTable, backup, restore
@@ -125,7 +125,7 @@ def test_what_was_saved_comes_back_as_it_was(engine_url, fresh, tmp_path):
     assert saved.tables == contents(engine_url)
     assert saved.revision == migrations.HEAD
     assert saved.bytes == file.stat().st_size
-    assert (saved.dangling, saved.unsound) == (0, 0)
+    assert (saved.dangling, saved.invalid) == (0, 0)
     target = fresh()
     restored = restore(file, target, expected=saved.tables)
     assert restored.tables == saved.tables == contents(target)
@@ -1057,13 +1057,13 @@ def test_rows_that_are_not_sound_are_saved_and_reported(tmp_path, sqlite_templat
         connection.execute("UPDATE messages SET session = 1000 WHERE seq = 2")
     connection.close()
     saved = backup(f"sqlite:///{source}", tmp_path / "backup")
-    assert saved.unsound > 1
+    assert saved.invalid > 1
     assert saved.dangling >= 1
     assert {t.name: t.rows for t in saved.tables}["messages"] == 30
     restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new.db'}", expected=saved.tables)
 
 
-UNSOUND_ON_A_SERVER = [
+INVALID_ON_A_SERVER = [
     "UPDATE sessions SET created_at = 'infinity'",  # to which messages and others refer
     "UPDATE messages SET created_at = '20000-01-01' WHERE seq = 3",
     "UPDATE messages SET created_at = '0044-03-15 BC' WHERE seq > 20",
@@ -1072,7 +1072,7 @@ UNSOUND_ON_A_SERVER = [
 
 
 @pytest.mark.long(but=["*-UPDATE sessions*", "*-UPDATE tool_logs*"])
-@pytest.mark.parametrize("statement", UNSOUND_ON_A_SERVER)
+@pytest.mark.parametrize("statement", INVALID_ON_A_SERVER)
 def test_no_backup_is_made_of_rows_that_only_a_server_can_hold(engine_url, tmp_path, statement):
     if not on_server(engine_url):
         return  # a file holds others, and is saved above
@@ -1080,7 +1080,7 @@ def test_no_backup_is_made_of_rows_that_only_a_server_can_hold(engine_url, tmp_p
     messages = {t.name: t.rows for t in contents(engine_url)}["messages"]
     _execute(engine_url, statement)
     changed = statement.split()[1]
-    with pytest.raises(UnsoundRows, match=rf"of {changed} .*pg_dump") as refused:
+    with pytest.raises(InvalidRows, match=rf"of {changed} .*pg_dump") as refused:
         backup(engine_url, tmp_path / "backup")
     assert refused.value.total > (messages if changed == "sessions" else 0)
     assert refused.value.rows[0][1] in str(refused.value)
@@ -1088,7 +1088,7 @@ def test_no_backup_is_made_of_rows_that_only_a_server_can_hold(engine_url, tmp_p
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_server_takes_no_unsound_rows_from_a_file_and_copy_does_without_them(
+def test_a_server_takes_no_invalid_rows_from_a_file_and_copy_does_without_them(
     sqlite_template, empty_url, tmp_path
 ):
     if not on_server(empty_url):
@@ -1100,7 +1100,7 @@ def test_a_server_takes_no_unsound_rows_from_a_file_and_copy_does_without_them(
         connection.execute("UPDATE messages SET token_count = 'many' WHERE seq = 1")
     connection.close()
     backup(f"sqlite:///{source}", tmp_path / "backup")
-    with pytest.raises(UnsoundRows, match=r"nothing was restored.* agentstore copy"):
+    with pytest.raises(InvalidRows, match=r"nothing was restored.* agentstore copy"):
         restore(tmp_path / "backup", empty_url)
     assert migrations.revision_of(empty_url) is None
     aside = tmp_path / "aside.jsonl"

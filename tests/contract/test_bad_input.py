@@ -1014,7 +1014,7 @@ ENDS_A_STREAM: dict[str, Callable[[Any, Any], object]] = {
     "to append to": lambda s, id: s.messages.append(id, SECRET),
     "to append to at a place": lambda s, id: s.messages.append(id, SECRET, position=0),
     "to finish": lambda s, id: s.messages.finish(id, SECRET, tool_calls=[{"name": "x"}]),
-    "to give up": lambda s, id: s.messages.give_up(id),
+    "to abort": lambda s, id: s.messages.abort(id),
 }
 
 TAKES_A_SUMMARY_OF: dict[str, Callable[[Any, Any, Any], object]] = {
@@ -1142,7 +1142,7 @@ def rows_about_streams() -> list[Row]:
         for place, f in ENDS_A_STREAM.items()
         for kind, i, error, word in (
             ("finished", lambda x: x.message, StreamEnded, "is complete and takes no more"),
-            ("given up", lambda x: x.given_up, StreamEnded, "is incomplete and takes no more"),
+            ("aborted", lambda x: x.aborted, StreamEnded, "is incomplete and takes no more"),
             ("a lone surrogate", lambda _: LONE, NotFound, "no message"),
         )
     ]
@@ -1217,8 +1217,8 @@ def rows_about_streams() -> list[Row]:
     ]
     rows += [
         Row(
-            f"{v!r} streams to give up",
-            lambda s, _, v=v: s.messages.give_up_idle(v),
+            f"{v!r} streams to abort",
+            lambda s, _, v=v: s.messages.abort_stale(v),
             LimitOutOfRange,
             "from 1 to 1000",
         )
@@ -1451,14 +1451,14 @@ def scene(store: Any) -> SimpleNamespace:
     store.messages.save_many(branched, [{"role": "user", "content": "hello"}] * 2)
     for name in ("main 2", "side"):
         store.branches.create(branched, from_turn=2, name=name, branch="main")
-    stream, given_up = (store.messages.begin(session, marks="x").id for _ in range(2))
+    stream, aborted = (store.messages.begin(session, marks="x").id for _ in range(2))
     store.messages.append(stream, "so far")
-    store.messages.give_up(given_up)
+    store.messages.abort(aborted)
     store.summaries.put(session, "in short")
     found = SimpleNamespace(
         user=user,
         stream=stream,
-        given_up=given_up,
+        aborted=aborted,
         branched=branched,
         session=session,
         waiting=waiting,

@@ -31,7 +31,7 @@ from sqlalchemy import select
 
 from agentstore import Store
 from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound
-from agentstore.repositories.upkeep.consistency import wrong_sessions, wrong_tallies
+from agentstore.repositories.upkeep.consistency import wrong_counters, wrong_sessions
 from agentstore.schema import PLAIN, tables
 from agentstore.values.types import MAX_INTEGER
 from tests.conftest import FULL, VERSIONS, Servers
@@ -421,7 +421,7 @@ class Branching(RuleBasedStateMachine):
             assert self.store.messages.size(self.id, branch=line.name) == len(line.shown)
         with self.store._engine.connect() as connection:
             assert not wrong_sessions(connection, tables(PLAIN), deep=True)
-            assert not wrong_tallies(connection, tables(PLAIN), deep=True)
+            assert not wrong_counters(connection, tables(PLAIN), deep=True)
         counters = self.store.sessions.verify(self.id)
         assert counters.agree
         assert counters.stored[0] == len(self.stored())

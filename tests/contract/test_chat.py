@@ -119,7 +119,7 @@ def test_a_stream_of_which_nothing_comes_any_more_is_in_a_chat_with_its_text(tim
     clock.now += HOUR
     assert timed.messages.history(session.id)[0].status == "incomplete"
     assert timed.messages.chat(session.id) == [{"role": "assistant", "content": "half a "}]
-    timed.messages.give_up(begun.id)
+    timed.messages.abort(begun.id)
     assert timed.messages.chat(session.id) == [{"role": "assistant", "content": "half a "}]
 
 

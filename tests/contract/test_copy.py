@@ -33,7 +33,7 @@ from agentstore.errors import (
     SchemaFromFuture,
     SchemaMissing,
     SchemaOutdated,
-    TablesTaken,
+    TableNameConflict,
     TargetNotEmpty,
 )
 from agentstore.moving import copying
@@ -374,7 +374,7 @@ def test_a_source_that_is_none_is_refused_and_no_target_appears(new, tmp_path):
         (nothing, DatabaseUnreachable),
         (text, NotADatabase),
         (other, SchemaMissing),
-        (namesake, TablesTaken),
+        (namesake, TableNameConflict),
     ):
         for upgrade in (False, True):
             with pytest.raises(error):

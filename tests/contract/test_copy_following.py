@@ -31,8 +31,8 @@ from agentstore.errors import (
     CopyUnfinished,
     DatabaseBusy,
     InvalidInput,
+    InvalidRows,
     TargetNotEmpty,
-    UnsoundRows,
 )
 from agentstore.moving import copying as transfer
 from agentstore.moving.copy_ends import opened
@@ -485,7 +485,7 @@ def test_who_writes_after_the_yes_waits_and_writes_to_the_source(new, engine):
 
 @pytest.mark.long(but=["sqlite"])
 @each_engine
-def test_a_row_that_turns_unsound_meanwhile_is_not_brought(new, engine, tmp_path):
+def test_a_row_that_turns_invalid_meanwhile_is_not_brought(new, engine, tmp_path):
     source, target = filled(new, "sqlite"), new(engine, head=True)
     path = str(make_url(source).database)
 
@@ -497,7 +497,7 @@ def test_a_row_that_turns_unsound_meanwhile_is_not_brought(new, engine, tmp_path
             )
             connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
 
-    with pytest.raises(CopyInterrupted, match="not sound"):
+    with pytest.raises(CopyInterrupted, match="is invalid"):
         following(source, target, spoil)
     file = tmp_path / "aside.jsonl"
     report = following(source, target, resume=True, quarantine=file)
@@ -515,7 +515,7 @@ def count_rows(source: str) -> int:
 
 @pytest.mark.long(but=["sqlite"])
 @each_engine
-def test_a_row_that_turns_unsound_while_it_is_followed_is_in_a_second_list(new, engine, tmp_path):
+def test_a_row_that_turns_invalid_while_it_is_followed_is_in_a_second_list(new, engine, tmp_path):
     source, target = filled(new, "sqlite"), new(engine, head=True)
     path = str(make_url(source).database)
     file, second = tmp_path / "aside.jsonl", tmp_path / "aside.2.jsonl"
@@ -537,7 +537,7 @@ def test_a_copy_that_is_refused_leaves_no_log(new, tmp_path):
         connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
     nowhere = tmp_path / "nowhere" / "aside.jsonl"
     for target, refusal, options in (
-        (new("sqlite"), UnsoundRows, {}),
+        (new("sqlite"), InvalidRows, {}),
         (new("sqlite"), InvalidInput, {"quarantine": nowhere}),
         (full, TargetNotEmpty, {}),
     ):
@@ -557,7 +557,7 @@ def test_a_copy_that_is_refused_leaves_the_log_of_another_one(new):
     kept = log_of(source)
     with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
         connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
-    with pytest.raises(UnsoundRows):
+    with pytest.raises(InvalidRows):
         copy(source, target, follow=lambda: True, resume=True)
     assert log_of(source) == kept != []
 
@@ -795,7 +795,7 @@ def test_rows_whose_parent_goes_without_them_are_not_brought(new, engine, change
         with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
             connection.execute(change)
 
-    with pytest.raises(CopyInterrupted, match="not sound"):
+    with pytest.raises(CopyInterrupted, match="is invalid"):
         following(source, target, orphan)
     report = following(source, target, resume=True, quarantine=tmp_path / "aside.jsonl")
     assert report.equal

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentstore import Store, migrations
-from agentstore.errors import BackupUnderWay, CopyOvertaken, CopyUnfinished, TargetNotEmpty
+from agentstore.errors import BackupUnderWay, CopySuperseded, CopyUnfinished, TargetNotEmpty
 from agentstore.moving import copying
 from agentstore.moving.backup import backup, restore
 from agentstore.schema import PLAIN
@@ -43,15 +43,15 @@ def like_a_new_one(new: Any, target: str) -> None:
 @pytest.mark.long(but=["*-verifying"])
 @pytest.mark.parametrize("step", ["loading messages", "indexing", "verifying"])
 @each_engine
-def test_a_run_that_is_overtaken_stops_and_leaves_the_target_closed(new, engine, step):
+def test_a_run_that_is_superseded_stops_and_leaves_the_target_closed(new, engine, step):
     """The later one has dropped again what the earlier one had brought back, and is not done."""
     source, target = filled(new, "sqlite"), new(engine, head=True)
 
-    def overtake() -> None:
+    def supersede() -> None:
         stop_at(source, target, "loading", "messages", resume=True)
 
-    with pytest.raises(CopyOvertaken, match="Another run continues"):
-        copy(source, target, progress=meanwhile(step, overtake))
+    with pytest.raises(CopySuperseded, match="Another run continues"):
+        copy(source, target, progress=meanwhile(step, supersede))
     assert revision_of(target) == migrations.UNFINISHED
     assert copy(source, target, resume=True).equal
     assert dump(target) == dump(source)
@@ -61,11 +61,11 @@ def test_a_run_that_is_overtaken_stops_and_leaves_the_target_closed(new, engine,
 @pytest.mark.long(but=["sqlite-loading messages", "postgresql-verifying"])
 @pytest.mark.parametrize("step", ["loading messages", "verifying"])
 @each_engine
-def test_a_run_that_is_overtaken_changes_nothing_of_what_the_other_one_made(new, engine, step):
+def test_a_run_that_is_superseded_changes_nothing_of_what_the_other_one_made(new, engine, step):
     source, target = filled(new, "sqlite"), new(engine, head=True)
     made: list[Any] = []
 
-    def overtake() -> None:
+    def supersede() -> None:
         with Store(source) as store:
             store.messages.save("the \x00 session", "user", "meanwhile")
         assert copy(source, target, resume=True).equal
@@ -73,8 +73,8 @@ def test_a_run_that_is_overtaken_changes_nothing_of_what_the_other_one_made(new,
             store.sessions.delete("the \x00 session")
         made.append(dump(target))
 
-    with pytest.raises(CopyOvertaken):
-        copy(source, target, progress=meanwhile(step, overtake))
+    with pytest.raises(CopySuperseded):
+        copy(source, target, progress=meanwhile(step, supersede))
     assert [dump(target)] == made
     assert revision_of(target) == migrations.HEAD
     like_a_new_one(new, target)
@@ -102,7 +102,7 @@ def test_a_copy_that_ended_while_another_one_read_is_not_gone_on_with(new, engin
     source, target = filled(new, "sqlite"), new(engine, head=True)
     stop_at(source, target, "verifying", "blobs")
     first = meanwhile("reading", lambda: copy(source, target, resume=True))
-    with pytest.raises(CopyOvertaken):
+    with pytest.raises(CopySuperseded):
         copy(source, target, resume=True, progress=first)
     assert dump(target) == dump(source)
     like_a_new_one(new, target)
@@ -117,18 +117,18 @@ def test_a_target_that_lacks_what_was_dropped_is_never_opened(new, engine):
     for resume, name in ((False, "last statements"), (True, "statements")):
         statement = still.replace("{}", name)
         left = meanwhile("verifying", lambda sql=statement: run_sql(target, sql))
-        with pytest.raises(CopyOvertaken):
+        with pytest.raises(CopySuperseded):
             copy(source, target, resume=resume, progress=left)
         assert revision_of(target) == migrations.UNFINISHED
     assert copy(source, target, resume=True).equal
 
 
-def test_a_restore_that_is_overtaken_says_that_another_one_works_there(new, tmp_path):
+def test_a_restore_that_is_superseded_says_that_another_one_works_there(new, tmp_path):
     source, target = filled(new, "sqlite"), new("postgresql")
     saved = tmp_path / "saved.db"
     backup(source, saved)
 
-    def overtake() -> None:
+    def supersede() -> None:
         with pytest.raises(Stop):
             restore(saved, target, progress=meanwhile("loading messages", stop))
 
@@ -136,7 +136,7 @@ def test_a_restore_that_is_overtaken_says_that_another_one_works_there(new, tmp_
         raise Stop
 
     with pytest.raises(BackupUnderWay, match="Wait"):
-        restore(saved, target, progress=meanwhile("verifying", overtake))
+        restore(saved, target, progress=meanwhile("verifying", supersede))
     with pytest.raises(CopyUnfinished):
         Store(target)
     restore(saved, target)

@@ -132,7 +132,7 @@ def test_nothing_of_whoever_is_being_deleted_is_listed_counted_or_handed_out(sto
         return found | {
             "follow": store.messages.follow().items,
             "due": store.tasks.due() is None,
-            "marks": store.search.status().trouble,
+            "marks": store.search.status().problem,
             "statistics": (statistics.users, statistics.tools, statistics.models, days),
             "totals": (totals.sessions_by_status, totals.tokens, totals.cost),
             "statuses": (statistics.sessions_by_status, statistics.tokens, statistics.cost),
@@ -364,7 +364,7 @@ def test_the_doctor_names_whoever_is_being_deleted(engine_url, stopping):
         ]
         named = [each for each in found if each.check == "deletions"]
         assert [(each.severity.value, each.where) for each in named] == [("warning", "bob")]
-        assert "erase-user bob" in named[0].mend
+        assert "erase-user bob" in named[0].fix
         assert not {each.check for each in found} & {"counters", "orphans", "tool_calls"}
         store.users.delete("bob")
 

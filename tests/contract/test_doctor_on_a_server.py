@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, make_url
 
 from agentstore import Store, migrations
 from agentstore.database import grant_statements
-from agentstore.doctor import examine, mend
+from agentstore.doctor import examine, repair
 from agentstore.engines.postgresql.checks import _CONNECTIONS
 from agentstore.errors import DatabaseError
 from agentstore.records.upkeep import Finding, Severity, exit_code
@@ -34,8 +34,8 @@ def found_by(url: str, *checks: str, deep: bool = True) -> list[Finding]:
 
 def follow(server: Server, finding: Finding, user: str | None) -> None:
     """Run what a finding says to run."""
-    assert finding.mend is not None
-    program, *arguments = shlex.split(finding.mend)
+    assert finding.fix is not None
+    program, *arguments = shlex.split(finding.fix)
     assert program == "psql"
     assert set(arguments[::2]) == {"-c"}
     for statement in arguments[1::2]:
@@ -233,19 +233,19 @@ def miscounted(server: Server) -> Server:
     return server
 
 
-def test_a_role_that_sees_nothing_is_told_so_and_mends_nothing(miscounted: Server) -> None:
+def test_a_role_that_sees_nothing_is_told_so_and_repairs_nothing(miscounted: Server) -> None:
     guest, owner = (miscounted.url_of(each) for each in (miscounted.guest, miscounted.owner))
     for deep in (False, True):
         found = found_by(guest, "visibility", "counters", deep=deep)
         assert [(each.severity, each.check) for each in found] == [(Severity.ERROR, "visibility")]
-        assert "Connect as the owner" in str(found[0].mend)
+        assert "Connect as the owner" in str(found[0].fix)
         assert exit_code(found) == 4
     with pytest.raises(DatabaseError, match="cannot see all rows"):
-        mend(guest)
+        repair(guest)
     assert miscounted.run("SELECT message_count FROM sessions") == [(7,)]
     found = found_by(owner, "visibility", "counters")
     assert [each.check for each in found] == ["counters"]
-    assert mend(owner)
+    assert repair(owner)
     assert found_by(owner, "visibility", "counters") == []
 
 
@@ -256,19 +256,19 @@ def test_a_scope_in_the_url_is_told(miscounted: Server) -> None:
     (finding,) = found_by(url, "visibility", "counters")
     assert "agentstore.user_id is set" in finding.what
     with pytest.raises(DatabaseError, match=r"agentstore\.user_id is set"):
-        mend(url)
+        repair(url)
 
 
 def test_an_owner_whose_policies_were_lost_does_not_count_what_it_cannot_see(
     miscounted: Server,
 ) -> None:
     owner = miscounted.url_of(miscounted.owner)
-    assert mend(owner)
+    assert repair(owner)
     miscounted.run("DROP POLICY scope ON messages")  # the session is seen, its message is not
     checks = [each.check for each in found_by(owner, "visibility", "counters", "row_security")]
     assert sorted(checks) == ["row_security", "visibility"]
     with pytest.raises(DatabaseError, match="policies"):
-        mend(owner)
+        repair(owner)
     assert miscounted.run("SELECT message_count FROM sessions") == [(1,)]
 
 
@@ -281,7 +281,7 @@ def test_a_role_whose_rights_went_with_the_search_index_is_named(server: Server)
     assert finding.severity is Severity.WARNING
     assert server.guest in finding.what
     assert finding.where == "search_index"
-    assert "agentstore.database.grant_statements" in str(finding.mend)
+    assert "agentstore.database.grant_statements" in str(finding.fix)
     for statement in grant_statements(server.url, server.guest):
         server.run(statement, server.owner)
     assert found_by(server.url, "grants", deep=False) == []

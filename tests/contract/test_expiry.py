@@ -149,7 +149,7 @@ def test_expired_sessions_go_with_all_that_is_theirs_and_nothing_else_does(place
     clock.now += HOUR
     report = timed.sessions.delete_expired()
     assert sorted(report.sessions) == sorted(gone)
-    assert report.postponed == 0
+    assert report.skipped == 0
     after = rows_of(timed)
     assert after == untouched
     lost = {name: before[name] - after.get(name, 0) for name in before}
@@ -163,7 +163,7 @@ def test_expired_sessions_go_with_all_that_is_theirs_and_nothing_else_does(place
         with pytest.raises(NotFound):
             timed.sessions.get(session)
     again = timed.sessions.delete_expired()
-    assert (again.sessions, again.rows, again.postponed, again.total) == ((), {}, 0, 0)
+    assert (again.sessions, again.rows, again.skipped, again.total) == ((), {}, 0, 0)
 
 
 def test_a_session_expires_in_whatever_status_it_is(timed, clock):
@@ -193,10 +193,10 @@ def test_a_session_that_was_active_since_is_kept_and_looked_at_again_in_time(tim
     timed.messages.save(active, "user", "still here")
     clock.now += timedelta(minutes=1)
     report = timed.sessions.delete_expired(batch_size=1)
-    assert (report.sessions, report.postponed) == ((idle,), 1)
+    assert (report.sessions, report.skipped) == ((idle,), 1)
     assert timed.sessions.get(active).expires_at == NOON + timedelta(minutes=119)
     again = timed.sessions.delete_expired()
-    assert (again.sessions, again.postponed) == ((), 0)
+    assert (again.sessions, again.skipped) == ((), 0)
     clock.now = NOON + timedelta(minutes=119)
     assert timed.sessions.delete_expired().sessions == (active,)
 
@@ -437,7 +437,7 @@ def test_a_session_that_somebody_is_writing_to_is_not_waited_for(place, timed, c
         tx.messages.save(busy, "user", "just in time")
         assert other.sessions.delete_expired().sessions == (idle,)
     report = timed.sessions.delete_expired()
-    assert (report.sessions, report.postponed) == ((), 1)
+    assert (report.sessions, report.skipped) == ((), 1)
     assert timed.sessions.get(busy).message_count == 1
 
 

@@ -31,7 +31,7 @@ def test_a_healthy_store_says_what_it_is_and_how_long_that_took(store, place):
     assert found.writable is True
     assert found.latency_ms > 0
     assert (found.pool.size, found.pool.in_use) == (10, 0)
-    assert (found.search_pending, found.search_trouble) == (0, None)
+    assert (found.search_pending, found.search_problem) == (0, None)
 
 
 def test_pending_changes_of_the_search_index_are_counted_and_no_further_than_a_bound(
@@ -49,7 +49,7 @@ def test_a_broken_search_index_is_told_and_does_not_make_the_store_unfit(store, 
     on_the_side(place, "UPDATE search_state SET segmentation = 'other'")
     found = store.health()
     assert found.ok
-    assert "segmentation" in found.search_trouble
+    assert "tokenizer" in found.search_problem
 
 
 def test_another_revision_is_unhealthy_and_the_reason_names_the_command(store, place):

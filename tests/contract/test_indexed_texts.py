@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, insert, update
 
 from agentstore import Store, doctor
-from agentstore.errors import InvalidInput, UnsoundRows
+from agentstore.errors import InvalidInput, InvalidRows
 from agentstore.moving.copying import copy, verify
 from agentstore.moving.transcripts import import_lines
 from agentstore.schema import indexed_texts, tables
@@ -262,7 +262,7 @@ def unbounded(new):
 
 def test_a_copy_names_rows_whose_texts_no_index_takes_and_nothing_of_them(unbounded, new, tmp_path):
     server = new("postgresql")
-    with pytest.raises(UnsoundRows) as caught:
+    with pytest.raises(InvalidRows) as caught:
         copy(unbounded, server)
     assert caught.value.total == 2
     found = {table: (key, reason) for table, key, reason in caught.value.rows}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentstore.errors import InvalidInput, NotFound, UnscopedOnly
+from agentstore.errors import InvalidInput, NotAllowedInScope, NotFound
 from tests.contract.tenants import repositories_by_name
 from tests.contract.test_pages import calls, said
 from tests.programs.probes import checked_out
@@ -147,7 +147,7 @@ def test_a_generator_of_a_scope_gives_what_is_the_user_s_alone(store, filled):
         next(scope.messages.iter("long"))
     with scope.transaction() as tx:
         assert [each.id for each in tx.sessions.iter(limit=1)] == [mine.id]
-    with pytest.raises(UnscopedOnly):
+    with pytest.raises(NotAllowedInScope):
         scope.messages.follow()
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from agentstore import Store
-from agentstore.errors import InvalidCursor, InvalidInput, InvalidJson, NotFound, OutsideScope
+from agentstore.errors import CrossTenantAccess, InvalidCursor, InvalidInput, InvalidJson, NotFound
 from agentstore.repositories.memories import end_of, names_at, place_of
 from agentstore.retention import RetentionPolicy
 from tests.conftest import on_a_server
@@ -127,7 +127,7 @@ def test_each_user_and_nobody_have_namespaces_of_their_own(store):
     scoped = store.scoped(alice).memories
     assert [memory.value for memory in scoped.list()] == [{"of": alice}]
     assert scoped.find(["n"], "k", user_id=bob) is None
-    with pytest.raises(OutsideScope):
+    with pytest.raises(CrossTenantAccess):
         scoped.put(["n"], "k", {}, user_id=bob)
     assert scoped.put(["n"], "k", {"new": 1}).user_id == alice
     with pytest.raises(NotFound):

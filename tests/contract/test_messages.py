@@ -503,7 +503,7 @@ def test_an_update_is_refused_where_it_cannot_be_right(store, session):
     with pytest.raises(StreamUnfinished):
         store.messages.update(stream.id, metadata={"a": 1})
     store.messages.append(stream.id, "half")
-    store.messages.give_up(stream.id)
+    store.messages.abort(stream.id)
     assert store.messages.update(stream.id, content="whole").status == "incomplete"
     for bad in ({"content": 5}, {"metadata": [1]}, {"marks": [""]}, {"token_count": -1}):
         with pytest.raises(InvalidInput):
@@ -544,7 +544,7 @@ def test_what_would_be_from_before_the_calendar_is_from_its_beginning(place):
     with place.open(clock=lambda: first) as store:
         session = store.sessions.create().id
         begun = store.messages.begin(session)
-        assert store.messages.give_up_idle() == 0
+        assert store.messages.abort_stale() == 0
         assert [message.status for message in store.messages.history(session)] == ["streaming"]
         store.messages.finish(begun.id)
 

@@ -117,7 +117,7 @@ def test_health_names_the_standbys_of_a_primary(pair: Pair) -> None:
             assert (standby.name, standby.state) == ("walreceiver", "streaming")
             assert standby.sync_state == state
             assert standby.lag_bytes >= 0
-            assert (replication.trouble, replication.warning) == (None, None)
+            assert (replication.problem, replication.warning) == (None, None)
 
 
 def test_health_is_not_ok_while_commits_wait_for_a_standby_that_is_gone(pair: Pair) -> None:
@@ -133,7 +133,7 @@ def test_health_is_not_ok_while_commits_wait_for_a_standby_that_is_gone(pair: Pa
             assert "0 of them are streaming" in found.reason
         for found in both(url, read_only=True):
             assert found.ok
-            assert found.replication.trouble is not None
+            assert found.replication.problem is not None
     # A commit that waits for nobody is not held up.
     for level in ("local", "off"):
         pair.wait_for("*", level)
@@ -241,7 +241,7 @@ def test_a_standby_says_how_far_behind_it_is(pair: Pair) -> None:
         assert (replication.role, replication.receiving) == ("standby", True)
         assert replication.lag_bytes >= 0
         assert replication.lag_seconds >= 0
-        assert (replication.needed, replication.trouble, replication.warning) == (0, None, None)
+        assert (replication.needed, replication.problem, replication.warning) == (0, None, None)
     with Store(pair.on_the_standby()) as store:
         found = store.health()
         assert not found.ok
@@ -287,8 +287,8 @@ def test_the_doctor_names_the_standbys_and_says_when_commits_wait_for_one_that_i
     assert "is a standby" in standby
     pair.wait_for("FIRST 2 (*)")
     for url in (pair.url, pair.as_role(PLAIN)):
-        (trouble,) = told(url)[Severity.ERROR]
-        assert "1 of them is streaming" in trouble
+        (problem,) = told(url)[Severity.ERROR]
+        assert "1 of them is streaming" in problem
 
 
 # --- The rule alone -----------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_commits_hang_where_fewer_stream_than_the_setting_needs(
     level: str,
     standbys: list[list[Any]],
     waiting: float | None,
-    trouble: str | None,
+    problem: str | None,
     warning: str | None,
 ) -> None:
     answer = {
@@ -377,11 +377,11 @@ def test_commits_hang_where_fewer_stream_than_the_setting_needs(
         "age": None,
     }
     found = replication_of(SimpleNamespace(**answer), None)
-    assert trouble in found.trouble if trouble else found.trouble is None
+    assert problem in found.problem if problem else found.problem is None
     assert warning in found.warning if warning else found.warning is None
     assert found.role == "primary"
     assert len(found.standbys) == len(standbys)
     # On a standby nothing of it matters: it commits nothing.
     there = replication_of(SimpleNamespace(**answer | {"recovering": True}), None)
-    assert (there.role, there.needed, there.trouble) == ("standby", 0, None)
+    assert (there.role, there.needed, there.problem) == ("standby", 0, None)
     assert "not connected" in there.warning

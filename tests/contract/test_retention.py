@@ -292,7 +292,7 @@ def test_reservations_that_have_lapsed_already_are_not_taken_off_twice(timed, cl
     assert timed.users.get(user).quota_reserved == 0
 
 
-def test_streams_that_nobody_finishes_are_given_up_and_others_go_on(timed, clock):
+def test_streams_that_nobody_finishes_are_aborted_and_others_go_on(timed, clock):
     session = timed.sessions.create().id
     abandoned = timed.messages.begin(session).id
     for piece in ("half ", "a word"):

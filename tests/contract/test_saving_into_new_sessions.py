@@ -11,9 +11,9 @@ import pytest
 from agentstore import AsyncStore
 from agentstore.errors import (
     AlreadyExists,
+    CrossTenantAccess,
     InvalidInput,
     NotFound,
-    OutsideScope,
     SecretRefused,
 )
 from agentstore.repositories.new_sessions import NewSession
@@ -115,7 +115,7 @@ def test_in_a_scope_the_session_is_its_users_and_that_of_others_cannot_be_had(st
             with pytest.raises(NotFound):
                 save(taken)
         for id in (f"{n}", "another"):
-            with pytest.raises(OutsideScope):
+            with pytest.raises(CrossTenantAccess):
                 save(id, create_session={"user_id": ada.id})
     assert [s.user_id for s in scope.sessions.list()] == [bob.id] * 3
     assert store.sessions.get("theirs") == theirs

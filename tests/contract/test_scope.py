@@ -129,7 +129,7 @@ def test_what_one_does_never_changes_what_is_anothers(store):
         lambda: store.summaries.delete(bobs),
         lambda: messages.append(bobs_messages[3], "more"),
         lambda: messages.finish(bobs_messages[3], tool_calls=[{"name": "search"}]),
-        lambda: messages.give_up(messages.begin(bobs).id),
+        lambda: messages.abort(messages.begin(bobs).id),
         lambda: sessions.load_state_dict(sessions.state_dict(bobs)),
         lambda: messages.save(bobs, "user", "B", external_id="e", on_duplicate="replace"),
         lambda: messages.delete_by_mark(bobs, ["same", "other"]),
@@ -198,12 +198,12 @@ def test_marks_are_changed_only_of_messages_of_the_session(store):
     assert [message.id for message in store.messages.history(alices)] == alices_messages
 
 
-def test_idle_streams_of_all_sessions_are_given_up_each_with_its_own_text(place, store):
+def test_stale_streams_of_all_sessions_are_aborted_each_with_its_own_text(place, store):
     ids = [furnish(store, name)[2][3] for name in NAMES]
     for id, name in zip(ids, NAMES, strict=True):
         store.messages.append(id, name)
     with place.open(clock=lambda: datetime.now(UTC) + timedelta(days=1)) as later:
-        assert later.messages.give_up_idle() == len(NAMES)
+        assert later.messages.abort_stale() == len(NAMES)
     found = [store.messages.get(id) for id in ids]
     assert [message.content for message in found] == [f"same{name}" for name in NAMES]
     assert {message.status for message in found} == {"incomplete"}

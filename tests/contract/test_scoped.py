@@ -19,11 +19,11 @@ from agentstore.database import open_engine, parse_url
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
+    CrossTenantAccess,
     InvalidInput,
+    NotAllowedInScope,
     NotFound,
-    OutsideScope,
     TransactionMisuse,
-    UnscopedOnly,
     WrongOwner,
     WrongThread,
 )
@@ -251,7 +251,7 @@ def test_a_method_without_a_decision_is_refused():
 
     for name in ("get", "novelty"):
         assert isinstance(decision_on(Novelties, name), Refused)
-        with pytest.raises(UnscopedOnly):
+        with pytest.raises(NotAllowedInScope):
             getattr(scoped(Novelties)(None), name)()
     assert decision_on(Novelties, "find") is decision_on(repositories.Users, "find")
 
@@ -346,7 +346,7 @@ def test_nothing_is_made_for_somebody_else(furnished, watch):
     for method, calls in FOR_SOMEBODY_ELSE.items():
         for arguments in calls:
             for theirs in (bob, NOBODYS):
-                with pytest.raises(OutsideScope) as refused:
+                with pytest.raises(CrossTenantAccess) as refused:
                     called(scope, method, filled(arguments, alice, theirs))
                 assert refused.value.value == theirs.user
     assert watch.sees_no_change()
@@ -358,7 +358,7 @@ def test_what_belongs_to_nobody_is_not_there(furnished):
     assert scope.checkpoints.find("checkpoint of nobody") is None
     with pytest.raises(WrongOwner):
         scope.checkpoints.put("thread of nobody", {})
-    with pytest.raises(OutsideScope):
+    with pytest.raises(CrossTenantAccess):
         scope.tasks.create(None, "mail")
 
 
@@ -533,7 +533,7 @@ def test_what_is_for_everybodys_data_is_refused_and_does_nothing(furnished, watc
     scope, *_ = furnished
     for method in REFUSED:
         repository, _, name = method.partition(".")
-        with pytest.raises(UnscopedOnly) as refused:
+        with pytest.raises(NotAllowedInScope) as refused:
             getattr(getattr(scope, repository), name)("anything", at="all")
         assert refused.value.method == f"{CLASSES[repository].__name__}.{name}()"
     assert watch.sees_no_change()
@@ -553,7 +553,7 @@ def test_what_the_store_itself_offers_is_there_or_refused(kind, tmp_path):
             *REPOSITORIES,
         ):
             continue
-        with pytest.raises(UnscopedOnly):
+        with pytest.raises(NotAllowedInScope):
             getattr(scope, name)
     assert not hasattr(type(scope), "close")
     with pytest.raises(AttributeError):
@@ -573,7 +573,7 @@ def test_a_transaction_of_a_scope_is_one_and_in_the_scope(furnished):
         with pytest.raises(NotFound):
             transaction.messages.save(bob.session, "user", "two")
         assert transaction.sessions.count() == 2
-        with pytest.raises(UnscopedOnly):
+        with pytest.raises(NotAllowedInScope):
             transaction.tasks.claim("worker")
         raise _Back
     assert len(scope.messages.history(alice.session)) == 4

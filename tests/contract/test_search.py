@@ -733,7 +733,7 @@ def test_status_counts_what_waits_and_refresh_takes_it_in_batches(store, session
     monkeypatch.setattr(search, "BATCH", 2)
     save(store, session, *(f"apple {n}" for n in range(5)))
     status = store.search.status()
-    assert (status.pending, status.trouble, status.segmentation) == (5, None, status.needed)
+    assert (status.pending, status.problem, status.tokenizer) == (5, None, status.needed)
     assert store.search.refresh(limit=1) == 2
     assert store.search.status().pending == 3
     assert store.search.refresh() == 3
@@ -803,14 +803,14 @@ def test_hits_that_wait_again_between_two_pages_come_no_second_time(
 def test_an_index_of_another_version_is_not_searched_but_made_anew(place, store, session):
     save(store, session, "apple")
     plain_sql(place, "UPDATE search_state SET segmentation = '0'")
-    assert "version 0" in store.search.status().trouble
+    assert "version 0" in store.search.status().problem
     for call in (lambda: store.messages.search("apple"), store.search.refresh):
         with pytest.raises(errors.SearchIndexStale, match=r"version 0 .* not 2"):
             call()
     store.messages.pop(session.id)  # the rest of the store goes on
     save(store, session, "apple")
     assert store.search.reindex() == 1
-    assert store.search.status().trouble is None
+    assert store.search.status().problem is None
     assert len(store.messages.search("apple")) == 1
 
 
@@ -834,14 +834,14 @@ def test_what_is_missing_is_named_and_mended(place, store, session, number):
     store.search.refresh()
     loss = LOSSES[place.driver.engine][number]
     plain_sql(place, loss)
-    assert "is missing" in store.search.status().trouble
+    assert "is missing" in store.search.status().problem
     if place.driver.engine == "sqlite" or "TABLE" in loss:
         with pytest.raises(errors.AgentStoreError, match="agentstore"):
             store.messages.search("apple")
     if "TABLE" not in loss:
         save(store, session, "an apple that no trigger saw")
     store.search.reindex()
-    assert store.search.status().trouble is None
+    assert store.search.status().problem is None
     assert len(store.messages.search("apple")) == (1 if "TABLE" in loss else 2)
     save(store, session, "one more apple")
     assert len(store.messages.search("more apple")) == 1

@@ -1,4 +1,4 @@
-"""Searching by stems: what is found, and that an index is never asked in a manner not its own."""
+"""Searching by stems: what is found, and that an index is asked by its own tokenizer alone."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_message_in_several_rows_is_found_by_the_stems_of_all(place, english, 
 def test_an_index_remembers_its_stems_and_is_searched_with_no_others(place, english):
     session = english.sessions.create()
     saved = save(english, session, "two flights")
-    assert english.search.status().segmentation == ENGLISH
+    assert english.search.status().tokenizer == ENGLISH
     assert ids(english.messages.search("flight")) == saved
     assert scalar(place, SEGMENTATION) == ENGLISH
     with place.open() as same:  # as the database has it
@@ -124,15 +124,15 @@ def test_an_index_remembers_its_stems_and_is_searched_with_no_others(place, engl
     for language in ("german", "none"):
         with place.open(search_stems=language) as other:
             status = other.search.status()
-            assert f"search_stems='english', not {language!r}" in status.trouble
-            assert other.health().search_trouble == status.trouble
+            assert f"search_stems='english', not {language!r}" in status.problem
+            assert other.health().search_problem == status.problem
             for call in (other.search.refresh, lambda s=other: s.messages.search("flight")):
                 with pytest.raises(errors.SearchIndexStale, match="agentstore reindex"):
                     call()
             other.messages.delete([save(other, session, "kept in no queue")[0]])
     with place.open(search_stems="none") as other:
         assert other.search.reindex() == 2
-        assert other.search.status().trouble is None
+        assert other.search.status().problem is None
         assert ids(other.messages.search("flight")) == saved[1:]
         assert in_the_index(place, "flight") == 1
     with pytest.raises(errors.SearchIndexStale, match="search_stems='none', not 'english'"):
@@ -189,7 +189,7 @@ def test_without_the_library_that_made_it_an_index_says_what_is_missing(
     monkeypatch.setattr(tokens, "installed", lambda: version)
     here = "that is not installed" if version is None else "here is 0.1"
     with place.open() as store:
-        assert here in store.search.status().trouble
+        assert here in store.search.status().problem
         with pytest.raises(errors.SearchIndexStale, match=here):
             store.messages.search("flight")
         (saved,) = save(store, session, "the rest of the store goes on")
@@ -214,5 +214,5 @@ def test_stems_go_with_a_copy_a_backup_and_back_and_forth_through_revisions(plac
         for settings in ({}, {"search_stems": "english"}):
             with Store(url, **settings) as store:
                 assert len(store.messages.search("flight")) == 1
-                made = store.search.status().segmentation
+                made = store.search.status().tokenizer
                 assert made == ENGLISH.replace("250000", "1000")

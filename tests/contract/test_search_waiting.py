@@ -20,7 +20,7 @@ from agentstore.database import open_engine, parse_url
 from agentstore.engines import dialect_for
 from agentstore.repositories import search
 from agentstore.settings import Settings
-from agentstore.values import tokens as manners
+from agentstore.values import tokens as tokenizers
 from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, in_the_index, plain_sql, save, scalar
 from tests.drivers import FULL
@@ -75,7 +75,7 @@ def locks(store):
 def watched(store, place, monkeypatch):
     """Note what was locked whenever a text was cut, and how much text each batch had."""
     cut_under, sizes = [], []
-    tokens, write = manners.tokens, index_of(place).write
+    tokens, write = tokenizers.tokens, index_of(place).write
 
     with locks(store) as held:
 
@@ -88,7 +88,7 @@ def watched(store, place, monkeypatch):
             sizes.append([sum(map(len, entry.tokens)) + len(entry.tokens) for entry in entries])
             write(self, connection, tables, removed, added, **options)
 
-        monkeypatch.setattr(manners, "tokens", cut)
+        monkeypatch.setattr(tokenizers, "tokens", cut)
         monkeypatch.setattr(index_of(place), "write", written)
         yield cut_under, sizes
 
@@ -379,11 +379,11 @@ def test_a_changed_limit_holds_when_the_index_is_made_anew_and_leaves_no_ghost(
     assert len(store.messages.search("pear")) == 1
     with place.open(search_characters=50) as other:
         status = other.search.status()
-        assert (status.segmentation, status.needed, status.trouble) == ("2:250000", "2:50", None)
+        assert (status.tokenizer, status.needed, status.problem) == ("2:250000", "2:50", None)
         save(other, session, "apple " + "x" * 100 + " plum")
         assert len(other.messages.search("plum")) == 1
         assert other.search.reindex() == 2
-        assert other.search.status().segmentation == "2:50"
+        assert other.search.status().tokenizer == "2:50"
         assert len(other.messages.search("plum")) == 0
         plain_sql(place, "UPDATE messages SET content = 'apple ' || content")
     assert len(store.messages.search("pear")) == 0
@@ -393,7 +393,7 @@ def test_a_changed_limit_holds_when_the_index_is_made_anew_and_leaves_no_ghost(
     store.messages.clear(session.id)
     assert in_the_index(place, "apple") == 0
     store.search.reindex()
-    assert store.search.status().segmentation == "2:50"
+    assert store.search.status().tokenizer == "2:50"
 
 
 def test_an_index_from_before_there_was_a_limit_holds_the_whole_text(place, store, session):
@@ -404,7 +404,7 @@ def test_an_index_from_before_there_was_a_limit_holds_the_whole_text(place, stor
     assert in_the_index(place, "beyond") == 0
     save(store, session, words(LIMIT) + " beyond")
     store.search.reindex()
-    assert store.search.status().segmentation == "2:250000"
+    assert store.search.status().tokenizer == "2:250000"
     assert len(store.messages.search("beyond")) == 0
 
 

@@ -115,7 +115,7 @@ def test_the_doctor_says_what_connections_begin_with(odd_url: str) -> None:
     assert "LATIN1" in said["client_encoding"].what
     with connect(odd_url) as connection:
         for name in ("DateStyle", "client_encoding"):
-            mend = str(said[name].mend)
-            connection.execute(mend.removeprefix("psql -c '").removesuffix("'").encode())
+            fix = str(said[name].fix)
+            connection.execute(fix.removeprefix("psql -c '").removesuffix("'").encode())
     left = {finding.where for finding in examine(odd_url)}
     assert not left & {"DateStyle", "client_encoding"}

@@ -240,7 +240,7 @@ def test_the_timeout_is_the_readers_setting(place, timed, clock):
             assert reader.messages.get(message.id).status == status
 
 
-def test_idle_streams_are_given_up_and_no_others(timed, clock):
+def test_stale_streams_are_aborted_and_no_others(timed, clock):
     sessions = [timed.sessions.create() for _ in range(3)]
     old = [timed.messages.begin(session.id, external_id="e", marks="x") for session in sessions]
     for number, message in enumerate(old[:2]):
@@ -248,10 +248,10 @@ def test_idle_streams_are_given_up_and_no_others(timed, clock):
     clock.now += timedelta(seconds=TIMEOUT)
     young = timed.messages.begin(sessions[0].id)
     add(timed, old[0], "?")
-    assert timed.messages.give_up_idle() == 0
+    assert timed.messages.abort_stale() == 0
     clock.now += MOMENT
-    assert timed.messages.give_up_idle() == 2
-    assert timed.messages.give_up_idle() == 0
+    assert timed.messages.abort_stale() == 2
+    assert timed.messages.abort_stale() == 0
     assert timed.messages.get(old[0].id).content == "0 lost?"
     assert [timed.messages.get(m.id).status for m in (old[0], young)] == ["streaming"] * 2
     assert seen(timed, old[1]) == ("incomplete", "1 lost")
@@ -261,13 +261,13 @@ def test_idle_streams_are_given_up_and_no_others(timed, clock):
             timed.messages.append(message.id, "too late")
     assert timed.usage.totals().rows["message_chunks"] == 3
     clock.now += timedelta(days=1)
-    assert timed.messages.give_up_idle() == 2
+    assert timed.messages.abort_stale() == 2
     for session in sessions:
         assert timed.sessions.verify(session.id).agree
     assert timed.usage.totals().rows["message_chunks"] == 0
 
 
-def test_idle_streams_are_given_up_so_many_at_a_time_the_oldest_first(timed, clock):
+def test_stale_streams_are_aborted_so_many_at_a_time_the_oldest_first(timed, clock):
     session = timed.sessions.create()
     going_on = timed.messages.begin(session.id)
     streams = [timed.messages.begin(session.id) for _ in range(5)]
@@ -286,11 +286,11 @@ def test_idle_streams_are_given_up_so_many_at_a_time_the_oldest_first(timed, clo
         return ended
 
     for left, ended in ((2, 2), (2, 4), (1, 5), (0, 5)):
-        assert timed.messages.give_up_idle(limit=2) == left
+        assert timed.messages.abort_stale(limit=2) == left
         assert stored() == streams[:ended]
 
 
-def test_a_stream_that_goes_on_or_ends_while_the_idle_are_looked_for_is_not_given_up(several):
+def test_a_stream_that_goes_on_or_ends_while_the_stale_are_looked_for_is_not_aborted(several):
     clock = Clock()
     options = {"clock": clock, "stream_timeout": TIMEOUT}
     with Store(several, **options) as store, Store(several, **options) as writer:
@@ -304,7 +304,7 @@ def test_a_stream_that_goes_on_or_ends_while_the_idle_are_looked_for_is_not_give
             writer.messages.delete([goes.id])
 
         with before_each(engine_of(store), "FOR UPDATE", come_between) as came:
-            assert store.messages.give_up_idle() == 1
+            assert store.messages.abort_stale() == 1
         assert came
         history = store.messages.history(session.id)
         assert [(m.id, m.status) for m in history] == [
@@ -379,29 +379,29 @@ def test_a_stream_counts_as_a_message_from_its_beginning(store, session):
     assert store.sessions.verify(session.id).agree
     turn = store.messages.begin(session.id, "user")
     assert (turn.turn, store.messages.begin(session.id).turn) == (1, 1)
-    store.messages.give_up(message.id)
+    store.messages.abort(message.id)
     assert store.sessions.verify(session.id).agree
     assert store.messages.size(session.id) == 3
 
 
-def test_a_message_that_is_given_up_stays_as_it_is_and_incomplete(timed, clock):
+def test_a_message_that_is_aborted_stays_as_it_is_and_incomplete(timed, clock):
     session = timed.sessions.create()
     message = timed.messages.begin(session.id, external_id="e", marks="x", metadata={"a": 1})
     add(timed, message, "so ", "far")
-    given_up = timed.messages.give_up(message.id)
-    assert (given_up.status, given_up.content) == ("incomplete", "so far")
-    assert given_up.metadata == {"a": 1}
+    aborted = timed.messages.abort(message.id)
+    assert (aborted.status, aborted.content) == ("incomplete", "so far")
+    assert aborted.metadata == {"a": 1}
     assert seen(timed, message) == ("incomplete", "so far")
     clock.now += timedelta(days=1)
     assert seen(timed, message) == ("incomplete", "so far")
     assert timed.marks.of([message.id]) == {message.id: ("x",)}
-    assert timed.messages.give_up_idle() == 0
+    assert timed.messages.abort_stale() == 0
     assert timed.usage.totals().rows["message_chunks"] == 0
 
 
 def test_search_finds_a_stream_only_when_it_has_ended(store, session):
-    finished, given_up, replaced = (store.messages.begin(session.id) for _ in range(3))
-    for message in (finished, given_up, replaced):
+    finished, aborted, replaced = (store.messages.begin(session.id) for _ in range(3))
+    for message in (finished, aborted, replaced):
         add(store, message, "zebra")
 
     def hits(text):
@@ -410,13 +410,13 @@ def test_search_finds_a_stream_only_when_it_has_ended(store, session):
     assert hits("zebra") == set()
     store.messages.finish(finished.id)
     assert hits("zebra") == {finished.id}
-    store.messages.give_up(given_up.id)
+    store.messages.abort(aborted.id)
     store.messages.finish(replaced.id, "giraffe")
-    assert hits("zebra") == {finished.id, given_up.id}
+    assert hits("zebra") == {finished.id, aborted.id}
     assert hits("giraffe") == {replaced.id}
 
 
-@pytest.mark.parametrize("end", ["finish", "give_up"])
+@pytest.mark.parametrize("end", ["finish", "abort"])
 def test_what_has_ended_takes_nothing_more_and_stays_as_it_is(store, session, end):
     message = store.messages.begin(session.id)
     add(store, message, "so ", "far")
@@ -428,7 +428,7 @@ def test_what_has_ended_takes_nothing_more_and_stays_as_it_is(store, session, en
         lambda: store.messages.append(message.id, "x", position=2),
         lambda: store.messages.finish(message.id),
         lambda: store.messages.finish(message.id, "x", tool_calls=[CALL], token_count=1),
-        lambda: store.messages.give_up(message.id),
+        lambda: store.messages.abort(message.id),
     ):
         with pytest.raises(StreamEnded, match="Begin a new message") as caught:
             call()
@@ -446,7 +446,7 @@ def test_only_what_was_begun_can_be_added_to(store, session):
         lambda id: store.messages.append(id, "x"),
         lambda id: store.messages.append(id, "x", position=0),
         lambda id: store.messages.finish(id, "x"),
-        lambda id: store.messages.give_up(id),
+        lambda id: store.messages.abort(id),
     ):
         with pytest.raises(StreamEnded, match="is complete"):
             call(saved.id)
@@ -521,7 +521,7 @@ def test_a_stream_that_is_replaced_is_complete_and_its_writer_is_told(store, ses
     for call in (
         lambda: store.messages.append(message.id, "more"),
         lambda: store.messages.finish(message.id),
-        lambda: store.messages.give_up(message.id),
+        lambda: store.messages.abort(message.id),
     ):
         with pytest.raises(StreamEnded):
             call()
@@ -739,7 +739,7 @@ def test_a_piece_whose_turn_comes_while_it_is_refused_is_added_and_not_forgotten
         assert store.messages.get(message.id).content == "ab"
 
 
-@pytest.mark.parametrize("end", ["finish", "give_up", "replace"])
+@pytest.mark.parametrize("end", ["finish", "abort", "replace"])
 def test_a_piece_that_comes_with_the_end_is_in_the_text_or_its_writer_is_told(store, session, end):
     def replace(message):
         return store.messages.save(
@@ -778,7 +778,7 @@ def test_of_two_that_end_a_message_one_does_and_the_other_is_told(store, session
         add(store, message, "so far")
         results = at_once(
             lambda message=message: store.messages.finish(message.id, "done", token_count=5),
-            lambda message=message: store.messages.give_up(message.id),
+            lambda message=message: store.messages.abort(message.id),
         )
         (ended,) = [found for found in results if not isinstance(found, StreamEnded)]
         assert store.messages.get(message.id) == ended
@@ -816,11 +816,11 @@ def test_a_process_that_dies_while_it_streams_leaves_what_it_was_told_is_there(e
         assert store.sessions.verify(session_id).agree
         assert store.messages.append(shown[0].id, "!") > 0
         assert store.messages.get(shown[0].id).content == f"{history[0].content}!"
-        assert store.messages.give_up_idle() == KILLED - 1
+        assert store.messages.abort_stale() == KILLED - 1
         assert store.messages.finish(shown[0].id).status == "complete"
 
 
-def test_to_begin_and_to_finish_is_activity_of_the_session_and_to_give_up_is_not(timed, clock):
+def test_to_begin_and_to_finish_is_activity_of_the_session_and_to_abort_is_not(timed, clock):
     first, second = timed.sessions.create(), timed.sessions.create()
     message = timed.messages.begin(first.id)
     assert [s.id for s in timed.sessions.list()] == [first.id, second.id]
@@ -832,6 +832,6 @@ def test_to_begin_and_to_finish_is_activity_of_the_session_and_to_give_up_is_not
     idle = timed.messages.begin(second.id)
     begun = clock.now
     clock.now += timedelta(days=1)
-    assert timed.messages.give_up_idle() == 1
+    assert timed.messages.abort_stale() == 1
     assert timed.messages.get(idle.id).status == "incomplete"
     assert timed.sessions.get(second.id).last_active_at == begun

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from agentstore import doctor
 from agentstore.cli import app
-from agentstore.errors import CounterFull, InvalidInput, QuotaExceeded
+from agentstore.errors import CounterOverflow, InvalidInput, QuotaExceeded
 from agentstore.moving.copying import copy
 from agentstore.schema import tables
 from agentstore.values.prices import Price, Prices
@@ -175,7 +175,7 @@ def test_a_session_whose_counter_has_no_room_says_so_and_nothing_is_written(plac
         ),
         lambda: store.branches.compact(session, "short", from_turn=1, to_turn=1, token_count=1),
     ):
-        with pytest.raises(CounterFull) as caught:
+        with pytest.raises(CounterOverflow) as caught:
             refused()
         assert (caught.value.kind, caught.value.key) == ("session", session)
     assert [each.content for each in store.messages.history(session)] == ["the last"]
@@ -196,7 +196,7 @@ def test_callers_beside_one_whose_counter_is_full_are_served(place, store):
     def save(session):
         try:
             heard.append(store.messages.save(session, "user", token_count=1).session_id)
-        except CounterFull as error:
+        except CounterOverflow as error:
             heard.append(f"full {error.key}")
 
     threads = [Thread(target=save, args=(each,)) for each in (*sessions, full)]
@@ -221,7 +221,7 @@ def test_what_a_user_consumed_is_counted_as_far_as_it_can_be(place, store):
         lambda: store.users.reserve_quota(user, 6),
         lambda: store.users.settle_quota(reserved.id, 16),
     ):
-        with pytest.raises(CounterFull) as caught:
+        with pytest.raises(CounterOverflow) as caught:
             refused()
         assert (caught.value.kind, caught.value.key) == ("user", user)
     found = store.users.get(user)
@@ -305,11 +305,11 @@ def test_the_doctor_names_sessions_that_no_counter_can_count(place, store):
         found = [each for each in doctor.examine(place.url, deep=deep) if each.check == "counters"]
         assert ["more than a counter holds" in each.what for each in found] == [True]
         assert session in found[0].where
-    doctor.mend(place.url, deep=True)  # it ends, and leaves them
+    doctor.repair(place.url, deep=True)  # it ends, and leaves them
     store.messages.delete([store.messages.history(session)[0].id])
     last = store.messages.history(session)[-1].id
     store.messages.delete([last])
-    doctor.mend(place.url, deep=True)
+    doctor.repair(place.url, deep=True)
     found = store.sessions.get(session)
     assert (found.message_count, found.total_tokens) == (1, LARGEST)
     assert found.total_cost == from_nanos(LARGEST)
@@ -347,10 +347,10 @@ def test_a_counter_that_an_overflow_made_a_float_is_told_and_mended(place, store
     session = store.sessions.create().id
     store.messages.save(session, "user", token_count=7, cost=1)
     execute(place, text("UPDATE sessions SET total_cost = 9.3e18, total_tokens = 9.4e18"))
-    with pytest.raises(CounterFull):
+    with pytest.raises(CounterOverflow):
         store.messages.save(session, "user", token_count=1)
     assert any(each.check == "counters" for each in doctor.examine(place.url))
-    doctor.mend(place.url)
+    doctor.repair(place.url)
     engine = create_engine(place.url)
     with engine.connect() as connection:
         kinds = connection.execute(

@@ -20,7 +20,7 @@ from agentstore.errors import (
     LimitOutOfRange,
     NotFound,
     SecretRefused,
-    SessionOccupied,
+    SessionBusy,
 )
 from agentstore.execution.unit import Unit
 from agentstore.repositories import claims
@@ -543,7 +543,7 @@ def test_a_task_that_asks_to_be_alone_is_not_started_beside_another(store):
         store.tasks.create(session.id, "work", alone_in_session=True) for _ in range(2)
     )
     store.tasks.start(first.id)
-    with pytest.raises(SessionOccupied) as refused:
+    with pytest.raises(SessionBusy) as refused:
         store.tasks.start(second.id)
     error = refused.value
     assert (error.session_id, error.task_id, error.running_id) == (session.id, second.id, first.id)

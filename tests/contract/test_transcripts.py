@@ -365,7 +365,7 @@ def test_a_message_without_the_role_it_was_stored_with_is_not_exported(store, pl
         [("role", "user"), ("name", None), ("content", "words")]
     ]
     change(place, messages={"chat_keys": {"role": "system"}})
-    with pytest.raises(ExportIncomplete):  # the row is not sound
+    with pytest.raises(ExportIncomplete):  # the row is invalid
         exported(store)
 
 

@@ -41,7 +41,7 @@ def test_sessions_events_and_states_are_those_that_adk_read(
 ):
     path = source(written_by)
     report: ImportReport = take("adk", path)
-    assert set(report.unsound) == ASIDE
+    assert set(report.invalid) == ASIDE
     expected = json.loads(content(f"{written_by}.json"))
     with Store(engine_url) as store:
         for session in expected:
@@ -91,7 +91,7 @@ def test_states_of_no_app_and_no_user_are_set_aside_alone(source: Callable[[str]
             values,
         )
     report: ImportReport = take("adk", path)
-    more = [row for row in report.unsound if row not in ASIDE]
+    more = [row for row in report.invalid if row not in ASIDE]
     assert [row[0] for row in more] == ["app_states", "user_states"]
     assert {row[2] for row in more} == {"its id is no text in UTF-8"}
     assert report.written == 7

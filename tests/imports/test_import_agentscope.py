@@ -39,7 +39,7 @@ def test_messages_and_marks_are_those_that_agentscope_read(
 ):
     path = source("agentscope")
     report: ImportReport = take("agentscope", path)
-    assert set(report.unsound) == ASIDE
+    assert set(report.invalid) == ASIDE
     with Store(engine_url) as store:
         for memory in json.loads(content("agentscope.json")):
             key = key_of(memory["user_id"], memory["session_id"])
@@ -82,4 +82,4 @@ def test_a_message_of_the_calendar_s_first_or_last_day_is_imported(
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert set(report.unsound) == ASIDE
+    assert set(report.invalid) == ASIDE

@@ -93,7 +93,8 @@ def test_a_view_of_a_server_is_refused_and_not_read(server: str, table: str, tak
     with psycopg.connect(driver_url(server), autocommit=True) as connection:
         columns = connection.execute(
             "SELECT string_agg("
-            "format('NULL::%%s AS %%I', format_type(atttypid, atttypmod), attname), ', ') FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0",
+            "format('NULL::%%s AS %%I', format_type(atttypid, atttypmod), attname), ', ')"
+            " FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0",
             [table],
         ).fetchone()
         assert columns is not None
@@ -158,7 +159,7 @@ def test_a_graph_that_waits_for_an_answer_goes_on(imported: Any, engine_url: str
 def test_broken_rows_of_a_server_are_named(server: str, take: Any):
     report: ImportReport = take("langgraph-postgres", server)
     place = "thread_id='broken' checkpoint_ns='' checkpoint_id="
-    assert set(report.unsound) == {
+    assert set(report.invalid) == {
         ("checkpoints", f"{place}'1'", "it is no checkpoint"),
         ("checkpoints", f"{place}'2'", "its bytes are no msgpack (ValueError)"),
     }
@@ -182,7 +183,7 @@ def test_broken_checkpoints_are_named_and_what_can_be_is_kept(
 ):
     report: ImportReport = take("langgraph-sqlite", source("langgraph_sqlite"))
     place = "thread_id='broken' checkpoint_ns='' checkpoint_id="
-    assert set(report.unsound) == {
+    assert set(report.invalid) == {
         ("checkpoints", f"{place}'1'", "its bytes are no msgpack (ValueError)"),
         (
             "checkpoints",
@@ -218,7 +219,7 @@ def test_a_thread_goes_on_and_is_imported_again_without_harm(
         before = records(store)
         report: ImportReport = take("langgraph-sqlite", path)
         other = ("checkpoints", "waiting", "the target has another thread of this name")
-        assert other in report.unsound
+        assert other in report.invalid
         assert records(store) == before
 
 
@@ -255,7 +256,7 @@ def test_a_write_whose_place_is_no_number_is_set_aside_alone(
     with closing(sqlite3.connect(path)) as odd, odd:
         odd.execute("UPDATE writes SET idx = 'first' WHERE rowid = (SELECT min(rowid) FROM writes)")
     report: ImportReport = take("langgraph-sqlite", path)
-    found = [reason for table, _, reason in report.unsound if table == "writes"]
+    found = [reason for table, _, reason in report.invalid if table == "writes"]
     assert sorted(found) == ["it has what is no text in UTF-8", "its place is no number"]
     assert (report.written, report.set_aside) == (3, 6)
 
@@ -273,7 +274,7 @@ def test_a_checkpoint_that_cannot_be_taken_apart_is_set_aside_alone(
 
     monkeypatch.setattr(langgraph, "_decode", odd)
     report: ImportReport = take("langgraph-sqlite", path)
-    more = {row[1] for row in report.unsound if row[2].startswith("it is not as the saver writes")}
+    more = {row[1] for row in report.invalid if row[2].startswith("it is not as the saver writes")}
     assert len(more) == report.set_aside - 5 > 0
     assert report.written == 3
 
@@ -299,7 +300,7 @@ def test_what_names_a_class_that_is_not_allowed_is_counted_and_set_aside(
             (ormsgpack.packb(bad),),
         )
     before = take("langgraph-sqlite", path)
-    named = [reason for _, _, reason in before.unsound if "os.system" in reason]
+    named = [reason for _, _, reason in before.invalid if "os.system" in reason]
     assert len(named) == 3
     assert not ran.exists()
 
@@ -308,5 +309,5 @@ def test_classes_of_the_application_are_imported_if_they_are_named(
     source: Callable[[str], Path], take: Any
 ) -> None:
     report: ImportReport = take("langgraph-sqlite", source("langgraph_sqlite"), allowed=())
-    assert any("graphs.Ticket" in reason for _, _, reason in report.unsound)
+    assert any("graphs.Ticket" in reason for _, _, reason in report.invalid)
     assert report.set_aside > 5

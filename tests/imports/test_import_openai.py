@@ -69,7 +69,7 @@ async def everything(session: Any, branches: tuple[str, ...]) -> dict[str, Any]:
 def test_a_session_without_branches_goes_on(source: Any, take: Any, engine_url: str):
     old = source("openai")
     report: ImportReport = take("openai-sqlite", old)
-    assert sorted(report.unsound) == sorted(ASIDE)
+    assert sorted(report.invalid) == sorted(ASIDE)
 
     async def compare() -> None:
         with Store(engine_url) as store:
@@ -147,7 +147,7 @@ def test_what_is_there_is_left_as_it_is_and_told(source: Any, take: Any, engine_
         store.messages.save("plain", "user", "something else")
     report: ImportReport = take("openai-sqlite", old)
     name = ("agent_sessions", "plain")
-    assert [found[2] for found in report.unsound if found[:2] == name] == [
+    assert [found[2] for found in report.invalid if found[:2] == name] == [
         "the target has another one of this name, or has changed it; it was left as it is"
     ]
     assert report.written == 4
@@ -194,7 +194,7 @@ def test_branches_whose_names_cannot_be_stored_are_set_aside_alone(
                 (name,),
             )
     report: ImportReport = take("openai-sqlite", old)
-    more = [row for row in report.unsound if row not in ASIDE]
+    more = [row for row in report.invalid if row not in ASIDE]
     assert {row[0] for row in more} == {"message_structure"}
     assert {row[2] for row in more} == {"its branch is not there, or has no name that can be kept"}
     assert (len(more), report.written) == (3, 5)
@@ -241,7 +241,7 @@ def test_an_encrypted_file_moves_whole(tmp_path: Path, take: Any, engine_url: st
 
     asyncio.run(write())
     report: ImportReport = take("openai-sqlite", path)
-    assert not report.unsound
+    assert not report.invalid
     with Store(engine_url) as store:
 
         async def read(name: str, kind: Any) -> None:

@@ -86,8 +86,8 @@ def test_a_history_is_told_as_it_was(old: sqlite3.Connection, new: AgentStorage)
 
 
 def test_logs_and_tasks_are_there(old: sqlite3.Connection, new: AgentStorage, report: ImportReport):
-    found = {row[:2] for row in report.unsound}
-    assert {*ASIDE} <= {*report.unsound}
+    found = {row[:2] for row in report.invalid}
+    assert {*ASIDE} <= {*report.invalid}
     assert found - {row[:2] for row in ASIDE} == {("tool_logs", "id=4")}
     logs = [*new.store.tool_logs.iter(session_id="s1")]
     told = sorted((log.tool, log.elapsed_ms or 0, log.success, log.error) for log in logs)
@@ -126,7 +126,7 @@ def test_odd_values_set_their_own_rows_aside_and_all_else_is_imported(
         old.execute("UPDATE tool_logs SET message_id = 'x' WHERE message_id IS NOT NULL")
     report: ImportReport = take("tutorial", path)
     assert report.kinds == {"user": 3, "session": 3}
-    reasons = {row[2] for row in report.unsound} - {row[2] for row in ASIDE}
+    reasons = {row[2] for row in report.invalid} - {row[2] for row in ASIDE}
     assert {"it has no id", "its priority must be an int, not str"} <= reasons
     storage = AgentStorage(engine_url)
     assert storage.store.users.get("u1").quota_used == 2_500_000_000

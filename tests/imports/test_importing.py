@@ -23,7 +23,7 @@ import pytest
 from agentstore import Store
 from agentstore.errors import (
     DatabaseUnreachable,
-    ImportOvertaken,
+    ImportSuperseded,
     InvalidInput,
     NotASource,
     SourceChanged,
@@ -249,7 +249,7 @@ def test_an_item_of_any_shape_is_imported_as_it_is(item: dict[str, Any], tmp_pat
         )
     new = f"sqlite:///{tmp_path}/new.db"
     report = import_database("openai-sqlite", str(old), new, quarantine=tmp_path / "q")
-    assert not report.unsound
+    assert not report.invalid
     with Store(new) as store:
         items = asyncio.run(AgentStoreSession("s0", store=store).get_items())
     assert items[-1] == item
@@ -374,7 +374,7 @@ def test_two_imports_at_once_do_not_mix(
             others.append(1)
             import_database("openai-sqlite", str(old), engine_url)
 
-    with pytest.raises(ImportOvertaken, match="'s0'"):
+    with pytest.raises(ImportSuperseded, match="'s0'"):
         import_database("openai-sqlite", str(old), engine_url, progress=other)
     assert contents(engine_url) == {"s0": [f"number {m}" for m in range(50)]}
 
@@ -388,7 +388,7 @@ def test_what_another_source_has_begun_is_not_gone_on_with(
         store.sessions.create(id="s0", metadata={IMPORTING: note})
     monkeypatch.chdir(tmp_path)
     report = import_database("openai-sqlite", str(old), engine_url)
-    assert "another source has begun it" in report.unsound[0][2]
+    assert "another source has begun it" in report.invalid[0][2]
     assert contents(engine_url) == {"s0": []}
     assert Path("set-aside.jsonl").exists()
 
@@ -478,7 +478,7 @@ def test_what_a_piece_raises_of_odd_rows_leaves_the_others(
     monkeypatch.setattr(openai._SdkSession, "write", odd)
     report: ImportReport = take("openai-sqlite", old)
     assert report.written == 2
-    assert [row[2] for row in report.unsound] == [
+    assert [row[2] for row in report.invalid] == [
         "a row of it is not as the framework writes it (TypeError)"
     ]
 
@@ -514,7 +514,7 @@ def test_of_a_piece_that_is_refused_nothing_stays(
         assert len(contents(engine_url)["s1"]) == 2
     odd_from(17, TypeError, monkeypatch)
     report: ImportReport = take("openai-sqlite", old)
-    assert [(table, key) for table, key, _ in report.unsound] == [("agent_sessions", "s1")]
+    assert [(table, key) for table, key, _ in report.invalid] == [("agent_sessions", "s1")]
     assert [*contents(engine_url)] == ["s2", "s0"]
     (line,) = Path(str(report.quarantine)).read_text().splitlines()
     assert json.loads(line)["row"] == {"session_id": "s1"}

@@ -93,7 +93,7 @@ def test_the_synchronous_methods_do_the_same_and_others_see_chat_messages(engine
         assert store.sessions.get("chat-1").message_count == 0
 
 
-def test_a_cut_keeps_calls_and_prompts_and_a_lost_result_has_a_stub(engine_url):
+def test_a_cut_keeps_calls_and_prompts_and_a_lost_result_has_a_placeholder(engine_url):
     with Store(engine_url) as store:
         history_of(store).add_messages(MESSAGES[:4])
         assert history_of(store, limit=1).messages == [MESSAGES[0], *MESSAGES[2:4]]
@@ -101,9 +101,9 @@ def test_a_cut_keeps_calls_and_prompts_and_a_lost_result_has_a_stub(engine_url):
         assert counted.messages == MESSAGES[:4]
         lost = AIMessage("", tool_calls=[{**CALL, "id": "c2"}])
         history_of(store).add_messages([HumanMessage("again?"), lost])
-        *_, stub = history_of(store).messages
-        assert isinstance(stub, ToolMessage)
-        assert stub.tool_call_id == "c2"
+        *_, placeholder = history_of(store).messages
+        assert isinstance(placeholder, ToolMessage)
+        assert placeholder.tool_call_id == "c2"
         assert history_of(store, unanswered="keep").messages[-1] == lost
         assert history_of(store, unanswered="drop").messages[-1] == HumanMessage("again?")
 

@@ -24,7 +24,7 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from agentstore import AsyncStore, Store
-from agentstore.errors import InvalidInput, InvalidJson, UnscopedOnly
+from agentstore.errors import InvalidInput, InvalidJson, NotAllowedInScope
 from agentstore.integrations.langgraph import AgentStoreBaseStore, AsyncAgentStoreBaseStore
 
 Test = Callable[[Any], Coroutine[Any, Any, Any]]
@@ -247,7 +247,7 @@ def test_items_of_a_scoped_store_are_its_users(within: Within, engine_url: str) 
 
     async def put(memory: Memory) -> None:
         await memory("put", ("n",), "k", {"of": "alice"})
-        with pytest.raises(UnscopedOnly):
+        with pytest.raises(NotAllowedInScope):
             await memory.swept()
 
     async def get(memory: Memory) -> Any:

@@ -122,21 +122,21 @@ def test_a_retry_of_a_call_is_its_result(engine_url):
         assert [message.turn for message in store.messages.history("chat-1", None)] == [1, 1, 1, 1]
 
 
-def test_a_lost_result_is_kept_open_or_has_a_stub(engine_url):
+def test_a_lost_result_is_kept_open_or_has_a_placeholder(engine_url):
     with Store(engine_url) as store:
         first = ModelRequest(parts=[UserPromptPart("?")])
         two = ModelResponse(parts=[*call("look", 1).parts, *call("look", 2).parts])
         history_of(store).append([first, two, result("look", 1)])
         assert history_of(store).load()[1:] == [two, history_of(store).load()[2]]
-        *_, stub, answered = history_of(store, unanswered="stub").load()
-        assert [part.tool_call_id for part in stub.parts] == ["c2"]
+        *_, placeholder, answered = history_of(store, unanswered="placeholder").load()
+        assert [part.tool_call_id for part in placeholder.parts] == ["c2"]
         assert [part.tool_call_id for part in answered.parts] == ["c1"]
         history_of(store).append([call("look", 3)])
         agent = Agent(TestModel(call_tools=[]))
         with pytest.raises(UserError):
             asyncio.run(agent.run("again?", message_history=history_of(store).load()))
-        mended = history_of(store, unanswered="stub").load()
-        assert asyncio.run(agent.run("again?", message_history=mended)).output
+        repaired = history_of(store, unanswered="placeholder").load()
+        assert asyncio.run(agent.run("again?", message_history=repaired)).output
 
 
 def test_what_others_have_saved_is_read_if_it_is_text_and_refused_if_it_is_not(engine_url):

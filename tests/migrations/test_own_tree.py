@@ -35,12 +35,12 @@ def test_tables_of_an_application_s_are_named_before_anything_is_created(
         version = qualified(url, names, "alembic_version")
         run_sql(url, f"CREATE TABLE {version} (version_num VARCHAR(32))")
         run_sql(url, f"INSERT INTO {version} VALUES ('8f2d6a')")  # noqa: S608
-    error = refusal(errors.TablesTaken, url, names)
+    error = refusal(errors.TableNameConflict, url, names)
     assert error.tables == tuple(theirs)
     before = as_stored(url)
-    with pytest.raises(errors.TablesTaken):
+    with pytest.raises(errors.TableNameConflict):
         migrations.upgrade(url, names=names)
-    with pytest.raises(errors.TablesTaken):
+    with pytest.raises(errors.TableNameConflict):
         alembic("upgrade", "head", url=url, names=names)
     said = agentstore("upgrade", "--url", url, names=names)
     assert said.code != 0

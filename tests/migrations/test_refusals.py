@@ -69,7 +69,7 @@ def test_a_revision_of_an_application_s_own_is_refused_with_the_way_out(plain_da
         "CREATE TABLE alembic_version (version_num varchar(32));"
         "INSERT INTO alembic_version VALUES ('ab12cd34ef56')",
     )
-    error = refusal(errors.TablesTaken, url, plain_databases.names)
+    error = refusal(errors.TableNameConflict, url, plain_databases.names)
     assert error.tables == ("alembic_version",)
     assert "table_prefix" in str(error)
     assert migrations.upgrade(url, names=Names(prefix="agents_")) == migrations.HEAD

@@ -235,8 +235,8 @@ def streams(store: Store) -> None:
     message = assert_type(store.messages.begin("s", external_id=None, marks="a"), MessageRecord)
     assert_type(store.messages.append(message.id, "piece", position=0), int)
     assert_type(store.messages.finish(message.id, tool_calls=[{"name": "x"}]), MessageRecord)
-    assert_type(store.messages.give_up(message.id), MessageRecord)
-    assert_type(store.messages.give_up_idle(limit=5), int)
+    assert_type(store.messages.abort(message.id), MessageRecord)
+    assert_type(store.messages.abort_stale(limit=5), int)
     Store("sqlite://", stream_timeout=2.5)
 
 

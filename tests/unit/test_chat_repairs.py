@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from agentstore.values.chat import INTERRUPTED, part_of, plan, said_in, stubs
+from agentstore.values.chat import INTERRUPTED, parse_message, part_of, placeholders, plan
 from tests.chats import (
     FORMATS,
     REASONING,
@@ -25,7 +25,7 @@ from tests.chats import (
 
 def repaired(messages, *, drop=False):
     planned = plan(
-        [said_in(message) for message in messages],
+        [parse_message(message) for message in messages],
         lambda at: messages[at].get("role", "assistant") == "assistant",
         drop=drop,
     )
@@ -34,8 +34,8 @@ def repaired(messages, *, drop=False):
     found = []
     for step in planned:
         message = messages[step.at]
-        if step.stub:
-            found += stubs(step.stub)
+        if step.placeholder:
+            found += placeholders(step.placeholder)
         elif step.results is not None and isinstance(message.get("content"), list):
             found.append({**message, "content": part_of(message["content"], step)})
         else:
@@ -44,7 +44,7 @@ def repaired(messages, *, drop=False):
 
 
 def words(messages):
-    """Give what users and the model say, results and stubs aside, in its order."""
+    """Give what users and the model say, results and placeholders aside, in its order."""
     found = []
     for message in messages:
         content = message.get("content")
@@ -60,16 +60,16 @@ def words(messages):
 def test_whatever_was_stored_the_api_accepts_what_comes_out(form, steps):
     write, is_accepted = FORMATS[form]
     messages = conversation(write, steps)
-    stubbed = repaired(messages)
-    assert is_accepted(stubbed)
-    assert words(stubbed) == words(messages)  # only results go, come or move
+    filled = repaired(messages)
+    assert is_accepted(filled)
+    assert words(filled) == words(messages)  # only results go, come or move
     if is_accepted(messages):
-        assert stubbed == messages
-    assert repaired(stubbed) == stubbed
+        assert filled == messages
+    assert repaired(filled) == filled
     dropped = repaired(messages, drop=True)
     assert is_accepted(dropped)
     assert INTERRUPTED not in str(dropped)
-    real = [message for message in stubbed if INTERRUPTED not in str(message)]
+    real = [message for message in filled if INTERRUPTED not in str(message)]
     assert len(dropped) <= len(real)
 
 
@@ -137,16 +137,18 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize(("messages", "stubbed", "dropped"), EXAMPLES.values(), ids=EXAMPLES)
-def test_what_is_repaired_and_how(messages, stubbed, dropped):
-    assert repaired(messages) == stubbed
+@pytest.mark.parametrize(("messages", "filled", "dropped"), EXAMPLES.values(), ids=EXAMPLES)
+def test_what_is_repaired_and_how(messages, filled, dropped):
+    assert repaired(messages) == filled
     assert repaired(messages, drop=True) == dropped
 
 
-def test_a_stub_has_the_format_of_the_call_and_says_no_more_than_that_it_was_interrupted():
-    (stub,) = stubs(said_in(in_blocks("call", ["a", "b"], "x")[0]).calls)
-    assert [(b["tool_use_id"], b["content"], b["is_error"]) for b in stub["content"]] == [
+def test_a_placeholder_has_the_format_of_the_call_and_says_no_more_than_that_it_was_interrupted():
+    (placeholder,) = placeholders(parse_message(in_blocks("call", ["a", "b"], "x")[0]).calls)
+    assert [(b["tool_use_id"], b["content"], b["is_error"]) for b in placeholder["content"]] == [
         ("a", INTERRUPTED, True),
         ("b", INTERRUPTED, True),
     ]
-    assert [s["tool_call_id"] for s in stubs(said_in(in_chat("call", TWO, "x")[0]).calls)] == [*TWO]
+    assert [
+        s["tool_call_id"] for s in placeholders(parse_message(in_chat("call", TWO, "x")[0]).calls)
+    ] == [*TWO]

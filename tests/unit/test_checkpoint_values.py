@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentstore.errors import InvalidJson, UnsoundRow
+from agentstore.errors import InvalidJson, InvalidRow
 from agentstore.records.work import Items
 from agentstore.repositories.checkpoints import puts
 from agentstore.repositories.checkpoints.values import (
@@ -407,10 +407,10 @@ def test_bytes_that_are_not_what_was_stored_are_told():
     piece = Piece(1, 0, b"abcdef")
     assert joined([], 3, [piece]) == [b"abc"]
     for pieces in ([], [Piece(1, 1, b"abcdef")], [piece, Piece(1, 7, b"x")]):
-        with pytest.raises(UnsoundRow):
+        with pytest.raises(InvalidRow):
             joined([], 8, pieces)
     for kind in ("json", "list", "items"):
-        with pytest.raises(UnsoundRow):
+        with pytest.raises(InvalidRow):
             decode(kind, [b"{"], 1)
 
 

@@ -127,7 +127,7 @@ def test_limits_in_the_file_count_and_an_option_comes_before_them(run, tmp_path)
     assert "5GB" in run("stats", "--warn-bytes", "much", "--config", "other.toml", code=2).stderr
 
 
-def test_the_doctor_reports_mends_and_exits_by_the_worst_finding(run, engine_url):
+def test_the_doctor_reports_repairs_and_exits_by_the_worst_finding(run, engine_url):
     fill(engine_url)
     of_the_machine = ("engine", "permissions", "disk", "settings", "connections")
     ignored = [word for check in of_the_machine for word in ("--ignore", check)]
@@ -149,9 +149,9 @@ def test_the_doctor_reports_mends_and_exits_by_the_worst_finding(run, engine_url
     assert "0 errors, 0 warnings." in run(*ask, "--deep").stdout
 
 
-def test_the_doctor_says_what_it_cannot_mend(run, tmp_path):
+def test_the_doctor_says_what_it_cannot_repair(run, tmp_path):
     (tmp_path / "agentstore.db").write_bytes(b"no database at all" * 500)
     done = run("doctor", "--fix", code=4)
-    assert "Mending failed" in done.stdout
+    assert "Repair failed" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert "no file" in run("doctor", "--url", "sqlite:///none.db", code=1).stderr

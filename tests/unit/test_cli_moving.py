@@ -71,7 +71,7 @@ def test_rows_that_are_not_sound_are_shown_and_nothing_is_made(run, source, tmp_
     assert "--quarantine" in done.stderr
     assert not (tmp_path / "target.db").exists()
     listed = json.loads(run("copy", SOURCE, TARGET, "--json", code=1).stdout)
-    assert listed["unsound"] == 1
+    assert listed["invalid"] == 1
     assert listed["rows"][0]["table"] == "messages"
 
 
@@ -93,7 +93,7 @@ def test_a_second_list_is_named_as_it_is(run, source, tmp_path, unfinished):
     assert "Choose another file" in refused.stderr
 
 
-@pytest.mark.parametrize("spoiled", [False, True], ids=["sound", "not sound"])
+@pytest.mark.parametrize("spoiled", [False, True], ids=["valid", "invalid"])
 def test_without_a_search_index_a_copy_is_a_copy_all_the_same(run, source, monkeypatch, spoiled):
     def refuse(*_, **__):
         raise DatabaseFull("The disk is full.")

@@ -89,7 +89,7 @@ def test_progress_and_warnings_are_not_among_the_json(run, tmp_path):
         connection.execute("UPDATE messages SET token_count = 'many'")
     connection.close()
     done = run("backup", "monday.db", "--json")
-    assert json.loads(done.stdout)["unsound"] == 1
+    assert json.loads(done.stdout)["invalid"] == 1
     assert "agentstore doctor" in done.stderr
 
 

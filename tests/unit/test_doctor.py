@@ -1,4 +1,4 @@
-"""What the doctor finds, what it leaves alone, and what it mends."""
+"""What the doctor finds, what it leaves alone, and what it repairs."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from agentstore import Store, migrations
-from agentstore.doctor import examine, mend
+from agentstore.doctor import examine, repair
 from agentstore.engines.postgresql.checks import findings_about
 from agentstore.engines.sqlite.checks import has_wal_reset_bug
 from agentstore.errors import DatabaseUnreachable, SchemaError
@@ -163,10 +163,10 @@ def test_what_is_safe_to_mend_is_found_and_mended(lived_in, wrong, check):
     run_sql(lived_in, wrong)
     found = found_in(lived_in)
     assert {finding.check for finding in found} == {check}
-    assert all(finding.mend for finding in found)
-    assert mend(lived_in)
+    assert all(finding.fix for finding in found)
+    assert repair(lived_in)
     assert found_in(lived_in, deep=True) == []
-    assert mend(lived_in) == []
+    assert repair(lived_in) == []
 
 
 def test_many_wrong_counters_are_mended_some_at_a_time(engine_url, monkeypatch):
@@ -177,7 +177,7 @@ def test_many_wrong_counters_are_mended_some_at_a_time(engine_url, monkeypatch):
     run_sql(engine_url, "UPDATE sessions SET message_count = 9")
     (finding,) = found_in(engine_url, deep=True)
     assert "2 or more" in finding.what
-    assert len(mend(engine_url, deep=True)) == 3
+    assert len(repair(engine_url, deep=True)) == 3
     assert found_in(engine_url, deep=True) == []
 
 
@@ -197,8 +197,8 @@ def test_a_missing_trigger_of_the_search_index_is_found_and_mended(lived_in):
     (finding,) = found_in(lived_in)
     assert (finding.check, finding.severity) == ("search", Severity.ERROR)
     assert "search_updated" in finding.what
-    assert "agentstore reindex" in finding.mend
-    mend(lived_in)
+    assert "agentstore reindex" in finding.fix
+    repair(lived_in)
     assert found_in(lived_in) == []
 
 
@@ -259,19 +259,19 @@ def test_a_schema_that_is_not_of_this_version_is_one_finding_with_the_command(em
         run_sql(empty_url, "CREATE TABLE invoices (id integer)")
     (finding,) = revision(empty_url)
     assert (finding.check, finding.severity) == ("revision", Severity.ERROR)
-    assert "agentstore upgrade" in finding.mend
+    assert "agentstore upgrade" in finding.fix
     migrations.upgrade(empty_url)
     run_sql(empty_url, "UPDATE alembic_version SET version_num = '0020'")
     (finding,) = revision(empty_url)
     assert "0020" in finding.what
     with pytest.raises(SchemaError):
-        mend(empty_url)
+        repair(empty_url)
     migrations.upgrade(empty_url)
     assert revision(empty_url) == []
     run_sql(empty_url, "UPDATE alembic_version SET version_num = '9999'")
     (finding,) = revision(empty_url)
     assert "9999" in finding.what
-    assert "pip install" in finding.mend
+    assert "pip install" in finding.fix
 
 
 def test_a_missing_table_and_a_missing_column_are_findings_and_no_traceback(lived_in):
@@ -385,7 +385,7 @@ def test_much_free_space_in_the_file_is_told(file, monkeypatch):
     with Store(f"sqlite:///{file}") as store:
         store.sessions.delete(store.sessions.list().items[0].id)
     (finding,) = [finding for finding in everything(file) if finding.check == "bloat"]
-    assert "VACUUM" in finding.mend
+    assert "VACUUM" in finding.fix
 
 
 def test_a_large_log_is_told(file, monkeypatch):
@@ -414,7 +414,7 @@ def test_files_that_everybody_may_read_or_write_are_told(file, monkeypatch, mode
     monkeypatch.setattr("pathlib.Path.stat", open_folders)
     found = [f for f in everything(file, deep=False) if f.check == "permissions"]
     assert [f.severity for f in found] == ([] if severity is None else [severity])
-    assert all(str(companion) in f.mend for f in found)
+    assert all(str(companion) in f.fix for f in found)
 
 
 def test_a_file_in_a_folder_that_nobody_else_may_enter_is_private(file):
@@ -485,7 +485,7 @@ def test_settings_that_risk_the_data_are_told_by_the_server(servers):
     url = servers.new_database(VERSIONS[0])
     found = {finding.where: finding for finding in examine(url) if finding.check == "settings"}
     assert found["fsync"].severity is Severity.ERROR  # the tests' servers are run without it
-    assert "ALTER SYSTEM" in found["fsync"].mend
+    assert "ALTER SYSTEM" in found["fsync"].fix
     servers.drop(VERSIONS[0], url)
 
 
@@ -497,5 +497,5 @@ def test_an_index_that_is_invalid_is_told(servers):
         "WHERE indexrelid = 'ix_tool_logs_session_id_created_at_pk'::regclass",
     )
     (finding,) = [f for f in found_in(url) if "invalid" in f.what]
-    assert "REINDEX INDEX CONCURRENTLY ix_tool_logs_session_id_created_at_pk" in finding.mend
+    assert "REINDEX INDEX CONCURRENTLY ix_tool_logs_session_id_created_at_pk" in finding.fix
     servers.drop(VERSIONS[0], url)

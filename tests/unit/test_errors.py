@@ -165,7 +165,7 @@ EXAMPLES = [
         ("held under a lease by 'another'", "pass the fence"),
     ),
     Example(
-        errors.SessionOccupied("s1", "t2", "t1"),
+        errors.SessionBusy("s1", "t2", "t1"),
         {"session_id": "s1", "task_id": "t2", "running_id": "t1"},
         ("alone in the session 's1'", "the task 't1' runs", "claim() waits"),
     ),
@@ -175,17 +175,17 @@ EXAMPLES = [
         ("'t1' (cancelled)", "let this error leave the handler"),
     ),
     Example(
-        errors.OutsideScope("user_id", "bob"),
+        errors.CrossTenantAccess("user_id", "bob"),
         {"argument": "user_id", "value": "bob"},
         ("user_id is 'bob'", "Leave user_id out"),
     ),
     Example(
-        errors.OutsideScope("session_id", None),
+        errors.CrossTenantAccess("session_id", None),
         {"argument": "session_id", "value": None},
         ("for its user", "pass session_id"),
     ),
     Example(
-        errors.UnscopedOnly("Tasks.claim()"),
+        errors.NotAllowedInScope("Tasks.claim()"),
         {"method": "Tasks.claim()"},
         ("Tasks.claim() is not available", "Call it on the store itself"),
     ),
@@ -210,7 +210,7 @@ EXAMPLES = [
         ("the model 'gpt-9' in own table", "Prices.from_genai()", "pass cost"),
     ),
     Example(
-        errors.CounterFull("session", "s1"),
+        errors.CounterOverflow("session", "s1"),
         {"kind": "session", "key": "s1"},
         ("would overflow", "another session", "agentstore doctor"),
     ),
@@ -220,7 +220,9 @@ EXAMPLES = [
         ("0002", "Run: agentstore upgrade"),
     ),
     Example(
-        errors.TablesTaken("0002", ("users", "tasks"), "agentstore upgrade --table-prefix agents_"),
+        errors.TableNameConflict(
+            "0002", ("users", "tasks"), "agentstore upgrade --table-prefix agents_"
+        ),
         {"current": None, "head": "0002", "tables": ("users", "tasks")},
         ("users, tasks", "Nothing was created", "Run: agentstore upgrade --table-prefix agents_"),
     ),
@@ -246,12 +248,12 @@ EXAMPLES = [
         ("sqlite:///a.db", "users", "empty database"),
     ),
     Example(
-        errors.UnsoundRows((("users", "pk=1", "odd"),), 2),
+        errors.InvalidRows((("users", "pk=1", "odd"),), 2),
         {"rows": (("users", "pk=1", "odd"),), "total": 2},
         ("users", "pk=1", "odd", "1 more", "--quarantine"),
     ),
     Example(
-        errors.UnsoundRow("users", "name", "something that is not text", "id='u'"),
+        errors.InvalidRow("users", "name", "something that is not text", "id='u'"),
         {"table": "users", "column": "name", "key": "id='u'"},
         ("id='u'", "users", "name holds", "agentstore doctor --deep"),
     ),
@@ -261,7 +263,7 @@ EXAMPLES = [
         ("a.db", "adk", "no table events"),
     ),
     Example(errors.SourceChanged("a.db"), {"source": "a.db"}, ("a.db", "Stop the program")),
-    Example(errors.ImportOvertaken("s1"), {"key": "s1"}, ("'s1'", "Stop it")),
+    Example(errors.ImportSuperseded("s1"), {"key": "s1"}, ("'s1'", "Stop it")),
     Example(
         errors.ImportDiffers(("s1",), 3),
         {"keys": ("s1",), "total": 3},
@@ -269,7 +271,7 @@ EXAMPLES = [
     ),
     Example(errors.CopyDiffers(("users",)), {"tables": ("users",)}, ("users", "again")),
     Example(errors.CopyInterrupted("It broke."), {}, ("It broke.", "--resume")),
-    Example(errors.CopyOvertaken(), {}, ("Another run", "Wait")),
+    Example(errors.CopySuperseded(), {}, ("Another run", "Wait")),
     Example(errors.TargetExists("a.db"), {"path": "a.db"}, ("a.db exists", "another name")),
     Example(errors.BackupUnderWay("a.db"), {}, ("working on a.db", "Wait")),
     Example(

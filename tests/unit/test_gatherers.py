@@ -13,7 +13,7 @@ import pytest
 
 from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseError, DatabaseFull
 from agentstore.execution.gathering import (
-    LEFT_OUT,
+    DEFERRED,
     MOST_GROUPS,
     MOST_TOGETHER,
     AsyncGatherer,
@@ -22,7 +22,7 @@ from agentstore.execution.gathering import (
     Gatherer,
     QueuedWrite,
 )
-from agentstore.execution.unit import Trouble
+from agentstore.execution.unit import UnitFailure
 from tests.programs.probes import wait_until
 
 
@@ -35,14 +35,14 @@ class Note:
         self.name = name
 
     @classmethod
-    def write(cls, unit: Any, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
-        if by_itself and writes[0].name == "bad":
+    def write(cls, unit: Any, writes: Sequence[Self], *, solo: bool) -> list[Any]:
+        if solo and writes[0].name == "bad":
             raise ValueError("bad")
-        if not by_itself and any(write.name == "bad for all" for write in writes):
+        if not solo and any(write.name == "bad for all" for write in writes):
             raise ValueError("bad for all")
         done = [write for write in writes if write.name != "bad"]
         cls.groups.append([write.name for write in done])
-        return [LEFT_OUT if write.name == "bad" else write.name for write in writes]
+        return [DEFERRED if write.name == "bad" else write.name for write in writes]
 
 
 class Notes:
@@ -146,10 +146,10 @@ def test_what_fails_in_a_group_fails_alone():
     assert busy(threads.gatherer) == 0
 
 
-REFUSED = Trouble(DatabaseError("refused"), repeatable=False, in_doubt=False)
+REFUSED = UnitFailure(DatabaseError("refused"), repeatable=False, in_doubt=False)
 
 
-def of_a_driver(problem: Trouble) -> Trouble:
+def of_a_driver(problem: UnitFailure) -> UnitFailure:
     problem.__cause__ = ConnectionError("the driver's")
     return problem
 
@@ -165,7 +165,7 @@ def test_a_group_that_fails_for_any_error_is_run_one_by_one():
     "problem",
     [
         REFUSED,
-        of_a_driver(Trouble(DatabaseBusy("a lock"), repeatable=False, in_doubt=False)),
+        of_a_driver(UnitFailure(DatabaseBusy("a lock"), repeatable=False, in_doubt=False)),
     ],
     ids=["refused", "no lock in time"],
 )
@@ -184,7 +184,7 @@ def test_what_the_database_does_to_a_lone_call_is_its_own_and_it_is_not_run_agai
     threads = Threads()
     threads.gate.open.set()
     threads.gate.problem = REFUSED
-    with pytest.raises(Trouble, match="refused"):
+    with pytest.raises(UnitFailure, match="refused"):
         threads.gatherer.run(call("a"))
     assert threads.gate.runs == 1
     assert busy(threads.gatherer) == 0
@@ -195,7 +195,7 @@ def test_what_the_database_does_to_a_lone_call_is_its_own_and_it_is_not_run_agai
 )
 def test_what_each_of_a_group_would_meet_again_is_met_once(error):
     threads = Threads()
-    threads.gate.problem = Trouble(error, repeatable=False, in_doubt=False)
+    threads.gate.problem = UnitFailure(error, repeatable=False, in_doubt=False)
     found = threads.together([f"{n}" for n in range(MOST_GROUPS + 5)])
     assert [type(each.error) for each in found] == [type(error)] * len(found)
     assert threads.gate.runs == MOST_GROUPS + 1
@@ -205,9 +205,9 @@ def test_what_each_of_a_group_would_meet_again_is_met_once(error):
 def test_a_group_whose_outcome_is_in_doubt_is_not_run_again():
     threads = Threads()
     lost = ConnectionLost("gone", in_doubt=True)
-    threads.gate.problem = Trouble(lost, repeatable=False, in_doubt=True)
+    threads.gate.problem = UnitFailure(lost, repeatable=False, in_doubt=True)
     found = threads.together([f"{n}" for n in range(MOST_GROUPS + 3)])
-    assert all(isinstance(each, Trouble) and each.in_doubt for each in found)
+    assert all(isinstance(each, UnitFailure) and each.in_doubt for each in found)
     assert len({id(each.error) for each in found}) == len(found)
     assert Note.groups == []
 
@@ -330,8 +330,8 @@ def test_a_task_without_company_sets_out_at_once_again_when_the_others_are_gone(
     ("problem", "alone"),
     [
         (REFUSED, True),
-        (Trouble(DatabaseBusy("no connection"), repeatable=False, in_doubt=False), False),
-        (of_a_driver(Trouble(DatabaseBusy("lock"), repeatable=False, in_doubt=False)), True),
+        (UnitFailure(DatabaseBusy("no connection"), repeatable=False, in_doubt=False), False),
+        (of_a_driver(UnitFailure(DatabaseBusy("lock"), repeatable=False, in_doubt=False)), True),
     ],
     ids=["refused", "pool", "lock"],
 )

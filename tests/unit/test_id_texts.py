@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from agentstore.engines.base.moving import Kind
 from agentstore.engines.sqlite.moving import as_stored, know_ids, travels
-from agentstore.errors import InvalidInput, UnsoundRow
+from agentstore.errors import InvalidInput, InvalidRow
 from agentstore.values.types import (
     NOBODYS,
     OwnId,
@@ -55,7 +55,7 @@ def test_another_text_is_looked_for_as_what_nobody_has_and_is_not_stored(other: 
 
 @pytest.mark.parametrize("stored", [b"", b"x" * 15, b"x" * 17, SOME_ID, 7, 1.5])
 def test_what_a_file_holds_instead_of_an_id_is_named_and_not_shown(stored: object) -> None:
-    with pytest.raises(UnsoundRow, match="something that is not an id") as caught:
+    with pytest.raises(InvalidRow, match="something that is not an id") as caught:
         OwnId().of("tasks", "id").process_result_value(stored, FILE)
     assert (caught.value.table, caught.value.column) == ("tasks", "id")
 
@@ -70,7 +70,7 @@ def test_an_instant_is_its_microseconds_exactly(instant: datetime) -> None:
 
 @pytest.mark.parametrize("stored", ["2026-01-01T00:00:00.000000+00:00", 1.5, b"", 2**62, -(2**62)])
 def test_what_a_file_holds_instead_of_an_instant_is_named(stored: object) -> None:
-    with pytest.raises(UnsoundRow, match="something that is not an instant"):
+    with pytest.raises(InvalidRow, match="something that is not an instant"):
         UtcDateTime().of("tasks", "run_at").process_result_value(stored, FILE)
 
 

@@ -21,7 +21,7 @@ from agentstore import errors
 from agentstore.engines.base.dialect import EngineDialect, Failure, Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.engines.sqlite.dialect import SQLite
-from agentstore.execution.unit import HANDLED, Trouble, pause_before_retry, trouble
+from agentstore.execution.unit import HANDLED, UnitFailure, pause_before_retry, unit_failure
 
 POSTGRESQL, SQLITE = PostgreSQL(), SQLite()
 
@@ -44,9 +44,9 @@ def from_sqlite(code: int) -> DBAPIError:
 
 def found(
     error: Exception, mode: Mode, *, committing: bool, dialect: EngineDialect = POSTGRESQL
-) -> Trouble:
+) -> UnitFailure:
     assert isinstance(error, HANDLED)
-    result = trouble(dialect, mode, error, committing=committing)
+    result = unit_failure(dialect, mode, error, committing=committing)
     assert "secret" not in str(result.error)
     assert not (result.repeatable and result.in_doubt)
     return result
@@ -182,9 +182,9 @@ def test_a_new_connection_that_the_server_closes_is_one_that_broke() -> None:
 # --- Pauses ---------------------------------------------------------------------------------------
 
 ERROR = errors.DatabaseError("something")
-CERTAIN = Trouble(ERROR, repeatable=True, in_doubt=False)
-DOUBTFUL = Trouble(ERROR, repeatable=False, in_doubt=True)
-FINAL = Trouble(ERROR, repeatable=False, in_doubt=False)
+CERTAIN = UnitFailure(ERROR, repeatable=True, in_doubt=False)
+DOUBTFUL = UnitFailure(ERROR, repeatable=False, in_doubt=True)
+FINAL = UnitFailure(ERROR, repeatable=False, in_doubt=False)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ FINAL = Trouble(ERROR, repeatable=False, in_doubt=False)
     ],
 )
 def test_what_is_in_doubt_is_repeated_only_if_it_carries_a_key(
-    problem: Trouble, repeatable: bool, again: bool
+    problem: UnitFailure, repeatable: bool, again: bool
 ) -> None:
     pause = pause_before_retry(problem, 1, repeatable=repeatable, max_retries=1)
     assert (pause is not None) == again

@@ -22,7 +22,16 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from agentstore import models
 from agentstore.schema import MAX_PREFIX, PLAIN, Names, Tables, tables
 from agentstore.schema.conversations import SessionId
-from agentstore.values.types import Bytes, Flag, Json, Nanos, OwnId, Real, SafeText, UtcDateTime
+from agentstore.values.types import (
+    Bytes,
+    Json,
+    Nanos,
+    OwnId,
+    SafeText,
+    StrictBoolean,
+    StrictFloat,
+    UtcDateTime,
+)
 
 LONGEST = 63
 """Bytes of a name that PostgreSQL keeps."""
@@ -63,8 +72,8 @@ def test_a_renamed_table_is_the_same_table(names):
 PYTHON = {
     str: SafeText | SessionId | OwnId,
     int: BigInteger,
-    float: Real,
-    bool: Flag,
+    float: StrictFloat,
+    bool: StrictBoolean,
     bytes: Bytes,
     datetime: UtcDateTime,
     Decimal: Nanos,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput
 from agentstore.settings import Settings
-from agentstore.values import tokens as manners
 from agentstore.values import tokens as stems
+from agentstore.values import tokens as tokenizers
 from agentstore.values.snippets import (
     CLOSE,
     LENGTH,
@@ -27,14 +27,14 @@ from agentstore.values.snippets import (
 from agentstore.values.tokens import (
     MAX_TOKEN,
     VERSION,
-    Manner,
+    Tokenizer,
     joined,
-    manner_of,
     normalized,
     position_map,
     readable_text,
     spans,
     stems_of,
+    tokenizer_of,
     tokens,
 )
 from tests.strategies import texts
@@ -294,27 +294,27 @@ def test_a_stem_is_as_plain_as_a_token_in_every_language(pieces, language):
             assert tokens(stem) == [stem] or stem == word
 
 
-MANNERS = {
-    "2:250000": Manner("2", 250_000, "none", ""),
-    "2": Manner("2", None, "none", ""),
-    "2+english-3.1.1:50": Manner("2", 50, "english", "english-3.1.1"),
-    "2+dutch_porter-3.1:50": Manner("2", 50, "dutch_porter", "dutch_porter-3.1"),
-    "x": Manner("x", None, "none", ""),
-    "2+:x": Manner("2+:x", None, "none", ""),
+TOKENIZERS = {
+    "2:250000": Tokenizer("2", 250_000, "none", ""),
+    "2": Tokenizer("2", None, "none", ""),
+    "2+english-3.1.1:50": Tokenizer("2", 50, "english", "english-3.1.1"),
+    "2+dutch_porter-3.1:50": Tokenizer("2", 50, "dutch_porter", "dutch_porter-3.1"),
+    "x": Tokenizer("x", None, "none", ""),
+    "2+:x": Tokenizer("2+:x", None, "none", ""),
 }
 
 
-@pytest.mark.parametrize(("name", "manner"), MANNERS.items())
-def test_the_name_of_a_manner_is_read_as_it_is_written(name, manner):
-    assert manner_of(name) == manner
-    assert str(manner) == name
+@pytest.mark.parametrize(("name", "tokenizer"), TOKENIZERS.items())
+def test_the_name_of_a_tokenizer_is_read_as_it_is_written(name, tokenizer):
+    assert tokenizer_of(name) == tokenizer
+    assert str(tokenizer) == name
 
 
 def test_an_index_is_searched_with_the_stems_that_it_was_made_with_alone(monkeypatch):
     now = f"english-{metadata.version('snowballstemmer')}"
-    with_stems, without = Manner("2", 50, "english", now), Manner("2", 50, "none", "")
-    other = Manner("2", 50, "english", "english-0.1")
-    for manner, wanted, trouble in (
+    with_stems, without = Tokenizer("2", 50, "english", now), Tokenizer("2", 50, "none", "")
+    other = Tokenizer("2", 50, "english", "english-0.1")
+    for tokenizer, wanted, problem in (
         (with_stems, None, None),
         (with_stems, "english", None),
         (with_stems, "german", "search_stems='english', not 'german'"),
@@ -323,19 +323,19 @@ def test_an_index_is_searched_with_the_stems_that_it_was_made_with_alone(monkeyp
         (without, "none", None),
         (without, "english", "search_stems='none', not 'english'"),
         (other, None, "stems of english-0.1 by snowballstemmer, and here is"),
-        (Manner("1", 50, "english", now), None, "version 1 of the segmentation, not 2"),
+        (Tokenizer("1", 50, "english", now), None, "version 1 of the tokenizer, not 2"),
     ):
-        found = manner.trouble(wanted)
-        assert (found is None) == (trouble is None)
-        assert trouble is None or trouble in found
+        found = tokenizer.problem(wanted)
+        assert (found is None) == (problem is None)
+        assert problem is None or problem in found
     assert with_stems.made_anew(None, None) == other.made_anew(None, None) == with_stems
-    assert with_stems.made_anew(70, "none") == Manner("2", 70, "none", "")
+    assert with_stems.made_anew(70, "none") == Tokenizer("2", 70, "none", "")
     assert without.made_anew(None, "english") == with_stems
-    assert Manner("1", 7, "none", "").made_anew(None, None) == manner_of("2:250000")
-    monkeypatch.setattr(manners, "installed", lambda: None)
+    assert Tokenizer("1", 7, "none", "").made_anew(None, None) == tokenizer_of("2:250000")
+    monkeypatch.setattr(tokenizers, "installed", lambda: None)
     monkeypatch.setattr(stems, "installed", lambda: None)
-    assert "that is not installed" in with_stems.trouble(None)
-    assert without.trouble(None) is None
+    assert "that is not installed" in with_stems.problem(None)
+    assert without.problem(None) is None
     assert with_stems.made_anew(None, None) == with_stems
 
 

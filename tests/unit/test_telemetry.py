@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from agentstore import AsyncStore, Store
 from agentstore.errors import DatabaseError, InvalidInput, NotFound
 from agentstore.execution.runners import UnitRunner
-from agentstore.execution.unit import Trouble
+from agentstore.execution.unit import UnitFailure
 from agentstore.retention import RetentionPolicy
 from agentstore.testing import REPOSITORIES
 
@@ -159,7 +159,7 @@ def conflict_first(monkeypatch):
     def fail_first(self, mode, work, **options):
         if not failed:
             failed.append(work)
-            raise Trouble(DatabaseError("conflict"), repeatable=True, in_doubt=False)
+            raise UnitFailure(DatabaseError("conflict"), repeatable=True, in_doubt=False)
         return once(self, mode, work, **options)
 
     def arm():

@@ -15,7 +15,7 @@ from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.engines.sqlite.dialect import SQLite
 from agentstore.errors import ConnectionLost, DatabaseBusy
 from agentstore.execution.gathering import interrupted
-from agentstore.execution.unit import trouble
+from agentstore.execution.unit import unit_failure
 
 
 def test_a_file_locked_by_another_process_says_so_and_how_long_was_waited(tmp_path):
@@ -45,7 +45,7 @@ def test_a_server_that_panics_says_one_thing_about_what_was_written(sqlstate, wo
     panic = Panic(words)
     panic.sqlstate = sqlstate
     error = OperationalError("INSERT", {}, panic, connection_invalidated=True)
-    found = trouble(PostgreSQL(), Mode.WRITE, error, committing=committing)
+    found = unit_failure(PostgreSQL(), Mode.WRITE, error, committing=committing)
     assert isinstance(found.error, ConnectionLost)
     said = str(found.error).lower()
     assert ("nothing was written" in said) != committing
@@ -117,7 +117,7 @@ UNKNOWN: dict[str, tuple[EngineDialect, Exception, str]] = {
 @pytest.mark.parametrize("which", UNKNOWN)
 def test_an_unknown_error_does_not_claim_to_know_what_was_written(which, committing, mode):
     dialect, error, words = UNKNOWN[which]
-    said = str(trouble(dialect, mode, error, committing=committing).error)
+    said = str(unit_failure(dialect, mode, error, committing=committing).error)
     assert words in said
     assert "agentstore does not know this error, nor whether anything was written" in said
     assert "check before" in said
@@ -133,6 +133,6 @@ def test_an_argument_that_sqlite_cannot_take_is_known_not_to_have_run():
         connection.execute("SELECT ?", (object(),))
     connection.close()
     error = DBAPIError(None, None, caught.value)
-    said = str(trouble(SQLite(), Mode.WRITE, error, committing=False).error)
+    said = str(unit_failure(SQLite(), Mode.WRITE, error, committing=False).error)
     assert "the statement did not run" in said
     assert "Check the arguments" in said

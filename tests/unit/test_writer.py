@@ -34,7 +34,7 @@ from agentstore.errors import (
 from agentstore.execution import async_runners
 from agentstore.execution.gathering import QueuedWrite
 from agentstore.execution.runners import UnitRunner
-from agentstore.execution.unit import Trouble, Unit
+from agentstore.execution.unit import Unit, UnitFailure
 from agentstore.execution.writer import MOST_TOGETHER, Writer
 from agentstore.repositories.messages import append
 from agentstore.transactions import in_transaction
@@ -388,9 +388,9 @@ def test_where_writes_that_go_together_fail_as_one_each_is_run_by_itself(
 ) -> None:
     write = append.Append.write
 
-    def spoilt(unit: Unit, writes: Sequence[Any], *, by_itself: bool) -> list[Any]:
-        outcomes = write(unit, writes, by_itself=by_itself)
-        if by_itself:
+    def spoilt(unit: Unit, writes: Sequence[Any], *, solo: bool) -> list[Any]:
+        outcomes = write(unit, writes, solo=solo)
+        if solo:
             return outcomes
         if isinstance(error, sqlite3.Error):
             raise IntegrityError("INSERT", None, error)
@@ -479,7 +479,7 @@ def test_a_transaction_that_the_engine_gives_up_is_run_again_unit_by_unit(
         assert lost is None
         assert contents(store) == [*texts[:3], "lost", *texts[3:]]
     else:
-        assert type(lost) is Trouble
+        assert type(lost) is UnitFailure
         assert contents(store) == texts
     assert len(runs) == 2
     still_works(store)

@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DataError, DBAPIError
 
-from agentstore.errors import AgentStoreError, DatabaseError, UnsoundRow
+from agentstore.errors import AgentStoreError, DatabaseError, InvalidRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -190,7 +190,7 @@ class EngineDialect(ABC):
         """What ``agentstore doctor`` looks at, apart from what it always does."""
 
     @abstractmethod
-    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
         """Name the row that could not be read, as far as it is found soon; nothing is changed."""
 
     @abstractmethod
@@ -468,8 +468,8 @@ class EngineDialect(ABC):
             connection: In a transaction, or in autocommit where ``Mode.STATEMENT`` says so.
             tables: The tables.
             sessions: Each once: its ``session_id``; ``now``, the latest time of its rows;
-                ``bearable``, the latest that earlier messages may have to be ``in_order``; and what
-                to add: ``messages``, ``users`` (those of the role user), ``tokens``, ``cost``.
+                ``skew_limit``, the latest that earlier messages may have to be ``in_order``; and
+                what to add: ``messages``, ``users`` (those of the role user), ``tokens``, ``cost``.
             rows: The rows of ``messages`` without branch, those of the first session first, and
                 so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added
                 to what it has. They are given their numbers and the branch's name.
@@ -581,7 +581,7 @@ def of_the_module(error: DBAPIError) -> DatabaseError:
     column = _UNDECODABLE.match(str(error.orig))
     if column is not None:
         name = "" if column[1].startswith("page_key_") else column[1]
-        return UnsoundRow("", name, "text that is not UTF-8")
+        return InvalidRow("", name, "text that is not UTF-8")
     words, kind = str(error.orig), type(error.orig).__name__
     if words.startswith("Error binding parameter"):
         return DatabaseError(
@@ -723,13 +723,13 @@ class Holdings:
         revision: The schema's.
         rows: How many rows each table has, by its plain name, parents first.
         digests: What is in each table; empty where it is not at head.
-        unsound: How many rows no other database would take; they are in no digest.
+        invalid: How many rows no other database would take; they are in no digest.
     """
 
     revision: str
     rows: Mapping[str, int]
     digests: Mapping[str, str] = field(default_factory=dict)
-    unsound: int = 0
+    invalid: int = 0
 
     def differing(self, other: Holdings) -> tuple[str, ...]:
         """Name the tables that are not the same in both."""

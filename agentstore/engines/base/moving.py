@@ -29,7 +29,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore.schema import indexed_texts
 from agentstore.schema.conversations import SessionId
-from agentstore.values.types import Json, Nanos, OwnId, SafeText, UtcDateTime, Word
+from agentstore.values.types import EnumText, Json, Nanos, OwnId, SafeText, UtcDateTime
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Column, ColumnElement, Connection, Table
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 MOST_FLAWS = 100_000
-"""Rows that are not sound, before it is given up: they are kept in memory."""
+"""Invalid rows, before it is given up: they are kept in memory."""
 
 _MODULUS = 2**64
 
@@ -124,7 +124,7 @@ def _kind(column: TypeEngine[Any]) -> Kind:
 def words_of(shape: TableShape, name: str) -> str | None:
     """Write the words of which a column holds one, for ``IN``; None if it may hold any."""
     kind = shape.column(name).type
-    return f"({', '.join(map(repr, sorted(kind.words)))})" if isinstance(kind, Word) else None
+    return f"({', '.join(map(repr, sorted(kind.words)))})" if isinstance(kind, EnumText) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Moving(ABC):
         longest: int | None = None,
         among: Among = None,
     ) -> tuple[TableDigest, list[Flaw]]:
-        """Read a table: digest what is sound and not left out, and say what is not sound.
+        """Read a table: digest what is valid and not left out, and say what is invalid.
 
         Args:
             connection: Where to read.
@@ -225,14 +225,14 @@ class Moving(ABC):
             among: The rows that are looked at.
 
         Raises:
-            DatabaseCorrupt: So many rows are not sound that this is no data of ours.
+            DatabaseCorrupt: So many rows are invalid that this is no data of ours.
         """
 
     @abstractmethod
     def read(
         self, connection: Connection, shape: TableShape, after: Key | None, left_out: LeftOut
     ) -> Generator[Row]:
-        """Give a table's sound rows one by one, in the order of the key, from behind a key on."""
+        """Give a table's valid rows one by one, in the order of the key, from behind a key on."""
 
     @abstractmethod
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
@@ -434,12 +434,12 @@ class Hidden:
     Attributes:
         tables: Those whose rows are not all seen.
         reason: Why, as the second half of a sentence.
-        mend: What to do about it.
+        fix: What to do about it.
     """
 
     tables: tuple[str, ...]
     reason: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,15 +29,15 @@ class IndexState:
     """What an index is, and whether it is up to date.
 
     Attributes:
-        segmentation: The name of the manner in which it is made, see ``values.text.manners``; None
-            where the index has lost its state.
+        segmentation: The name of its tokenizer, see ``values.tokens``; None where the index has
+            lost its state.
         newest: The largest row number of a message.
         walked: The index has met every message up to this row number; a rebuild begins at 0.
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
         guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
         session: The row number of the session that was named; None without such a session.
-        former: The name of its manner until something is put into it; None if that is the same.
+        former: The name of its tokenizer until something is put into it; None if that is the same.
     """
 
     segmentation: str | None
@@ -204,7 +204,7 @@ class SearchIndex(ABC):
         """Say whether the index holds nothing yet, for anybody."""
 
     def adopt(self, connection: Connection, tables: Tables, former: str, segmentation: str) -> None:
-        """Give an index that still holds nothing, and has still the former manner, another one.
+        """Give an index that still holds nothing, and has still the former tokenizer, another.
 
         In a write transaction; ``take`` may follow.
         """
@@ -366,7 +366,7 @@ class SearchIndex(ABC):
 
     @abstractmethod
     def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
-        """Empty the index, mend what is missing of it, and have every message walked again."""
+        """Empty the index, restore what is missing of it, and have every message walked again."""
 
     def tidy(self, connection: Connection, tables: Tables) -> None:
         """Make the index quick to read after much was written."""

@@ -50,6 +50,7 @@ from agentstore.values.types import (
     MICROSECOND,
     Column,
     Document,
+    EnumText,
     Json,
     Named,
     Nanos,
@@ -57,7 +58,6 @@ from agentstore.values.types import (
     SafeText,
     Strict,
     UtcDateTime,
-    Word,
     has_listeners,
     places_to_write,
     raise_as_sqlalchemy,
@@ -384,9 +384,9 @@ def column_reader(
     Args:
         kind: The column's type.
         dialect: Whose driver gives them.
-        required: Whether none may be None. The reader then raises UnsoundRow.
+        required: Whether none may be None. The reader then raises InvalidRow.
     """
-    if isinstance(kind, Word):
+    if isinstance(kind, EnumText):
         return partial(_words_out, kind, kind.words.union(() if required else (None,)))
     if isinstance(kind, SafeText | SessionId):
         return partial(_texts_out, kind, _TEXT if required else _TEXTS)
@@ -452,16 +452,16 @@ def _document_in(value: Any) -> str:
     return value if type(value) is Document else dump_json(value)
 
 
-def _words_out(kind: Word, known: frozenset[str | None], column: Column) -> Column:
+def _words_out(kind: EnumText, known: frozenset[str | None], column: Column) -> Column:
     if not known.issuperset(column):
-        raise kind.unsound()
+        raise kind.invalid_row()
     return column
 
 
 def _texts_out(kind: SafeText | SessionId, known: Set[type[Any]], column: Column) -> Column:
     kinds = {*map(type, column)}
     if not kinds <= known:
-        raise kind.unsound()
+        raise kind.invalid_row()
     return decode_texts(column) if str in kinds else column  # most columns are mostly empty
 
 
@@ -477,12 +477,12 @@ def _money_out(kind: Nanos, required: bool, column: Column) -> Column:
 
 def _instants_out(kind: UtcDateTime, known: Set[type[Any]], column: Column) -> Column:
     if not {*map(type, column)} <= known:
-        raise kind.unsound()
+        raise kind.invalid_row()
     unit = MICROSECOND
     try:
         return [None if n is None else EPOCH + n * unit for n in column]
     except OverflowError:
-        raise kind.unsound() from None
+        raise kind.invalid_row() from None
 
 
 _NUMBER: Set[type[Any]] = {int}
@@ -492,7 +492,7 @@ _NUMBERS = _NUMBER | {NoneType}
 def _ids_out(kind: OwnId, required: bool, column: Column) -> Column:
     given = column if required else [value for value in column if value is not None]
     if {*map(type, given)} - _BYTES or {*map(len, given)} - _ID_LENGTH:
-        raise kind.unsound()
+        raise kind.invalid_row()
     # As ``id_text`` does: a call for each would cost half as much again.
     return [
         value if value is None else pairs[:4] + pairs[5:29] + pairs[30:34] + pairs[35:]
@@ -510,7 +510,7 @@ def _given_ids_out(kind: OwnId, known: Set[type[Any]], column: Column) -> Column
     if {*map(type, column)} <= known:
         return column
     if None in column and NoneType not in known:
-        raise kind.unsound()
+        raise kind.invalid_row()
     return [None if value is None else str(value) for value in column]
 
 
@@ -524,5 +524,5 @@ def _each(read: Callable[[Any], Any], column: Column) -> Column:
 
 def _none_missing(kind: Named, read: Callable[[Any], Any] | None, column: Column) -> Column:
     if None in column:
-        raise kind.unsound()
+        raise kind.invalid_row()
     return column if read is None else [*map(read, column)]

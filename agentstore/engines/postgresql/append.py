@@ -134,7 +134,7 @@ def _name_of_new(connection: Connection, tables: Tables, session_id: str, branch
     return connection.execute(query).scalar()
 
 
-_COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now", "bearable")
+_COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now", "skew_limit")
 _OF_EACH = ("session_id", "created_at")
 """Columns of messages that the session says, where there is one message."""
 _CALL_COLUMNS = ("session_id", "message_id", "position", "seq", "name", "call_id")
@@ -235,7 +235,7 @@ def _counted_one(tables: Tables, *, wait: bool, named: bool) -> CTE:
         "tokens": bindparam("tokens"),
         "cost": bindparam("cost"),
         "now": _now(tables),
-        "bearable": bindparam("bearable", type_=sessions.c.created_at.type),
+        "skew_limit": bindparam("skew_limit", type_=sessions.c.created_at.type),
     }
     here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
     counting = update(sessions).where(here)
@@ -273,7 +273,7 @@ def _counted_many(tables: Tables, *, named: bool) -> CTE:
         "s_tokens": sessions.c.total_tokens.type,
         "s_cost": sessions.c.total_cost.type,
         "s_now": sessions.c.last_active_at.type,
-        "s_bearable": sessions.c.last_active_at.type,
+        "s_skew_limit": sessions.c.last_active_at.type,
     }
     if named:
         kinds["s_branch"] = _name(tables)
@@ -312,7 +312,7 @@ def _count(
             listed_activity=case((activity - listed < LISTED_WITHIN, listed), else_=activity),
             last_active_at=counts["now"],
             newest_at=func.greatest(sessions.newest_at, counts["now"]),
-            in_order=and_(sessions.in_order, sessions.newest_at <= counts["bearable"]),
+            in_order=and_(sessions.in_order, sessions.newest_at <= counts["skew_limit"]),
         )
         .returning(
             sessions.pk,

@@ -266,7 +266,7 @@ def replication_of(found: Any, asked: str | None) -> ReplicationRecord:
         lag_bytes=behind,
         lag_seconds=age,
         visible=found.visible,
-        trouble=trouble,
+        problem=trouble,
         warning=warning,
     )
 
@@ -373,18 +373,18 @@ def policies(context: CheckContext) -> Iterator[Finding]:
     off = [row.name for row in there if not row.enabled]
     if off:
         what = f"Row-level security is off for {len(off)} tables: scopes see rows of all users."
-        mending = [_ENABLE.format(name) for name in off]
-        yield _finding(Severity.ERROR, what, off, mending)
+        fixes = [_ENABLE.format(name) for name in off]
+        yield _finding(Severity.ERROR, what, off, fixes)
     free = [row.name for row in there if tables[row.name].forced and not row.forced]
     if free:
         what = f"Row-level security does not hold the owner of {len(free)} tables."
-        mending = [_FORCE.format(name) for name in free]
-        yield _finding(Severity.WARNING, what, free, mending)
+        fixes = [_FORCE.format(name) for name in free]
+        yield _finding(Severity.WARNING, what, free, fixes)
     bound = [row.name for row in there if row.forced and not tables[row.name].forced]
     if bound:
         what = "Row-level security holds the owner too, whose searches read the whole index then."
-        mending = [_RELEASE.format(name) for name in bound]
-        yield _finding(Severity.WARNING, what, bound, mending)
+        fixes = [_RELEASE.format(name) for name in bound]
+        yield _finding(Severity.WARNING, what, bound, fixes)
     yield from _policies(context, [tables[row.name] for row in there], str(home))
 
 
@@ -452,12 +452,12 @@ def _policies(context: CheckContext, tables: list[Guarded], home: str) -> Iterat
                 altered.append((table.name, _DROP.format(name, table.name), statement))
     if missing:
         what = "Policies are missing: rows are hidden from those who should see them."
-        where, mending = zip(*missing, strict=True)
-        yield _finding(Severity.ERROR, what, where, mending)
+        where, fixes = zip(*missing, strict=True)
+        yield _finding(Severity.ERROR, what, where, fixes)
     if altered:
         what = "Policies are not those that the revision made."
-        mending = tuple(statement for _, *both in altered for statement in both)
-        yield _finding(Severity.ERROR, what, [each[0] for each in altered], mending)
+        fixes = tuple(statement for _, *both in altered for statement in both)
+        yield _finding(Severity.ERROR, what, [each[0] for each in altered], fixes)
     for (table_name, _), extra in there.items():
         what = f"The policy {extra.quoted} is none of agentstore's: "
         what += "it lets more rows through." if extra.permissive else "it hides rows."
@@ -508,8 +508,8 @@ def _words(body: str) -> list[str]:
 def _finding(
     severity: Severity, what: str, where: Iterable[str], statements: Iterable[str]
 ) -> Finding:
-    mending = (f"-c {shlex.quote(' '.join(statement.split()))}" for statement in statements)
-    return Finding(severity, _CHECK, what, listed(where), f"psql {' '.join(mending)}")
+    fixes = (f"-c {shlex.quote(' '.join(statement.split()))}" for statement in statements)
+    return Finding(severity, _CHECK, what, listed(where), f"psql {' '.join(fixes)}")
 
 
 # What there is to look at on PostgreSQL: the server, its settings, indexes and dead rows.
@@ -527,7 +527,7 @@ _SUPPORTED_UNTIL = {
     17: date(2029, 11, 8),
     18: date(2030, 11, 14),
 }
-_MENDED: tuple[tuple[dict[int, int], Severity, str], ...] = (
+_FIXED: tuple[tuple[dict[int, int], Severity, str], ...] = (
     (
         {14: 4},
         Severity.ERROR,
@@ -540,7 +540,7 @@ _MENDED: tuple[tuple[dict[int, int], Severity, str], ...] = (
         "(announcement of 18.4, 17.10, 16.14, 15.18 and 14.23)",
     ),
 )
-"""For each major version the first minor that has the mending."""
+"""For each major version the first minor that has the fix."""
 
 _SETTINGS = {
     "fsync": ("off", Severity.ERROR, "a crash of the machine can damage all data"),
@@ -633,9 +633,9 @@ def findings_about(major: int, minor: int, day: date) -> list[Finding]:
                 f"Upgrade with pg_upgrade to PostgreSQL {max(_SUPPORTED_UNTIL)}",
             )
         )
-    for mended, severity, what in _MENDED:
-        if major in mended and minor < mended[major]:
-            advice = f"Install the newest minor release, at least {major}.{mended[major]}"
+    for fixed, severity, what in _FIXED:
+        if major in fixed and minor < fixed[major]:
+            advice = f"Install the newest minor release, at least {major}.{fixed[major]}"
             if severity is Severity.ERROR:
                 advice += "; then REINDEX DATABASE"
             found.append(Finding(severity, "engine", f"{version}: {what}.", "server", advice))
@@ -646,10 +646,10 @@ def settings(context: CheckContext) -> Iterator[Finding]:
     """Look at what durability depends on, and at the database's encoding and collation."""
     for name, (bad, severity, risk) in _SETTINGS.items():
         if _scalar(context, name) == bad:
-            mend = f"psql -c 'ALTER SYSTEM SET {name} = on' -c 'SELECT pg_reload_conf()'"
+            fix = f"psql -c 'ALTER SYSTEM SET {name} = on' -c 'SELECT pg_reload_conf()'"
             if name == "data_checksums":
-                mend = "pg_checksums --enable, with the server stopped"
-            yield Finding(severity, "settings", f"{name} is {bad}: {risk}.", name, mend)
+                fix = "pg_checksums --enable, with the server stopped"
+            yield Finding(severity, "settings", f"{name} is {bad}: {risk}.", name, fix)
     found = context.connection.execute(_DATABASE).one()
     for name, value in context.connection.execute(_AT_THE_START):
         yield Finding(
@@ -694,8 +694,8 @@ def replication(context: CheckContext) -> Iterator[Finding]:
     if found is None:
         return
     where = "synchronous_standby_names"
-    if found.trouble is not None:
-        yield Finding(Severity.ERROR, "replication", found.trouble, where, _DO_NOT_WAIT)
+    if found.problem is not None:
+        yield Finding(Severity.ERROR, "replication", found.problem, where, _DO_NOT_WAIT)
     if found.warning is not None:
         unseen = found.needed and not found.visible
         severity = Severity.INFO if unseen else Severity.WARNING
@@ -804,10 +804,10 @@ def _damaged(context: CheckContext) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, "integrity", what, name, f"psql -c 'REINDEX INDEX {name}'")
 
 
-def _unchecked(reason: str, *mending: str) -> Finding:
+def _unchecked(reason: str, *fixes: str) -> Finding:
     what = f"The indexes were not checked: {reason}."
-    mend = "psql " + " ".join(f"-c {shlex.quote(statement)}" for statement in mending)
-    return Finding(Severity.INFO, "integrity", what, "database", mend)
+    fix = "psql " + " ".join(f"-c {shlex.quote(statement)}" for statement in fixes)
+    return Finding(Severity.INFO, "integrity", what, "database", fix)
 
 
 def bloat(context: CheckContext) -> Iterator[Finding]:

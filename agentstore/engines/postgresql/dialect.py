@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
     from agentstore.engines.base.dialect import Change
     from agentstore.engines.base.moving import Checks, Examination, Moving
-    from agentstore.errors import UnsoundRow
+    from agentstore.errors import InvalidRow
 
 
 # How transactions begin and end on PostgreSQL, and connections of an application's own engine.
@@ -487,7 +487,7 @@ class ServerParts:
 
         return EXAMINATIONS
 
-    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
         """Look for it, in a transaction or a savepoint of its own."""
         from agentstore.engines.postgresql.moving import name_row
 
@@ -809,8 +809,8 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
         return Diagnosis(Failure.DISCONNECTED, lost)
     if isinstance(error, DataError):  # of psycopg, which could not read what came
         if words.startswith(("timestamp too ", "date too ")):
-            unsound = errors.UnsoundRow("", "", "a time outside the years 1 to 9999")
-            return Diagnosis(Failure.FINAL, unsound)
+            invalid = errors.InvalidRow("", "", "a time outside the years 1 to 9999")
+            return Diagnosis(Failure.FINAL, invalid)
         failed = errors.DatabaseError("psycopg could not convert a value. Check the arguments.")
         return Diagnosis(Failure.FINAL, failed)
     if not isinstance(error.orig, OperationalError):  # psycopg's own words, which may quote a value

@@ -27,9 +27,9 @@ from agentstore.engines.base.moving import (
 )
 from agentstore.engines.postgresql import search
 from agentstore.engines.postgresql.row_security import hidden_rows, policy_name
-from agentstore.errors import DatabaseCorrupt, DatabaseError, UnsoundRow, named
+from agentstore.errors import DatabaseCorrupt, DatabaseError, InvalidRow, named
 from agentstore.schema import LONGEST_ENTRY, Names, Tables
-from agentstore.values.types import Json, Word
+from agentstore.values.types import EnumText, Json
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
 _SELECTED: dict[Kind, LiteralString] = {
@@ -122,7 +122,7 @@ class PostgreSQLMoving(Moving):
             sql.SQL(_WRITTEN[kind]).format(sql.Identifier(name)) for name, kind in shape.columns
         )
         wanted = _wanted(shape, left_out, among)
-        kinds = unsound(shape)
+        kinds = invalid_values(shape)
         wrong = either(condition for _, condition, _ in kinds)
         # OFFSET 0 keeps the planner from computing each hash once for each of its halves.
         query = sql.SQL("""
@@ -336,7 +336,7 @@ def _require_all_rows(connection: Connection, shape: TableShape) -> None:
     hidden = hidden_rows(connection, [name], policy_name(names))
     if hidden is not None:
         raise DatabaseError(
-            f"This role cannot see all rows of {table.name}: {hidden.reason}. {hidden.mend}."
+            f"This role cannot see all rows of {table.name}: {hidden.reason}. {hidden.fix}."
         )
 
 
@@ -439,7 +439,7 @@ def qualified(schema: str | None, name: str) -> sql.Identifier:
     return sql.Identifier(schema, name) if schema else sql.Identifier(name)
 
 
-# Rows of a server that are not sound: the conditions that find them, and the name of one.
+# Invalid rows of a server: the conditions that find them, and the name of one.
 #
 # A server's columns hold what their types allow, which is more than agentstore writes: JSON of
 # another shape, instants that Python cannot express; and more where somebody dropped a
@@ -452,7 +452,7 @@ _PQTRANS_IDLE = 0
 
 _PATIENCE = "SET LOCAL statement_timeout = '500ms'"
 
-_UNSOUND: dict[Kind, LiteralString] = {
+_INVALID: dict[Kind, LiteralString] = {
     Kind.INSTANT: "({0} < '0001-01-01 00:00+00' OR {0} >= '10000-01-01 00:00+00')",
     Kind.REAL: "{0} IN ('NaN', 'Infinity', '-Infinity')",
 }
@@ -463,13 +463,13 @@ _MORE = {
 _JSON_TYPES = {dict: "object", list: "array"}
 
 
-def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+def name_row(connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
     """Say of the first row found, in the table or in any, that its column is not sound."""
     places = [
         (shape, column, condition, what)
         for shape in shapes(tables)
         if error.table in ("", shape.name)
-        for column, condition, what in unsound(shape)
+        for column, condition, what in invalid_values(shape)
         if error.column in ("", column)
     ]
     with suppress(DBAPIError), _for_a_moment(connection):
@@ -478,7 +478,7 @@ def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> Unsou
             if row is not None:
                 pairs = zip(_key(shape), row, strict=True)
                 key = ", ".join(f"{name}={named(value)}" for name, value in pairs)
-                return UnsoundRow(shape.name, column, what, key)
+                return InvalidRow(shape.name, column, what, key)
     return error
 
 
@@ -496,7 +496,7 @@ def _for_a_moment(connection: Connection) -> Iterator[None]:
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT agentstore_row" if inside else "ROLLBACK")
 
 
-def unsound(shape: TableShape) -> list[tuple[str, sql.Composable, str]]:
+def invalid_values(shape: TableShape) -> list[tuple[str, sql.Composable, str]]:
     """Give columns, each with what holds of a value that is not sound, and with what it then is.
 
     A condition may be NULL where the column is.
@@ -504,13 +504,13 @@ def unsound(shape: TableShape) -> list[tuple[str, sql.Composable, str]]:
     found: list[tuple[str, sql.Composable, str]] = []
     for name, kind in shape.columns:
         column, place = shape.column(name), sql.Identifier(name)
-        if kind in _UNSOUND:
-            found.append((name, sql.SQL(_UNSOUND[kind]).format(place), _MORE[kind]))
+        if kind in _INVALID:
+            found.append((name, sql.SQL(_INVALID[kind]).format(place), _MORE[kind]))
         if isinstance(column.type, Json) and column.type.document in _JSON_TYPES:
             wanted = sql.Literal(_JSON_TYPES[column.type.document])
             other = sql.SQL("json_typeof({}) <> {}").format(place, wanted)
             found.append((name, other, f"JSON that is not {column.type.holds}"))
-        if isinstance(column.type, Word):
+        if isinstance(column.type, EnumText):
             words = sql.SQL(", ").join(map(sql.Literal, sorted(column.type.words)))
             other = sql.SQL("{} NOT IN ({})").format(place, words)
             found.append((name, other, f"text that is not {column.type.holds}"))

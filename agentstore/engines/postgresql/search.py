@@ -337,7 +337,7 @@ def index_of(names: Names) -> Table:
 # parts; every part of a cut message says so (``LONG``), and is found by any of the words.
 #
 # Beside its words a vector holds lexemes of ours, which begin with a capital letter, as no token
-# does: the characters with which tokens begin, the session, and eras, which are spans of row
+# does: the characters with which tokens begin, the session, and partitions, which are spans of row
 # numbers, short ones, longer ones and long ones. By these GIN itself narrows down to a session,
 # or to what is recent, where a common word would otherwise fetch every row that has it.
 
@@ -348,9 +348,9 @@ PART_BYTES = 1_000_000
 OVERLAP = 32
 """Tokens that a part has in common with the one before: the longest phrase that is asked for."""
 
-ERAS = (10, 14, 18)
-"""Messages of an era, as powers of two. A look is at two of them: of the shortest, or of longer
-ones where there is little to be found."""
+PARTITIONS = (10, 14, 18)
+"""Messages of a partition, as powers of two. A look is at two of them: of the shortest, or of
+longer ones where there is little to be found."""
 
 LONG = "LONG"
 
@@ -383,9 +383,9 @@ def _scope(session: int) -> int:
     return (session + 2**31) % 2**32 - 2**31
 
 
-def era(level: int, number: int) -> str:
-    """Give the lexeme of an era."""
-    return f"'E{ERAS[level]}x{max(0, number):x}'"
+def partition_token(level: int, number: int) -> str:
+    """Give the lexeme of a partition."""
+    return f"'E{PARTITIONS[level]}x{max(0, number):x}'"
 
 
 def runs_of(question: Question) -> list[str]:
@@ -438,8 +438,8 @@ def _cut(tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
         start = max(end - OVERLAP, start + 1)
 
 
-MOST_ROWS = 2 << ERAS[0]
-"""Rows of one look. Where two longer eras have more, shorter ones are looked at."""
+MOST_ROWS = 2 << PARTITIONS[0]
+"""Rows of one look. Where two longer partitions have more, shorter ones are looked at."""
 
 PENDING, PENDING_IN_BULK = 64, 512
 """kB of new rows that wait to be sorted into the GIN index. Every search reads them, so there are
@@ -525,18 +525,20 @@ class PostgreSQLSearch(PostgreSQLQueue):
         before: int,
         count: int,
     ) -> Iterator[Candidates]:
-        """Look at two eras at a time, the newest first, the longer the less there is in them."""
+        """Look at two partitions at a time, the newest first, longer where they hold less."""
         runs = runs_of(question)
         query = _found(tables, len(runs), guarded=question.reader is not None)
         parameters: dict[str, Any] = {f"run_{n}": run for n, run in enumerate(runs)}
         parameters["reader"] = question.reader
-        level = 0 if question.sessions is None else len(ERAS) - 1
+        level = 0 if question.sessions is None else len(PARTITIONS) - 1
         while True:
-            newest = max(0, before - 1) >> ERAS[level]
-            floor = max(0, newest - 1) << ERAS[level]
-            eras = f"({era(level, newest)} | {era(level, newest - 1)})"
+            newest = max(0, before - 1) >> PARTITIONS[level]
+            floor = max(0, newest - 1) << PARTITIONS[level]
+            partitions = (
+                f"({partition_token(level, newest)} | {partition_token(level, newest - 1)})"
+            )
             parameters |= {
-                "lexemes": f"{lexemes(question)} & {eras}",
+                "lexemes": f"{lexemes(question)} & {partitions}",
                 "before": before,
                 "floor": floor,
                 "most": MOST_ROWS + 1 if level else None,
@@ -551,8 +553,8 @@ class PostgreSQLSearch(PostgreSQLQueue):
             if not floor:
                 return
             before = floor
-            if len(found) << (ERAS[1] - ERAS[0]) <= MOST_ROWS:
-                level = min(level + 1, len(ERAS) - 1)
+            if len(found) << (PARTITIONS[1] - PARTITIONS[0]) <= MOST_ROWS:
+                level = min(level + 1, len(PARTITIONS) - 1)
 
     def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
         """Empty the index; the walk goes to the newest message, later ones are queued."""

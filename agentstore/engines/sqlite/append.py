@@ -122,8 +122,8 @@ def _counting_on(tables: Tables, driver: Dialect) -> Prepared:
 def _counting(tables: Tables) -> ReturningUpdate[Any]:
     sessions = tables.sessions
     here = sessions.c.id == bindparam("session_id")
-    now, bearable = (
-        bindparam(name, type_=sessions.c.created_at.type) for name in ("now", "bearable")
+    now, skew_limit = (
+        bindparam(name, type_=sessions.c.created_at.type) for name in ("now", "skew_limit")
     )
     return (
         update(sessions)
@@ -137,7 +137,7 @@ def _counting(tables: Tables) -> ReturningUpdate[Any]:
             activity=last_taken(tables) + bindparam("so_far") + bindparam("messages"),
             last_active_at=now,
             newest_at=func.max(sessions.c.newest_at, now),
-            in_order=and_(sessions.c.in_order, sessions.c.newest_at <= bearable),
+            in_order=and_(sessions.c.in_order, sessions.c.newest_at <= skew_limit),
         )
         .returning(
             sessions.c.last_seq,

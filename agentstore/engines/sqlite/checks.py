@@ -195,7 +195,7 @@ def _row_bytes(connection: Connection, source: Table) -> float:
 
 _WAL_RESET_MENDED = (3, 51, 3)
 _WAL_RESET_BACKPORTS = {(3, 44): 6, (3, 50): 7}
-"""The releases of older lines that have the mending too."""
+"""The releases of older lines that have the fix too."""
 
 _QUICK_UP_TO = 256 * 1024 * 1024
 """Bytes of a file that are checked without being asked to: a few seconds."""
@@ -211,8 +211,8 @@ def has_wal_reset_bug(version: tuple[int, int, int]) -> bool:
     """Say whether two connections that write and checkpoint at once can damage a WAL database."""
     if not (3, 7, 0) <= version < _WAL_RESET_MENDED:
         return False
-    mended = _WAL_RESET_BACKPORTS.get(version[:2])
-    return mended is None or version[2] < mended
+    fixed = _WAL_RESET_BACKPORTS.get(version[:2])
+    return fixed is None or version[2] < fixed
 
 
 def engine(context: CheckContext) -> Iterator[Finding]:

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 
     from agentstore.engines.base.moving import Checks, Examination, Moving
     from agentstore.engines.sqlite.moving import ChangeLog
-    from agentstore.errors import UnsoundRow
+    from agentstore.errors import InvalidRow
 
 
 # How transactions begin on SQLite, and the application's own on an engine that it handed in.
@@ -367,7 +367,7 @@ class FileParts:
 
         return EXAMINATIONS
 
-    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
         """Look for it, for a short time."""
         from agentstore.engines.sqlite.moving import name_row
 

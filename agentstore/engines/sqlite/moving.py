@@ -46,9 +46,9 @@ from agentstore.engines.base.moving import (
 )
 from agentstore.engines.base.search import all_named
 from agentstore.engines.sqlite import search
-from agentstore.errors import DatabaseCorrupt, UnsoundRow, named
+from agentstore.errors import DatabaseCorrupt, InvalidRow, named
 from agentstore.schema import Names, Tables
-from agentstore.values.types import ID_BYTES, Whole, id_text
+from agentstore.values.types import ID_BYTES, StrictInteger, id_text
 
 _LONGEST_SHOWN = 255
 
@@ -105,14 +105,14 @@ class SQLiteMoving(Moving):
         with bytes_for_text(connection) as driver:
             rows = _rows(driver, shape, left_out.get(shape.name, ()), longest, among)
             for batch in batches(rows):
-                sound = [row for row in batch if row[1]]
+                valid = [row for row in batch if row[1]]
                 bad |= {row[0]: None for row in batch if not row[1]}
-                wrong = _undecodable(shape, sound)
+                wrong = _undecodable(shape, valid)
                 if wrong:
-                    sound = [row for row in sound if row[0] not in wrong]
+                    valid = [row for row in valid if row[0] not in wrong]
                     bad |= wrong
                 _refuse_too_many(bad)
-                summing.add([row[2:-1] for row in sound])
+                summing.add([row[2:-1] for row in valid])
         flaws = [
             _flaw(connection, shape, number, reason or _reason(connection, shape, number, longest))
             for number, reason in bad.items()
@@ -225,7 +225,7 @@ def _wanted(driver: Any, shape: TableShape, among: Among) -> tuple[str, list[str
 def _rows(
     driver: Any, shape: TableShape, missing: Collection[int], longest: int | None, among: Among
 ) -> Iterable[Row]:
-    """Give rows: number, whether SQLite finds it sound, the columns, and its length or so."""
+    """Give rows: number, whether SQLite finds it valid, the columns, and its length or so."""
     length = " + ".join(
         f"coalesce(length({quoted(name)}), 0)"
         for name, kind in shape.columns
@@ -259,7 +259,7 @@ def _undecodable(shape: TableShape, rows: list[Row]) -> dict[int, str | None]:
 
 
 def _reason(connection: Connection, shape: TableShape, number: int, longest: int | None) -> str:
-    """Say which column SQLite does not find sound."""
+    """Say which column SQLite does not find valid."""
     columns = ", ".join(
         f"{sound_value(shape, name, kind)}, typeof({quoted(name)})" for name, kind in shape.columns
     )
@@ -461,12 +461,12 @@ class ChangeLog:
             last = found[-1][0]
 
     def rows(self, connection: Connection, shape: TableShape, keys: Sequence[Key]) -> list[Row]:
-        """Give those rows with these keys that are there, and sound."""
+        """Give those rows with these keys that are there, and valid."""
         table = quoted(shape.table.name)
         columns = ", ".join(travels(kind, f"row.{quoted(name)}") for name, kind in shape.columns)
         query = (
             f"SELECT {columns} {with_keys(shape, 'row')}"
-            f" WHERE EXISTS (SELECT 1 FROM {table} WHERE rowid = row.rowid AND {sound(shape)})"
+            f" WHERE EXISTS (SELECT 1 FROM {table} WHERE rowid = row.rowid AND {valid(shape)})"
         )
         return sound_rows(connection, shape, query, (listed(keys),))
 
@@ -584,7 +584,7 @@ def _bytes(text: Any) -> bytes | None:
     return None if text is None else bytes.fromhex(text.replace("-", ""))
 
 
-# Which rows of a SQLite file are sound: what a condition, and Python, say of their columns.
+# Which rows of a SQLite file are valid: what a condition, and Python, say of their columns.
 
 
 _SOUND = {
@@ -659,8 +659,8 @@ def sound_value(shape: TableShape, name: str, kind: Kind) -> str:
     return f"({quoted(name)} IS NOT NULL AND {holds(shape, name, kind)})"
 
 
-def sound(shape: TableShape) -> str:
-    """Write the condition that holds of a row that is sound."""
+def valid(shape: TableShape) -> str:
+    """Write the condition that holds of a valid row."""
     checks = [sound_value(shape, name, kind) for name, kind in shape.columns]
     return " AND ".join([*checks, *(f"({rule}) IS NOT 0" for rule in rules(shape).values())])
 
@@ -668,8 +668,8 @@ def sound(shape: TableShape) -> str:
 def fits(shape: TableShape, longest: int | None) -> str:
     """Write what else holds of one that fits into indexes of this limit."""
     if longest is None:
-        return sound(shape)
-    return " AND ".join([sound(shape), *(f"{entry(e)} <= {longest}" for e in shape.indexed)])
+        return valid(shape)
+    return " AND ".join([valid(shape), *(f"{entry(e)} <= {longest}" for e in shape.indexed)])
 
 
 def entry(columns: Sequence[str]) -> str:
@@ -688,7 +688,7 @@ def rules(shape: TableShape) -> dict[str, str]:
 
 
 def sound_rows(connection: Connection, shape: TableShape, query: str, parameters: Any) -> list[Row]:
-    """Select whole rows that SQLite finds sound; leave those out whose text is no UTF-8."""
+    """Select whole rows that SQLite finds valid; leave those out whose text is no UTF-8."""
     kinds = [kind for _, kind in shape.columns]
     found = []
     with bytes_for_text(connection) as driver:
@@ -738,7 +738,7 @@ def objects(prefix: str = "") -> dict[str, str]:
 
 def counter_of(names: Names) -> TableClause:
     """Describe the table of one row."""
-    return table(f"{names.prefix}activity", column("taken", Whole()))
+    return table(f"{names.prefix}activity", column("taken", StrictInteger()))
 
 
 def last_taken(tables: Tables) -> ColumnElement[int]:
@@ -766,7 +766,7 @@ _STEPS = 10_000
 """Of SQLite's machine, between two looks at the clock: less than a millisecond."""
 
 
-def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+def name_row(connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
     """Say of the first row found, in the table or in any, that its column is not sound.
 
     What a query calls by another name than its column's, which may be that of another column, is
@@ -784,8 +784,8 @@ def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> Unsou
     with _for_a_moment(driver), suppress(sqlite3.Error):
         for shape, column, kind in own:
             if (row := driver.execute(_query(shape, column, kind)).fetchone()) is not None:
-                return UnsoundRow(shape.name, column, error.problem, _row_key(shape, row, column))
-    return error if error.table else UnsoundRow("", "", error.problem)
+                return InvalidRow(shape.name, column, error.problem, _row_key(shape, row, column))
+    return error if error.table else InvalidRow("", "", error.problem)
 
 
 def _query(shape: TableShape, column: str, kind: Kind) -> str:
@@ -806,12 +806,12 @@ def _key_columns(shape: TableShape) -> tuple[str, ...]:
     return shape.key + beside
 
 
-def _row_key(shape: TableShape, row: tuple[Any, ...], unsound: str) -> str:
+def _row_key(shape: TableShape, row: tuple[Any, ...], invalid: str) -> str:
     pairs = zip(_key_columns(shape), row, strict=True)
     return ", ".join(
         f"{name}={named(value.decode(errors='replace') if isinstance(value, bytes) else value)}"
         for name, value in pairs
-        if name != unsound
+        if name != invalid
     )
 
 

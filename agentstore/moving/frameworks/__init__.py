@@ -86,7 +86,7 @@ class ImportReport:
         written: How many conversations, threads or users this run wrote, or went on with.
         kinds: The same, by what they are: ``session``, ``thread``, ``user``.
         there: How many were there already, and are as in the source.
-        unsound: What was set aside, the first twenty: its table, its key and the reason.
+        invalid: What was set aside, the first twenty: its table, its key and the reason.
         set_aside: How many rows were set aside.
         quarantine: The file that lists them; None if there are none.
     """
@@ -95,7 +95,7 @@ class ImportReport:
     written: int
     kinds: Mapping[str, int]
     there: int
-    unsound: tuple[tuple[str, str, str], ...]
+    invalid: tuple[tuple[str, str, str], ...]
     set_aside: int
     quarantine: str | None
 
@@ -131,7 +131,7 @@ def import_database(
     Raises:
         NotASource: The source cannot be read, or is another framework's.
         SourceChanged: The source was written to meanwhile.
-        ImportOvertaken: Somebody else wrote to what is imported.
+        ImportSuperseded: Somebody else wrote to what is imported.
         ImportDiffers: What was written is not what the source has.
         InvalidInput: There is no such framework; the target is the source; or the file for what is
             set aside cannot be made.

@@ -37,7 +37,7 @@ from agentstore.engines.base.moving import Flaw
 from agentstore.engines.foreign import foreign, in_utc, is_computed
 from agentstore.errors import (
     IllegalTransition,
-    ImportOvertaken,
+    ImportSuperseded,
     InvalidInput,
     NotASource,
     StaleSession,
@@ -397,7 +397,7 @@ class SessionPiece(ImportPiece):
         try:
             return tx.sessions.patch(self.session_id, metadata=note, expected_version=version)
         except StaleSession:
-            raise ImportOvertaken(self.session_id) from None
+            raise ImportSuperseded(self.session_id) from None
 
 
 def line_of(kind: str, value: object, *, sort_keys: bool = True) -> Line:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import thread_stays
+from agentstore.models.tables import thread_not_being_deleted
 from agentstore.records import DeletionReceipt, Page
 from agentstore.records.base import complete
 from agentstore.records.work import (
@@ -381,7 +381,7 @@ class Checkpoints(Repository):
         checkpoints = self.tables.checkpoints.c
         query = select(checkpoints.namespace).where(
             checkpoints.thread_id == validation.text("thread_id", thread_id),
-            thread_stays(self.tables, checkpoints.thread_id),
+            thread_not_being_deleted(self.tables, checkpoints.thread_id),
         )
         return tuple(sorted(self.connection.execute(query.distinct()).scalars()))
 
@@ -649,7 +649,7 @@ class Checkpoints(Repository):
         checkpoints = self.tables.checkpoints.c
         query = select(checkpoints.thread_id, checkpoints.namespace).where(
             checkpoints.run_id == run_id,
-            thread_stays(self.tables, checkpoints.thread_id),
+            thread_not_being_deleted(self.tables, checkpoints.thread_id),
             *operations.threads(self.unit, checkpoints.thread_id),
         )
         if thread_id is not None:
@@ -770,7 +770,7 @@ class Checkpoints(Repository):
             table.c.thread_id == validation.text("thread_id", thread_id),
             table.c.namespace == validation.text("namespace", namespace),
             table.c.checkpoint_id == validation.text("checkpoint_id", checkpoint_id),
-            thread_stays(self.tables, table.c.thread_id),
+            thread_not_being_deleted(self.tables, table.c.thread_id),
         )
         return in_order(complete(write_record(*row)) for row in self.connection.execute(query))
 

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import InvalidInput, NotFound, UnsoundRow, WrongThread, named, shown
-from agentstore.execution.gathering import SeveralStatements
+from agentstore.errors import InvalidInput, InvalidRow, NotFound, WrongThread, named, shown
+from agentstore.execution.gathering import NeedsTransaction
 from agentstore.execution.unit import Unit, in_autocommit
 from agentstore.records.base import maker
 from agentstore.records.work import CheckpointInfo, WriteRecord
@@ -113,16 +113,16 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a checkpoint, or put one again.
 
     Raises:
-        SeveralStatements: In autocommit: it needs a transaction.
+        NeedsTransaction: In autocommit: it needs a transaction.
     """
     if in_autocommit(unit):
         return _put_if_unchanged(unit, new)
-    looks_first, found, seen = new.parent_id is None, None, None
+    reads_before_write, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
         found, seen = read_thread(unit, *_wanted(new, new.parent_id))
     most = len(new.values)
     lines = Lines(unit, new.thread_id, new.owners, most, seen, makes=new.makes_thread)
-    if looks_first and (existing := _existing(unit, new)) is not None:
+    if reads_before_write and (existing := _existing(unit, new)) is not None:
         return _put_again(unit, new, existing, lines)
     try:
         if seen is None:
@@ -138,7 +138,7 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     if written is None:
         written = _put_in_turn(unit, row, plans, inherited, skips=True)
     if not written:
-        if not looks_first and (existing := _existing(unit, new)) is not None:
+        if not reads_before_write and (existing := _existing(unit, new)) is not None:
             return _put_again(unit, new, existing, lines)
         # Whose id that is, is hidden: the engine itself says that it is taken.
         written = _put_in_turn(unit, row, plans, inherited, skips=False)
@@ -152,28 +152,28 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     put into the thread since. So a put waits for the server twice, and others do not wait for it.
 
     Raises:
-        SeveralStatements: Another caller has, or reading failed, or there is no such thread or
+        NeedsTransaction: Another caller has, or reading failed, or there is no such thread or
             parent, or the checkpoint is there already. Nothing of it is stored; a transaction finds
             out.
     """
     if new.parent_id == NO_PARENT or any(new.owners.values()):
-        raise SeveralStatements
+        raise NeedsTransaction
     try:
         found, threads = read_thread(unit, *_wanted(new, new.parent_id))
         if not threads:
-            raise SeveralStatements
+            raise NeedsTransaction
         pk, last_line = threads[0]
         numbers = count(last_line + 1)
         parent = _origin(new, new.parent_id, found)
         planned = _planned(unit, new, parent, numbers.__next__)
-    except (NotFound, UnsoundRow, DBAPIError):
-        raise SeveralStatements from None
+    except (NotFound, InvalidRow, DBAPIError):
+        raise NeedsTransaction from None
     seen = {"thread_pk": pk, "seen": last_line}
     entered = {"wanted": new.thread_id, "lines": next(numbers) - last_line, **seen}
     unused: Unused | None = "root" if new.namespace == ROOT else "place"
     entering = unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
     if not put_at_once(unit, *planned, (entering, entered)):
-        raise SeveralStatements
+        raise NeedsTransaction
     return _info(planned[0])
 
 
@@ -446,7 +446,7 @@ def store_pending(
         makes_thread: Whether the thread is made if it is not there.
 
     Raises:
-        SeveralStatements: In autocommit: there is no such thread yet.
+        NeedsTransaction: In autocommit: there is no such thread yet.
         NotFound: There is no such thread, and it is not to be made.
     """
     driver = dialect_of(unit.connection)
@@ -463,7 +463,7 @@ def store_pending(
     [[entered, stored]] = storing.fetch(unit.connection, parameters)
     if not entered:
         if in_autocommit(unit):  # a thread without these writes would stay, if the second failed
-            raise SeveralStatements
+            raise NeedsTransaction
         make_thread(unit, task["thread_id"], owners, makes=makes_thread)
         [[entered, stored]] = storing.fetch(unit.connection, parameters)
         if not entered:
@@ -520,9 +520,9 @@ def write_record(
     """Make a record of the columns of a pending write."""
     try:
         return _make(task, position, channel, decode(kind, encoding, data), path)
-    except UnsoundRow as error:
+    except InvalidRow as error:
         key = f"task_id={named(task)}, position={position}"
-        raise UnsoundRow(error.table, error.column, error.problem, key) from None
+        raise InvalidRow(error.table, error.column, error.problem, key) from None
 
 
 def encode(value: Any, name: str = "value") -> tuple[str, str, bytes]:
@@ -546,14 +546,14 @@ def decode(kind: str, encoding: str, data: bytes) -> Any:
     """Undo ``encode``.
 
     Raises:
-        UnsoundRow: The bytes are no such value.
+        InvalidRow: The bytes are no such value.
     """
     try:
         plain = zlib.decompress(data) if encoding == "zlib" else bytes(data)
         return plain if kind == "bytes" else load_json(plain.decode())
     except Exception:  # noqa: BLE001 - whose words would quote it
         wrong = f"bytes that are not {kind} in {encoding}"
-        raise UnsoundRow("checkpoint_writes", "data", wrong) from None
+        raise InvalidRow("checkpoint_writes", "data", wrong) from None
 
 
 # Copying a thread: its checkpoints, their values and the pending writes beside them.
@@ -709,7 +709,7 @@ def unpacked(stored: bytes | None, checkpoint_pk: int) -> Small:
     """Undo ``packed``.
 
     Raises:
-        UnsoundRow: The bytes are not those that were stored.
+        InvalidRow: The bytes are not those that were stored.
     """
     if stored is None:
         return {}
@@ -720,7 +720,7 @@ def unpacked(stored: bytes | None, checkpoint_pk: int) -> Small:
         values = _read(data)
     except (ValueError, msgspec.MsgspecError):  # whose words would quote it
         wrong = "checkpoints", "small_values", OTHER_BYTES, f"pk={checkpoint_pk}"
-        raise UnsoundRow(*wrong) from None
+        raise InvalidRow(*wrong) from None
     names = "".join(values)
     return values if names.isascii() else {decode_text(n): each for n, each in values.items()}
 

@@ -57,8 +57,8 @@ from agentstore.repositories.checkpoints.threads import (
 )
 from agentstore.repositories.checkpoints.values import (
     Encoded,
-    Held,
     Part,
+    VersionBytes,
     drop_entries,
     drop_unneeded,
     held_by,
@@ -320,7 +320,7 @@ class _ReadState(NamedTuple):
     """What was read of a checkpoint: its columns, its values, the rows of writes."""
 
     point: tuple[Any, ...]
-    versions: Mapping[str, Held]
+    versions: Mapping[str, VersionBytes]
     small: Small
     writes: list[Any]
 

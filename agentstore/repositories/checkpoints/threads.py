@@ -37,7 +37,12 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, Stacked, dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, WrongOwner
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_stays, session_is_open, session_stays, thread_stays
+from agentstore.models.tables import (
+    owner_not_being_deleted,
+    session_is_open,
+    session_not_being_deleted,
+    thread_not_being_deleted,
+)
 from agentstore.records.base import complete
 from agentstore.records.work import CheckpointInfo, ThreadRecord
 from agentstore.repositories.checkpoints.values import PieceAt, with_pieces
@@ -195,8 +200,8 @@ def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
     threads = unit.tables.checkpoint_threads
     query = select(threads).where(
         threads.c.id == thread_id,
-        owner_stays(unit.tables, threads.c.user_id),
-        session_stays(unit.tables, threads.c.session_id),
+        owner_not_being_deleted(unit.tables, threads.c.user_id),
+        session_not_being_deleted(unit.tables, threads.c.session_id),
     )
     found = unit.connection.execute(query.with_for_update()).first()
     if found is None:
@@ -301,7 +306,11 @@ def _enterable(tables: Tables, id: str) -> list[Any]:
     closed = select(sessions.pk).where(
         sessions.id == threads.session_id, not_(session_is_open(tables))
     )
-    return [threads.id == bindparam(id), ~closed.exists(), owner_stays(tables, threads.user_id)]
+    return [
+        threads.id == bindparam(id),
+        ~closed.exists(),
+        owner_not_being_deleted(tables, threads.user_id),
+    ]
 
 
 # The rows of checkpoints and their threads: how they are found, and made records of.
@@ -517,7 +526,10 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
             *(found[column].label(f"latest_{column}") for column in COLUMNS),
         )
         .select_from(source)
-        .where(owner_stays(tables, threads.c.user_id), session_stays(tables, threads.c.session_id))
+        .where(
+            owner_not_being_deleted(tables, threads.c.user_id),
+            session_not_being_deleted(tables, threads.c.session_id),
+        )
     )
 
 
@@ -610,7 +622,9 @@ def all_checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
     """Read checkpoints of all threads, in no order; see ``find_checkpoint`` for ``any_owner``."""
     checkpoints = tables.checkpoints.c
     query = select(*(checkpoints[column] for column in COLUMNS))
-    return query if any_owner else query.where(thread_stays(tables, checkpoints.thread_id))
+    return (
+        query if any_owner else query.where(thread_not_being_deleted(tables, checkpoints.thread_id))
+    )
 
 
 @lru_cache(maxsize=256)

@@ -60,7 +60,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, Stacked, dialect_of
-from agentstore.errors import InvalidJson, UnsoundRow, named
+from agentstore.errors import InvalidJson, InvalidRow, named
 from agentstore.execution.unit import Unit
 from agentstore.records.work import Items
 from agentstore.repositories.operations import chunks
@@ -193,7 +193,7 @@ def decode(kind: str, rope: Rope, items: int) -> Any:
     """Undo ``encode``.
 
     Raises:
-        UnsoundRow: The bytes are no such value.
+        InvalidRow: The bytes are no such value.
     """
     try:
         if kind == "items":
@@ -205,7 +205,7 @@ def decode(kind: str, rope: Rope, items: int) -> Any:
             return body
         return Items(_read_items(body)) if kind == "items" else load_json_bytes(body)
     except Exception:  # noqa: BLE001 - whose words would quote it
-        raise UnsoundRow("checkpoint_values", "data", f"bytes that are not {kind}") from None
+        raise InvalidRow("checkpoint_values", "data", f"bytes that are not {kind}") from None
 
 
 def digest_of(data: bytes) -> bytes:
@@ -223,7 +223,7 @@ def joined(below: Rope, length: int, pieces: Iterable[Any]) -> Rope:
             them.
 
     Raises:
-        UnsoundRow: There are fewer bytes.
+        InvalidRow: There are fewer bytes.
     """
     rope, end, size = [*below], 0, sum(map(len, below))
     for piece in pieces:
@@ -243,7 +243,7 @@ def joined(below: Rope, length: int, pieces: Iterable[Any]) -> Rope:
             rope = [*_cut(rope, 0, piece.prefix), data, *_cut(rope, behind, size)]
         size = piece.prefix + len(data) + piece.suffix
     if end != length:
-        raise UnsoundRow("checkpoint_values", "data", "fewer bytes than were stored")
+        raise InvalidRow("checkpoint_values", "data", "fewer bytes than were stored")
     return rope
 
 
@@ -485,7 +485,7 @@ def put_at_once(
         put in another way.
 
     Raises:
-        UnsoundRow: A piece was to be merged and is not there.
+        InvalidRow: A piece was to be merged and is not there.
     """
     enter, entered = entering or (None, {})
     pieces, merged = (
@@ -508,7 +508,7 @@ def put_at_once(
                 parameters[prefix + column.name] = [each[column.name] for each in rows]
     found = putting.fetch(unit.connection, parameters)
     if found and found[0][0] != len(merged):
-        raise UnsoundRow("checkpoint_values", "start", "no piece where one was to be merged")
+        raise InvalidRow("checkpoint_values", "start", "no piece where one was to be merged")
     return bool(found)
 
 
@@ -672,7 +672,7 @@ def _read(unit: Unit, parent: Stored | None, name: str) -> bytes:
         lines, pieces = with_bases.fetch(unit.connection, parameters)
     found = held_by(lines, pieces)
     if not found:
-        raise UnsoundRow("checkpoint_values", "data", "fewer bytes than were stored")
+        raise InvalidRow("checkpoint_values", "data", "fewer bytes than were stored")
     return found[parent.of][name].encoded.body
 
 
@@ -771,7 +771,7 @@ _WHOLE = (0, None, None)
 """Where the only piece of a line begins, if it has no base."""
 
 
-class Held(NamedTuple):
+class VersionBytes(NamedTuple):
     """A version as it was read."""
 
     kind: str
@@ -785,7 +785,7 @@ class Held(NamedTuple):
         return Encoded(self.kind, b"".join(self.rope), self.items)
 
 
-def held_by(lines: Iterable[Any], parts: Iterable[Any]) -> dict[int, dict[str, Held]]:
+def held_by(lines: Iterable[Any], parts: Iterable[Any]) -> dict[int, dict[str, VersionBytes]]:
     """Put versions together, in the order of their names: by checkpoint and by name.
 
     Args:
@@ -793,12 +793,12 @@ def held_by(lines: Iterable[Any], parts: Iterable[Any]) -> dict[int, dict[str, H
         parts: Rows that are ``Part``: the pieces of these lines, in any order.
 
     Raises:
-        UnsoundRow: A version lacks bytes.
+        InvalidRow: A version lacks bytes.
     """
     on_line: dict[tuple[str, int], list[Any]] = {}
     for part in parts:
         on_line.setdefault(part[:2], []).append(part)
-    found: dict[int, dict[str, Held]] = {}
+    found: dict[int, dict[str, VersionBytes]] = {}
     rope: Rope = []
     # Sorted here: the engines would move the data about to sort it.
     from_below = sorted(lines, key=itemgetter(LineOf._fields.index("level")), reverse=True)
@@ -811,16 +811,16 @@ def held_by(lines: Iterable[Any], parts: Iterable[Any]) -> dict[int, dict[str, H
             pieces = {part[2]: Part._make(part) for part in own if part[2] < length}
             try:
                 rope = joined(rope, length, [pieces[start] for start in sorted(pieces)])
-            except UnsoundRow as error:
+            except InvalidRow as error:
                 raise _at(error, pk, name) from None
         if not level:
-            found.setdefault(pk, {})[name] = Held(kind, items, digest, rope)
+            found.setdefault(pk, {})[name] = VersionBytes(kind, items, digest, rope)
             rope = []
     return found
 
 
 def values_of(
-    checkpoint_pk: int, versions: Mapping[str, Held], small: Mapping[str, Encoded]
+    checkpoint_pk: int, versions: Mapping[str, VersionBytes], small: Mapping[str, Encoded]
 ) -> dict[str, Any]:
     """Give the values of one checkpoint, by their names in order.
 
@@ -830,7 +830,7 @@ def values_of(
         small: The others.
 
     Raises:
-        UnsoundRow: The bytes are not those that were stored. The digest is compared of bytes alone;
+        InvalidRow: The bytes are not those that were stored. The digest is compared of bytes alone;
             for JSON that would take as long as to read it, so the doctor does it.
     """
     values: dict[str, Any] = {}
@@ -846,15 +846,15 @@ def values_of(
                 continue
             values[name] = body = held.rope[0] if len(held.rope) == 1 else b"".join(held.rope)
             if digest_of(body) != held.digest:
-                raise UnsoundRow("checkpoint_values", "data", OTHER_BYTES)
-        except UnsoundRow as error:
+                raise InvalidRow("checkpoint_values", "data", OTHER_BYTES)
+        except InvalidRow as error:
             raise _at(error, checkpoint_pk, name) from None
     return values
 
 
-def _at(error: UnsoundRow, checkpoint_pk: int, name: str) -> UnsoundRow:
+def _at(error: InvalidRow, checkpoint_pk: int, name: str) -> InvalidRow:
     key = f"of the checkpoint with pk={checkpoint_pk}, name={named(name)}"
-    return UnsoundRow(error.table, error.column, error.problem, key)
+    return InvalidRow(error.table, error.column, error.problem, key)
 
 
 def value_queries(
@@ -943,7 +943,7 @@ def damaged_versions(connection: Connection, tables: Tables, most: int) -> Itera
         )
         for pk, name in connection.execute(held.order_by(entries.checkpoint_pk, entries.name)):
             found = reading.fetch(connection, {"wanted": pk, "name": name})
-            if not _is_sound(*found):
+            if not _is_valid(*found):
                 yield f"checkpoint_pk={pk}, name={named(name)}"
         last = pks[-1]
 
@@ -957,12 +957,12 @@ def one_value(tables: Tables, driver: Dialect, *, bases: bool) -> Stacked:
     return Stacked(value_queries(tables, chosen, bases=bases, several=False, name=name), driver)
 
 
-def _is_sound(lines: list[Any], parts: list[Any]) -> bool:
+def _is_valid(lines: list[Any], parts: list[Any]) -> bool:
     try:
         for pk, versions in held_by(lines, parts).items():
             values_of(pk, versions, {})
             if any(digest_of(held.encoded.body) != held.digest for held in versions.values()):
                 return False
         return True
-    except UnsoundRow:
+    except InvalidRow:
         return False

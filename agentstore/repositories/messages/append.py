@@ -33,15 +33,15 @@ from agentstore.engines.base.dialect import FULL, room_in
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
-    CounterFull,
+    CounterOverflow,
     InvalidInput,
     NotFound,
     StreamEnded,
     shown,
 )
-from agentstore.execution.gathering import LEFT_OUT, SeveralStatements
+from agentstore.execution.gathering import DEFERRED, NeedsTransaction
 from agentstore.execution.unit import Unit, in_autocommit
-from agentstore.models.tables import session_stays
+from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.records.base import Role
 from agentstore.records.conversations import make_message_record, stored_role, told_role, users
@@ -68,8 +68,8 @@ from agentstore.values.types import SOUGHT_ID, Document, from_nanos, to_nanos
 from agentstore.values.validation import (
     COMPLETE,
     INCOMPLETE,
+    MAX_SKEW,
     NO_BRANCH,
-    OUT_OF_ORDER,
     ROLES,
     STREAMING,
 )
@@ -95,7 +95,7 @@ def replaces(kwargs: Mapping[str, Any]) -> bool:
     return kwargs.get("on_duplicate") == "replace"
 
 
-def looks_first(kwargs: Mapping[str, Any]) -> bool:
+def reads_before_write(kwargs: Mapping[str, Any]) -> bool:
     """Say whether an append looks first whether its messages are there already."""
     return kwargs.get("idempotency_key") is not None or kwargs.get("external_id") is not None
 
@@ -157,36 +157,36 @@ class Append:
         self.known: list[MessageRecord] | None = None
 
     @classmethod
-    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+    def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
         """Append messages, each session's in their order.
 
         Returns:
-            For each the write itself, which can give its ``records`` now; LEFT_OUT, in a group, for
+            For each the write itself, which can give its ``records`` now; DEFERRED, in a group, for
             one that looks something up first, is too large for the group, or whose session cannot
             take it now.
 
         Raises:
             NotFound: By itself: there is no such session, and none is to be made.
-            CounterFull: By itself: the session's counters have no room.
-            SeveralStatements: By itself: the branch is not the active one, or the session is to be
+            CounterOverflow: By itself: the session's counters have no room.
+            NeedsTransaction: By itself: the branch is not the active one, or the session is to be
                 made.
             AlreadyExists: By itself: an external id is there, and is to be refused.
             InvalidInput: By itself: a message would be replaced by one of another role.
         """
-        if by_itself and writes[0].creates is not None:
+        if solo and writes[0].creates is not None:
             return [writes[0]._with_session(unit, writes[0].creates)]
-        return cls._write(unit, writes, by_itself=by_itself)
+        return cls._write(unit, writes, solo=solo)
 
     @classmethod
-    def _write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
-        if by_itself:
+    def _write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
+        if solo:
             writes[0].known = writes[0]._look(unit)
             if writes[0].known is not None:
                 return [*writes]
-        going = writes if by_itself else _group(writes)
+        going = writes if solo else _group(writes)
         additions = additions_of(going)
-        if by_itself and max(additions[0].tokens, additions[0].cost) > FULL:
-            raise CounterFull("session", writes[0].session_id)
+        if solo and max(additions[0].tokens, additions[0].cost) > FULL:
+            raise CounterOverflow("session", writes[0].session_id)
         landed: Collection[str] = ()
         if additions:
             landed = unit.dialect.append_messages(
@@ -196,14 +196,14 @@ class Append:
                 [row for addition in additions for row in addition.rows],
                 [call for addition in additions for call in addition.calls],
                 [mark for addition in additions for mark in addition.marks],
-                wait=by_itself,
+                wait=solo,
             )
-        if by_itself and not landed:
+        if solo and not landed:
             if writes[0].branch is None:
                 raise _why_not(unit, writes[0].session_id)
             return [writes[0]._elsewhere(unit)]
         written = {write for write in going if write.session_id in landed}
-        return [write if write in written else LEFT_OUT for write in writes]
+        return [write if write in written else DEFERRED for write in writes]
 
     @property
     def looks_nothing_up(self) -> bool:
@@ -246,24 +246,24 @@ class Append:
     def _with_session(self, unit: Unit, new: NewSession) -> Self:
         """Write by itself; only where the session is not there, make it and write again."""
         try:
-            Append._write(unit, [self], by_itself=True)
+            Append._write(unit, [self], solo=True)
         except NotFound as missing:
             if missing.kind != "session":
                 raise
             if in_autocommit(unit):
-                raise SeveralStatements from None
+                raise NeedsTransaction from None
             make_unless_there(unit, new)
-            Append._write(unit, [self], by_itself=True)
+            Append._write(unit, [self], solo=True)
         return self
 
     def _elsewhere(self, unit: Unit) -> Self:
         """Write to a branch that is not the active one, by making it that for so long."""
         if in_autocommit(unit):
-            raise SeveralStatements
+            raise NeedsTransaction
         session = lock_session(unit, self.session_id)
         with working_on(unit, session, self.branch):
             self.branch = None
-            Append._write(unit, [self], by_itself=True)
+            Append._write(unit, [self], solo=True)
         return self
 
     def records(self) -> list[MessageRecord]:
@@ -331,7 +331,7 @@ def _why_not(unit: Unit, session_id: str) -> AgentStoreError:
     full = select(sessions.c.pk).where(*there, ~room_in(sessions))
     if unit.connection.execute(full).first() is None:
         return NotFound("session", session_id)
-    return CounterFull("session", session_id)
+    return CounterOverflow("session", session_id)
 
 
 def _replace(
@@ -726,22 +726,22 @@ class Addition:
             "session_id": self.session_id,
             "branch": self.branch,
             "now": self.latest,
-            "bearable": self._bearable(),
+            "skew_limit": self._skew_limit(),
             "messages": len(self.rows),
             "users": self.users,
             "tokens": self.tokens,
             "cost": from_nanos(self.cost),
         }
 
-    def _bearable(self) -> datetime:
+    def _skew_limit(self) -> datetime:
         """Give the time up to which earlier messages may have been saved; none if these are not
         in order themselves.
         """
         try:
-            bearable = self.earliest + OUT_OF_ORDER
+            skew_limit = self.earliest + MAX_SKEW
         except OverflowError:  # the calendar ends with the year 9999
-            bearable = self.earliest
-        return bearable if self.latest <= bearable else _NEVER
+            skew_limit = self.earliest
+        return skew_limit if self.latest <= skew_limit else _NEVER
 
 
 # Rewriting a message where it stands: replacing one, finishing one that was streamed.
@@ -791,7 +791,7 @@ def rewrite_message(
 #
 # A message that is being streamed is a row of ``messages`` in status ``streaming``, without text,
 # and its pieces are rows of ``message_chunks``. When it ends, the pieces become its text and are
-# deleted. What users call is in ``Messages``: ``begin``, ``append``, ``finish``, ``give_up``.
+# deleted. What users call is in ``Messages``: ``begin``, ``append``, ``finish``, ``abort``.
 
 
 _STREAMING: ColumnElement[str] = literal_column("'streaming'")
@@ -837,7 +837,7 @@ def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> i
     ).where(
         messages.id == bindparam("id", type_=SOUGHT_ID),
         messages.status == STREAMING,
-        session_stays(unit.tables, messages.session_id),
+        session_not_being_deleted(unit.tables, messages.session_id),
     )
     if position is not None:
         piece = piece.where(next_.scalar_subquery() == position)
@@ -862,7 +862,7 @@ def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> i
 def end_stream(
     unit: Unit, message_id: str, status: str, ending: Draft | None = None
 ) -> MessageRecord:
-    """End a message that is being streamed; see ``Messages.finish`` and ``Messages.give_up``.
+    """End a message that is being streamed; see ``Messages.finish`` and ``Messages.abort``.
 
     Args:
         unit: The open unit.
@@ -876,9 +876,9 @@ def end_stream(
     return _read(unit, message_id)
 
 
-def give_up_these(unit: Unit, idle: Sequence[Row[Any]]) -> int:
-    """Give up messages, given by ``id`` and ``session_id``, that are idle still; say how many."""
-    given_up = 0
+def abort_streams(unit: Unit, idle: Sequence[Row[Any]]) -> int:
+    """Abort messages, given by ``id`` and ``session_id``, that are idle still; say how many."""
+    aborted = 0
     for row in sorted(idle, key=lambda row: (row.session_id, row.id)):
         # Another one, or its writer, may have been here since the look.
         with suppress(NotFound, StreamEnded):
@@ -887,8 +887,8 @@ def give_up_these(unit: Unit, idle: Sequence[Row[Any]]) -> int:
             record = _read(unit, row.id)
             if record.status == INCOMPLETE:
                 _end(unit, record, INCOMPLETE, None)
-                given_up += 1
-    return given_up
+                aborted += 1
+    return aborted
 
 
 def _end(unit: Unit, old: MessageRecord, status: str, ending: Draft | None) -> None:
@@ -899,7 +899,7 @@ def _end(unit: Unit, old: MessageRecord, status: str, ending: Draft | None) -> N
         if ending.row["blocks"] is not None:
             values["content"] = None
     rewrite_message(unit, old, values, () if ending is None else ending.calls)
-    if status == COMPLETE:  # to give up is no activity
+    if status == COMPLETE:  # to abort is no activity
         sessions = unit.tables.sessions
         activity = unit.dialect.take_activity(unit.connection, unit.tables)
         unit.connection.execute(
@@ -914,11 +914,11 @@ def _require_streaming(unit: Unit, message_id: str) -> None:
 
     Raises:
         NotFound: There is no such message.
-        StreamEnded: It is finished, or was given up.
+        StreamEnded: It is finished, or was aborted.
     """
     messages = unit.tables.messages.c
     query = select(messages.status).where(
-        messages.id == message_id, session_stays(unit.tables, messages.session_id)
+        messages.id == message_id, session_not_being_deleted(unit.tables, messages.session_id)
     )
     status = unit.connection.execute(query.with_for_update()).scalar()
     if status is None:

@@ -47,16 +47,16 @@ from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.chat import (
-    Said,
+    ParsedMessage,
     Step,
     from_chat,
-    is_settled,
+    needs_no_repair,
+    parse_fields,
+    parse_message,
     part_of,
+    placeholders,
     plan,
-    said_by,
-    said_in,
     start_with_calls,
-    stubs,
 )
 from agentstore.values.types import MAX_INTEGER
 from agentstore.values.validation import MAIN, PROMPTS, STREAMING
@@ -86,16 +86,16 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Portion(Generic[M, V]):
+class Projection(Generic[M, V]):
     """What is read of each message.
 
     Attributes:
         columns: What is selected.
         made: Makes of such rows what a history is a list of, in the same order.
         settled: Says at a glance that nothing has to be repaired; if not, it may be so still.
-        said: Says what each of these says to the models' APIs.
+        parsed: Says what each of these says to the models' APIs.
         part: Makes a part of a message, as a step of a repair asks for it.
-        stub: Makes what stands for the results of calls that a message makes.
+        placeholder: Makes what stands for the results of calls that a message makes.
         shown: Makes of a history what callers get.
         seq: Where among the columns the sequence number is.
     """
@@ -103,9 +103,9 @@ class Portion(Generic[M, V]):
     columns: Columns
     made: Callable[[Unit, Rows], list[M]]
     settled: Callable[[Sequence[M]], bool]
-    said: Callable[[Sequence[M]], list[Said | None]]
+    parsed: Callable[[Sequence[M]], list[ParsedMessage | None]]
     part: Callable[[M, Step], M]
-    stub: Callable[[M, dict[str, Any]], M]
+    placeholder: Callable[[M, dict[str, Any]], M]
     shown: Callable[[list[M]], list[V]]
     seq: int = 0
 
@@ -215,25 +215,27 @@ def _payloads(unit: Unit, rows: Rows) -> list[Any]:
     return [PayloadLine(0, "", None, None, payload) for (payload,) in rows]
 
 
-def _said_by_records(records: Sequence[MessageRecord]) -> list[Said | None]:
+def _parse_records(records: Sequence[MessageRecord]) -> list[ParsedMessage | None]:
     return [
-        said_by(m.role, m.content, m.tool_calls, m.tool_call_id, m.name, m.payload) for m in records
+        parse_fields(m.role, m.content, m.tool_calls, m.tool_call_id, m.name, m.payload)
+        for m in records
     ]
 
 
-def _said_by_chat(lines: Sequence[ChatLine]) -> list[Said | None]:
+def _parse_chat(lines: Sequence[ChatLine]) -> list[ParsedMessage | None]:
     return [
-        said_by(m.role, m.blocks, m.tool_calls, m.tool_call_id, m.name, m.payload) for m in lines
+        parse_fields(m.role, m.blocks, m.tool_calls, m.tool_call_id, m.name, m.payload)
+        for m in lines
     ]
 
 
-def _said_by_payload(line: PayloadLine) -> Said | None:
-    said = said_in(line.payload) if isinstance(line.payload, dict) else None
-    if said is None:
-        said = said_by(line.role, None, line.tool_calls, line.tool_call_id, None, None)
-        if said is not None:  # in a format of the application's: no stub can be made in it
-            said = said._replace(calls=tuple(c._replace(required=False) for c in said.calls))
-    return said
+def _parse_payload(line: PayloadLine) -> ParsedMessage | None:
+    parsed = parse_message(line.payload) if isinstance(line.payload, dict) else None
+    if parsed is None:
+        parsed = parse_fields(line.role, None, line.tool_calls, line.tool_call_id, None, None)
+        if parsed is not None:  # in a format of the application's: no placeholder can be made in it
+            parsed = parsed._replace(calls=tuple(c._replace(required=False) for c in parsed.calls))
+    return parsed
 
 
 def _is_plain(line: PayloadLine) -> bool:
@@ -267,8 +269,8 @@ def _part_of_payload(payload: Any, step: Step) -> Any:
     return {**payload, "content": part_of(blocks, step)} if isinstance(blocks, list) else payload
 
 
-def _stub_record(calling: MessageRecord, stub: dict[str, Any]) -> MessageRecord:
-    made = from_chat(stub)
+def _placeholder_record(calling: MessageRecord, placeholder: dict[str, Any]) -> MessageRecord:
+    made = from_chat(placeholder)
     return replace(
         calling,
         id="",
@@ -277,7 +279,7 @@ def _stub_record(calling: MessageRecord, stub: dict[str, Any]) -> MessageRecord:
         tool_calls=None,
         tool_call_id=made.get("tool_call_id"),
         name=made.get("name"),
-        token_count=_STUB_TOKENS,
+        token_count=_PLACEHOLDER_TOKENS,
         cost=Decimal(0),
         metadata=None,
         payload=made.get("payload"),
@@ -287,43 +289,46 @@ def _stub_record(calling: MessageRecord, stub: dict[str, Any]) -> MessageRecord:
     )
 
 
-def _stub_chat(calling: ChatLine, stub: dict[str, Any]) -> ChatLine:
-    made = from_chat(stub)
+def _placeholder_chat(calling: ChatLine, placeholder: dict[str, Any]) -> ChatLine:
+    made = from_chat(placeholder)
     return _chat_line(calling.seq, made, made.layout)
 
 
-_STUB_TOKENS = 16
-"""What a stub counts for where tokens are counted by what was stored: a few more than it has."""
+_PLACEHOLDER_TOKENS = 16
+"""What a placeholder counts for where tokens are counted by what was stored: a few more than it
+has."""
 
-RECORDS: Portion[MessageRecord, MessageRecord] = Portion(
+RECORDS: Projection[MessageRecord, MessageRecord] = Projection(
     line_columns,
     message_records,
-    lambda records: is_settled(records, [m.content for m in records]),
-    _said_by_records,
+    lambda records: needs_no_repair(records, [m.content for m in records]),
+    _parse_records,
     _part_of_record,
-    _stub_record,
+    _placeholder_record,
     lambda records: records,
     seq=2,
 )
-CHAT: Portion[ChatLine, dict[str, Any]] = Portion(
+CHAT: Projection[ChatLine, dict[str, Any]] = Projection(
     _chat_columns,
     _chat_lines,
-    lambda lines: is_settled(lines, [m.blocks for m in lines]),
-    _said_by_chat,
+    lambda lines: needs_no_repair(lines, [m.blocks for m in lines]),
+    _parse_chat,
     _part_of_chat,
-    _stub_chat,
+    _placeholder_chat,
     lambda lines: [line.to_chat() for line in lines],
 )
-PAYLOADS: Portion[PayloadLine, Any] = Portion(
+PAYLOADS: Projection[PayloadLine, Any] = Projection(
     _payload_columns,
     _payload_lines,
-    lambda lines: all(_is_plain(line) or _said_by_payload(line) is None for line in lines),
-    lambda lines: [*map(_said_by_payload, lines)],
+    lambda lines: all(_is_plain(line) or _parse_payload(line) is None for line in lines),
+    lambda lines: [*map(_parse_payload, lines)],
     lambda line, step: line._replace(payload=_part_of_payload(line.payload, step)),
-    lambda calling, stub: PayloadLine(calling.seq, "tool", None, None, stub),
+    lambda calling, placeholder: PayloadLine(calling.seq, "tool", None, None, placeholder),
     lambda lines: [line.payload for line in lines],
 )
-BARE_PAYLOADS: Portion[PayloadLine, Any] = replace(PAYLOADS, columns=_bare_payload, made=_payloads)
+BARE_PAYLOADS: Projection[PayloadLine, Any] = replace(
+    PAYLOADS, columns=_bare_payload, made=_payloads
+)
 """Where no call has to be looked for."""
 
 
@@ -331,7 +336,7 @@ _LOOKBACK = 4
 """Rows read beyond a history's limit, in case it would cut a tool's result from its call. One
 assistant message with up to four parallel calls is then found without a second query."""
 
-Unanswered = Literal["stub", "drop", "keep"]
+Unanswered = Literal["placeholder", "drop", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +344,7 @@ class Terms:
     """What a history is to be, beside its limit; see ``Messages.history``."""
 
     keep_tool_calls: bool = True
-    unanswered: Unanswered = "stub"
+    unanswered: Unanswered = "placeholder"
     keep_system: bool = True
 
     def __post_init__(self) -> None:
@@ -350,7 +355,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Generic[M]):
+class HistoryResult(Generic[M]):
     """A history.
 
     Attributes:
@@ -370,7 +375,7 @@ class History(Generic[M]):
     of it, all of them if nothing filters them.
 
     Attributes:
-        portion: What is read of each message.
+        projection: What is read of each message.
         whole: Whether the active branch is whole in itself, where that is known.
     """
 
@@ -378,7 +383,7 @@ class History(Generic[M]):
     session_id: str
     branch: str | None
     marks: MarkFilter | None
-    portion: Portion[M, Any]
+    projection: Projection[M, Any]
     whole: bool | None = None
 
     def last(self, limit: int | None, *, keep_tool_calls: bool) -> list[M]:
@@ -387,9 +392,9 @@ class History(Generic[M]):
         Raises:
             NotFound: There is no such session or branch.
         """
-        return self.told(limit, Terms(keep_tool_calls, "keep", keep_system=False)).lines
+        return self.read(limit, Terms(keep_tool_calls, "keep", keep_system=False)).lines
 
-    def told(self, limit: int | None, terms: Terms) -> Told[M]:
+    def read(self, limit: int | None, terms: Terms) -> HistoryResult[M]:
         """Give the last messages as the models' APIs accept them, the oldest of them first.
 
         Raises:
@@ -405,7 +410,7 @@ class History(Generic[M]):
         begin = _at_the_call(lines, start) if start and terms.keep_tool_calls else start
         shown = lines[begin:] if begin else lines
         as_stored = terms.unanswered == "keep" and not terms.keep_tool_calls
-        settled = as_stored or self.portion.settled(shown)
+        settled = as_stored or self.projection.settled(shown)
         if settled:
             start = begin
         elif start and terms.keep_tool_calls:
@@ -417,7 +422,9 @@ class History(Generic[M]):
         if not settled and terms.unanswered != "keep":
             shown = (self._repaired_cut if cut else self.repaired)(shown, terms)
         lines = [*prompts, *shown] if prompts else shown
-        return Told(lines, leading_prompts(lines) if prompts or not cut else 0, whole=not cut)
+        return HistoryResult(
+            lines, leading_prompts(lines) if prompts or not cut else 0, whole=not cut
+        )
 
     def _newest(self, count: int, *, prompts: bool) -> tuple[list[M], list[M]]:
         """Read the newest messages, and the prompts before them as far as that costs no query."""
@@ -428,7 +435,7 @@ class History(Generic[M]):
                 count,
                 branch=self.branch,
                 whole=self.whole,
-                columns=self.portion.columns,
+                columns=self.projection.columns,
                 prompts=prompts,
             )
         else:
@@ -438,21 +445,21 @@ class History(Generic[M]):
                 count,
                 self.marks,
                 self.branch,
-                self.portion.columns,
+                self.projection.columns,
                 prompts=prompts,
             )
-        return self._split(rows) if prompts else (self.portion.made(self.unit, rows[::-1]), [])
+        return self._split(rows) if prompts else (self.projection.made(self.unit, rows[::-1]), [])
 
     def _split(self, rows: Rows) -> tuple[list[M], list[M]]:
         """Tell messages, the newest first, from the prompts that came with them."""
-        at = self.portion.seq
+        at = self.projection.seq
         rows = sorted(rows, key=itemgetter(at))  # SQL promises no order of the two
         count = 0
         while count < len(rows) and rows[count][at] < 0:
             count += 1
         prompts = [(*row[:at], -row[at], *row[at + 1 :]) for row in rows[:count][::-1]]
-        lines = self.portion.made(self.unit, rows[count:] if count else rows)
-        return lines, self.portion.made(self.unit, prompts) if prompts else []
+        lines = self.projection.made(self.unit, rows[count:] if count else rows)
+        return lines, self.projection.made(self.unit, prompts) if prompts else []
 
     def _between(self, first: int, last: int) -> list[M]:
         if self.marks is None:
@@ -463,7 +470,7 @@ class History(Generic[M]):
                 last,
                 branch=self.branch,
                 whole=self.whole,
-                columns=self.portion.columns,
+                columns=self.projection.columns,
             )
         else:
             rows = marked_between(
@@ -473,9 +480,9 @@ class History(Generic[M]):
                 last,
                 self.marks,
                 self.branch,
-                self.portion.columns,
+                self.projection.columns,
             )
-        return self.portion.made(self.unit, rows)
+        return self.projection.made(self.unit, rows)
 
     def _prompts(self, lines: list[M], start: int, found: list[M], *, all_read: bool) -> list[M]:
         """Give the prompts that the line begins with, of what stands before a history."""
@@ -488,32 +495,37 @@ class History(Generic[M]):
         """Leave out, move and put in what the terms ask for."""
         if terms.unanswered == "keep":
             return lines
-        return self._planned(lines, self.portion.said(lines), terms)
+        return self._planned(lines, self.projection.parsed(lines), terms)
 
     def _repaired_cut(self, lines: list[M], terms: Terms) -> list[M]:
         """Repair what was cut off; Anthropic's API wants it to begin with a user message."""
-        said = self.portion.said(lines)
-        repaired = self._planned(lines, said, terms)
-        if not (repaired and repaired[0].role == "assistant" and any(map(_calls_in_blocks, said))):
+        parsed = self.projection.parsed(lines)
+        repaired = self._planned(lines, parsed, terms)
+        if not (
+            repaired and repaired[0].role == "assistant" and any(map(_calls_in_blocks, parsed))
+        ):
             return repaired
         rows = opening_of(
-            self.unit, self.session_id, self.branch, repaired[0].seq, self.portion.columns
+            self.unit, self.session_id, self.branch, repaired[0].seq, self.projection.columns
         )
         # What was said between is left out.
-        return self.repaired([*self.portion.made(self.unit, rows), *lines], terms)
+        return self.repaired([*self.projection.made(self.unit, rows), *lines], terms)
 
-    def _planned(self, lines: list[M], said: list[Said | None], terms: Terms) -> list[M]:
+    def _planned(self, lines: list[M], parsed: list[ParsedMessage | None], terms: Terms) -> list[M]:
         drop = terms.unanswered == "drop"
-        steps = plan(said, lambda at: lines[at].role == "assistant", drop=drop)
+        steps = plan(parsed, lambda at: lines[at].role == "assistant", drop=drop)
         if steps is None:
             return lines
         repaired: list[M] = []
         for step in steps:
             line = lines[step.at]
-            if step.stub:
-                repaired += [self.portion.stub(line, stub) for stub in stubs(step.stub)]
+            if step.placeholder:
+                repaired += [
+                    self.projection.placeholder(line, placeholder)
+                    for placeholder in placeholders(step.placeholder)
+                ]
             else:
-                repaired.append(line if step.results is None else self.portion.part(line, step))
+                repaired.append(line if step.results is None else self.projection.part(line, step))
         return repaired
 
     def _with_their_calls(self, lines: list[M], start: int) -> tuple[list[M], int]:
@@ -526,10 +538,10 @@ class History(Generic[M]):
         Returns:
             As many messages or more, and where it begins.
         """
-        said = self.portion.said(lines)
+        parsed = self.projection.parsed(lines)
         before = lines[0].seq
         while True:
-            start, missing = start_with_calls(said, start)
+            start, missing = start_with_calls(parsed, start)
             wanted = [key for key in missing if isinstance(key, str)]
             if not wanted:
                 return lines, start
@@ -545,7 +557,7 @@ class History(Generic[M]):
             before = min(made)
             further = self._between(before, lines[0].seq - 1)
             lines = further + lines
-            said = self.portion.said(further) + said
+            parsed = self.projection.parsed(further) + parsed
             start += len(further)
 
 
@@ -575,7 +587,7 @@ def _at_the_call(lines: Sequence[MessageLine], start: int) -> int:
     return call if call < start and lines[call].tool_calls else start
 
 
-def _calls_in_blocks(one: Said | None) -> bool:
+def _calls_in_blocks(one: ParsedMessage | None) -> bool:
     return one is not None and any(call.form == "blocks" for call in one.calls)
 
 
@@ -621,7 +633,7 @@ def replace_last(
         _cut(unit, session, rows[-1][0], [row[1:] for row in rows])
         if drafts:
             append = Append(session_id, drafts, "skip", None, unit.now())
-            Append.write(unit, [append], by_itself=True)
+            Append.write(unit, [append], solo=True)
     return True
 
 
@@ -736,14 +748,14 @@ def within(
     """
     count = _FIRST_LOOK if limit is None else limit
     while True:
-        told = history.told(count, terms)
-        prompts, rest = told.lines[: told.prompts], told.lines[told.prompts :]
+        result = history.read(count, terms)
+        prompts, rest = result.lines[: result.prompts], result.lines[result.prompts :]
         room = budget.tokens - sum(map(budget.count, prompts))
         room -= 0 if summary is None else budget.count(summary)
         counts = map(budget.count, reversed(rest))
         through_end = [*accumulate(counts, initial=0)][::-1]  # from each message on
-        starts = _turns(rest, whole=told.whole)
-        if limit is not None or told.whole or (starts and through_end[starts[0]] > room):
+        starts = _turns(rest, whole=result.whole)
+        if limit is not None or result.whole or (starts and through_end[starts[0]] > room):
             break
         count *= 4
     if not starts and rest:
@@ -752,11 +764,11 @@ def within(
     if fitting:
         # An item's result may stand in a later turn than its call.
         rest = history.repaired(rest[fitting[0] :], terms) if fitting[0] else rest
-        return prompts + rest, told.prompts
+        return prompts + rest, result.prompts
     if rest or room < 0:
         newest = through_end[starts[-1]] if starts else 0
         raise TurnTooLarge(newest + budget.tokens - room, budget.tokens)
-    return prompts, told.prompts
+    return prompts, result.prompts
 
 
 def _turns(messages: Sequence[MessageRecord], *, whole: bool) -> list[int]:

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_stays
+from agentstore.models.tables import session_not_being_deleted
 from agentstore.repositories import scopes
 from agentstore.repositories.line_counts import lock_session
 from agentstore.repositories.lines import (
@@ -71,7 +71,8 @@ class Marks(Repository):
         found: dict[str, list[str]] = {}
         for chunk in chunks(ids_of("ids", ids)):
             query = select(marks.message_id, marks.mark).where(
-                marks.message_id.in_(chunk), session_stays(self.tables, marks.session_id)
+                marks.message_id.in_(chunk),
+                session_not_being_deleted(self.tables, marks.session_id),
             )
             for message_id, mark in self.connection.execute(query):
                 found.setdefault(message_id, []).append(mark)
@@ -84,7 +85,10 @@ class Marks(Repository):
         marks = self.tables.message_marks.c
         query = (
             select(marks.mark, func.count())
-            .where(marks.session_id == session_id, session_stays(self.tables, marks.session_id))
+            .where(
+                marks.session_id == session_id,
+                session_not_being_deleted(self.tables, marks.session_id),
+            )
             .group_by(marks.mark)
         )
         counted = self.connection.execute(query)

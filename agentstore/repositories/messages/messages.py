@@ -13,7 +13,7 @@ from sqlalchemy import or_, select
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound, StreamUnfinished
 from agentstore.execution.gathering import Body
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_stays
+from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import Role, complete
 from agentstore.repositories import scopes
@@ -21,11 +21,11 @@ from agentstore.repositories import search as finding
 from agentstore.repositories import search as pages
 from agentstore.repositories.branch_turns import find_summary
 from agentstore.repositories.line_counts import (
+    counts_of,
     lock_session,
     lock_session_of,
     remove_messages,
     settle_turn,
-    tally_of,
 )
 from agentstore.repositories.line_segments import remove_all, remove_gone_branches
 from agentstore.repositories.lines import (
@@ -43,14 +43,14 @@ from agentstore.repositories.messages.append import (
     NewMessage,
     OnDuplicate,
     Unknown,
+    abort_streams,
     add_piece,
     by_external_ids,
     chat_drafts,
     draft,
     end_stream,
-    give_up_these,
     idle_streams,
-    looks_first,
+    reads_before_write,
     replaces,
     rewrite_message,
 )
@@ -62,7 +62,7 @@ from agentstore.repositories.messages.history import (
     Budget,
     History,
     M,
-    Portion,
+    Projection,
     Terms,
     Unanswered,
     V,
@@ -101,7 +101,7 @@ class Messages(Repository):
     __slots__ = ()
 
     @scopes.SAVES
-    @gathers(Append, takes_several=replaces, looks_first=looks_first)
+    @gathers(Append, takes_several=replaces, reads_before_write=reads_before_write)
     def save(
         self,
         session_id: str,
@@ -184,7 +184,7 @@ class Messages(Repository):
         return append.records()[0]
 
     @scopes.SAVES
-    @gathers(Append, takes_several=replaces, looks_first=looks_first)
+    @gathers(Append, takes_several=replaces, reads_before_write=reads_before_write)
     def save_many(
         self,
         session_id: str,
@@ -224,7 +224,7 @@ class Messages(Repository):
         return append.records()
 
     @scopes.SAVES
-    @gathers(Append, looks_first=looks_first)
+    @gathers(Append, reads_before_write=reads_before_write)
     def save_chat(
         self,
         session_id: str,
@@ -317,7 +317,7 @@ class Messages(Repository):
         begun.row["status"] = STREAMING
         now = self.unit.now()
         append = Append(session_id, [begun], "refuse", idempotency_key, now)
-        Append.write(self.unit, [append], by_itself=True)
+        Append.write(self.unit, [append], solo=True)
         return append.records()[0]
 
     @scopes.MESSAGE
@@ -339,7 +339,7 @@ class Messages(Repository):
 
         Raises:
             NotFound: There is no such message.
-            StreamEnded: It is finished, or was given up.
+            StreamEnded: It is finished, or was aborted.
             InvalidInput: The text is no str, or a piece before this one is missing.
         """
         text = validation.text("text", text)
@@ -376,7 +376,7 @@ class Messages(Repository):
 
         Raises:
             NotFound: There is no such message.
-            StreamEnded: It is finished, or was given up.
+            StreamEnded: It is finished, or was aborted.
             InvalidInput: An argument cannot be stored.
         """
         ending = draft(
@@ -394,19 +394,19 @@ class Messages(Repository):
 
     @scopes.MESSAGE
     @writes
-    def give_up(self, message_id: str) -> MessageRecord:
+    def abort(self, message_id: str) -> MessageRecord:
         """End a message that is being streamed as it is; it stays in status ``incomplete``.
 
         Raises:
             NotFound: There is no such message.
-            StreamEnded: It is finished, or was given up before.
+            StreamEnded: It is finished, or was aborted before.
         """
         return end_stream(self.unit, message_id, INCOMPLETE)
 
     @scopes.EVERYBODYS
     @writes
-    def give_up_idle(self, limit: int = 100) -> int:
-        """Give up the messages that got no piece for ``stream_timeout`` seconds.
+    def abort_stale(self, limit: int = 100) -> int:
+        """Abort the messages that got no piece for ``stream_timeout`` seconds.
 
         Readers see these as incomplete anyway; this joins their pieces, and ends them for their
         writers too, if a writer is still alive.
@@ -415,12 +415,12 @@ class Messages(Repository):
             limit: How many at most, up to 1,000.
 
         Returns:
-            How many were given up; call again if that is the limit.
+            How many were aborted; call again if that is the limit.
         """
         limit = check_limit(limit)
         oldest = shifted(self.unit.now(), -timedelta(seconds=self.unit.settings.stream_timeout))
         query = idle_streams(self.tables, oldest).order_by(self.tables.messages.c.pk)
-        return give_up_these(self.unit, self.connection.execute(query.limit(limit)).all())
+        return abort_streams(self.unit, self.connection.execute(query.limit(limit)).all())
 
     @scopes.MESSAGE
     @reads
@@ -517,14 +517,14 @@ class Messages(Repository):
         mark: Marks = None,
         exclude_mark: Marks = None,
         prepend_summary: bool = False,
-        unanswered: Unanswered = "stub",
+        unanswered: Unanswered = "placeholder",
         keep_system: bool = True,
         max_tokens: int | None = None,
         token_counter: Callable[[MessageRecord], int] | None = None,
     ) -> list[MessageRecord]:
         """Give the last messages of a branch as the models accept them, as a ``MessageList``.
 
-        The oldest comes first. What an API would refuse is mended in what is returned, never in
+        The oldest comes first. What an API would refuse is repaired in what is returned, never in
         what is stored: each call has its result, each result stands where the API wants it, and
         one without a call, or a second one of the same call, is left out. A message that holds
         a result which is moved, and something else, is split in two. See ``unanswered``.
@@ -548,11 +548,11 @@ class Messages(Repository):
                 has one, as a message of role system that is not stored as one: its id is empty, its
                 number 0, its status ``summary``. It is one more query, and ``limit`` does not count
                 it.
-            unanswered: What to do with a call that has no result: ``stub`` adds a message that
-                says that it was interrupted, in the call's own format; it is not stored, its id is
-                empty, its status ``interrupted``. A call whose result cannot be a text, such as
-                one of a computer tool, is dropped. ``drop`` leaves out the message that calls, with
-                all its results. ``keep`` gives all messages as they are stored. With marks, a
+            unanswered: What to do with a call that has no result: ``placeholder`` adds a message
+                that says that it was interrupted, in the call's own format; it is not stored, its
+                id is empty, its status ``interrupted``. A call whose result cannot be a text, such
+                as one of a computer tool, is dropped. ``drop`` leaves out the message that calls,
+                with all its results. ``keep`` gives all messages as they are stored. With marks, a
                 result that they leave out is missing too.
             keep_system: Keep the system and developer messages that precede the first user message,
                 among the first four messages of the branch, even if the limit cuts them off; so
@@ -569,7 +569,7 @@ class Messages(Repository):
             LimitOutOfRange: The limit is negative or not a whole number.
             TurnTooLarge: The newest turn alone has more than ``max_tokens``.
         """
-        told = self._told(
+        result = self._read_history(
             RECORDS,
             lambda record: record,
             session_id,
@@ -581,7 +581,7 @@ class Messages(Repository):
             token_counter,
             prepend_summary=validation.flag("prepend_summary", prepend_summary),
         )
-        return MessageList(told)
+        return MessageList(result)
 
     @scopes.SESSION
     @reads
@@ -595,7 +595,7 @@ class Messages(Repository):
         mark: Marks = None,
         exclude_mark: Marks = None,
         prepend_summary: bool = False,
-        unanswered: Unanswered = "stub",
+        unanswered: Unanswered = "placeholder",
         keep_system: bool = True,
         max_tokens: int | None = None,
         token_counter: Callable[[dict[str, Any]], int] | None = None,
@@ -627,7 +627,7 @@ class Messages(Repository):
             LimitOutOfRange: The limit is negative or not a whole number.
             TurnTooLarge: The newest turn alone has more than ``max_tokens``.
         """
-        return self._told(
+        return self._read_history(
             CHAT,
             MessageRecord.to_chat,
             session_id,
@@ -651,7 +651,7 @@ class Messages(Repository):
         branch: str | None = None,
         mark: Marks = None,
         exclude_mark: Marks = None,
-        unanswered: Unanswered = "stub",
+        unanswered: Unanswered = "placeholder",
         keep_system: bool = True,
         max_tokens: int | None = None,
         token_counter: Callable[[Any], int] | None = None,
@@ -685,7 +685,7 @@ class Messages(Repository):
             TurnTooLarge: The newest turn alone has more than ``max_tokens``.
         """
         bare = unanswered == "keep" and not limit
-        return self._told(
+        return self._read_history(
             BARE_PAYLOADS if bare else PAYLOADS,
             lambda record: record.payload,
             session_id,
@@ -866,7 +866,7 @@ class Messages(Repository):
         Raises:
             NotFound: There is no such message.
             StreamUnfinished: It is still being streamed.
-            CounterFull: The session's counters have no room.
+            CounterOverflow: The session's counters have no room.
             InvalidInput: An argument cannot be stored.
         """
         arguments = {
@@ -971,7 +971,7 @@ class Messages(Repository):
         for column, values in ((messages.id, wanted), (messages.external_id, own)):
             for chunk in chunks(values):
                 query = select(messages.session_id, messages.id).where(
-                    column.in_(chunk), session_stays(self.tables, messages.session_id)
+                    column.in_(chunk), session_not_being_deleted(self.tables, messages.session_id)
                 )
                 if column is messages.external_id:
                     query = query.where(messages.session_id == only, column.is_not(None))
@@ -1051,10 +1051,10 @@ class Messages(Repository):
             return int(row.message_count)
         if marks is not None:
             return count_marked(self.unit, session_id, marks, branch)
-        tally = tally_of(self.unit, session_id, branch)
-        if tally is None:
+        counts = counts_of(self.unit, session_id, branch)
+        if counts is None:
             raise no_branch(branch or MAIN)
-        return tally.messages
+        return counts.messages
 
     @scopes.SESSION
     @writes
@@ -1072,9 +1072,9 @@ class Messages(Repository):
         session = lock_session(self.unit, session_id)
         return remove_all(self.unit, session)
 
-    def _told(
+    def _read_history(
         self,
-        portion: Portion[M, V],
+        projection: Projection[M, V],
         view: Callable[[MessageRecord], V],
         session_id: str,
         limit: int | None,
@@ -1095,8 +1095,8 @@ class Messages(Repository):
         found = find_summary(self.unit, session_id, branch) if prepend_summary else None
         summary = None if found is None else found.to_message()
         if budget is None:
-            told = History(self.unit, session_id, branch, marks, portion).told(limit, terms)
-            prompts, shown = told.prompts, portion.shown(told.lines)
+            result = History(self.unit, session_id, branch, marks, projection).read(limit, terms)
+            prompts, shown = result.prompts, projection.shown(result.lines)
         else:
             records = History(self.unit, session_id, branch, marks, RECORDS)
             fitting, prompts = within(budget, records, limit, terms, summary)

@@ -1,4 +1,4 @@
-"""Whether what is kept twice agrees, and mending it where it does not.
+"""Whether what is kept twice agrees, and repairing it where it does not.
 
 Counters and copies are changed in the transaction of what they count, so they disagree only where
 somebody wrote past agentstore, or a bug did. Each query here is one statement, and so sees one
@@ -31,9 +31,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateIndex
 
-from agentstore.errors import UnsoundRow, named
+from agentstore.errors import InvalidRow, named
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, session_is_open, session_stays
+from agentstore.models.tables import being_deleted, session_is_open, session_not_being_deleted
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.repositories.checkpoints import puts
 from agentstore.repositories.checkpoints.puts import unpacked
@@ -87,7 +87,7 @@ def _overfull_sessions(connection: Connection, tables: Tables, *, deep: bool) ->
     return list(connection.execute(query.limit(_MOST)).scalars())
 
 
-def wrong_tallies(connection: Connection, tables: Tables, *, deep: bool) -> list[str]:
+def wrong_counters(connection: Connection, tables: Tables, *, deep: bool) -> list[str]:
     """Give the ids of sessions of which a segment or a branch does not show what its row counts.
 
     It takes the sessions' own counters to be right.
@@ -137,13 +137,13 @@ def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Fin
             "agentstore doctor --fix" + (" --deep" if deep else ""),
         )
     # What branches count is compared by the sessions' counters, so these come first.
-    if not sessions and (tallies := wrong_tallies(connection, tables, deep=deep)):
+    if not sessions and (counters := wrong_counters(connection, tables, deep=deep)):
         yield Finding(
             Severity.ERROR,
             "counters",
             "Sessions with branches that show another number of messages than is kept: "
-            f"{_many(tallies)}.",
-            listed(tallies),
+            f"{_many(counters)}.",
+            listed(counters),
             "agentstore doctor --fix" + (" --deep" if deep else ""),
         )
     if overfull := _overfull_sessions(connection, tables, deep=deep):
@@ -232,7 +232,9 @@ def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
     wrong: list[str] = []
     query = (
         select(messages.pk, messages.id, messages.tool_calls)
-        .where(messages.tool_calls.is_not(None), session_stays(tables, messages.session_id))
+        .where(
+            messages.tool_calls.is_not(None), session_not_being_deleted(tables, messages.session_id)
+        )
         .order_by(messages.pk)
         .limit(_READ)
     )
@@ -343,7 +345,7 @@ def _compared(
         for row in rows:
             try:
                 held = sound(*row[len(key) :])
-            except UnsoundRow:
+            except InvalidRow:
                 held = False
             if not held:
                 pairs = zip(key, row, strict=False)

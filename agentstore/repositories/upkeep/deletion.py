@@ -43,7 +43,7 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_stays
+from agentstore.models.tables import being_deleted, owner_not_being_deleted
 from agentstore.records import DeletionReceipt, ExpiryReport
 from agentstore.repositories import operations
 from agentstore.repositories.attachments import attached_digests, drop_unattached
@@ -73,14 +73,14 @@ class Deleted:
 
     Attributes:
         left: The row numbers of sessions that it found but did not delete completely.
-        postponed: How many candidates had not expired.
+        skipped: How many candidates had not expired.
         more: Whether there may be more candidates.
     """
 
     ids: tuple[str, ...]
     rows: Mapping[str, int]
     left: tuple[int, ...] = ()
-    postponed: int = 0
+    skipped: int = 0
     more: bool = False
 
 
@@ -91,7 +91,7 @@ def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryRe
     pace = Pace(units, ROWS)
     ids: list[str] = []
     rows: Counter[str] = Counter()
-    postponed = 0
+    skipped = 0
     # A session that expires after this moment is left to the next clean-up: so there is an end.
     deadline = units.run(Mode.READ, first_deadline)
     for user_id in units.run(Mode.READ, unfinished):  # left by a deletion that was interrupted
@@ -102,9 +102,9 @@ def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryRe
         batch = pace.write(delete_expired_now, deadline, size)
         ids += batch.ids
         rows.update(batch.rows)
-        postponed += batch.postponed
+        skipped += batch.skipped
         more = batch.more
-    return ExpiryReport(tuple(ids), dict(sorted(rows.items())), postponed)
+    return ExpiryReport(tuple(ids), dict(sorted(rows.items())), skipped)
 
 
 def first_deadline(unit: Unit) -> datetime | None:
@@ -135,7 +135,9 @@ def delete_expired_now(
     query = (
         select(*columns(unit))
         .where(
-            sessions.c.expires_at <= deadline, owner_stays(unit.tables, sessions.c.user_id), *among
+            sessions.c.expires_at <= deadline,
+            owner_not_being_deleted(unit.tables, sessions.c.user_id),
+            *among,
         )
         .order_by(sessions.c.expires_at)
         .limit(size)
@@ -152,7 +154,7 @@ def delete_expired_now(
         matching.append(session)
     done = _delete_locked(unit, matching, pace)
     more = len(candidates) == size or bool(done.left)
-    return replace(done, postponed=len(candidates) - len(matching), more=more)
+    return replace(done, skipped=len(candidates) - len(matching), more=more)
 
 
 def delete_matching(
@@ -172,7 +174,7 @@ def delete_matching(
         .where(
             sessions.pk.in_(ours),
             or_(sessions.active_branch == NO_BRANCH, matching),
-            owner_stays(unit.tables, sessions.user_id),
+            owner_not_being_deleted(unit.tables, sessions.user_id),
         )
         .order_by(sessions.pk)
     )
@@ -359,8 +361,8 @@ def delete_some(unit: Unit, pace: Pace, user_id: str) -> Erased:
             return _finish(unit, user_id, so_far)
         gone = delete_some_owned(unit, "user", user_id, pace.rows)
     so_far += gone
-    tally = update(users).where(users.c.id == user_id).values(deleting=dict(so_far))
-    unit.connection.execute(tally)
+    counts = update(users).where(users.c.id == user_id).values(deleting=dict(so_far))
+    unit.connection.execute(counts)
     return Erased(gone, so_far, finished=False)
 
 

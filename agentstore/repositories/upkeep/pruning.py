@@ -40,12 +40,12 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.moving import Checks
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_stays
+from agentstore.models.tables import being_deleted, owner_not_being_deleted
 from agentstore.records import PruneReport
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.listing import Pace
-from agentstore.repositories.messages.append import give_up_these, idle_streams
+from agentstore.repositories.messages.append import abort_streams, idle_streams
 from agentstore.repositories.operations import Units, window
 from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.upkeep.deletion import is_closed, owned, reclaimed
@@ -345,7 +345,7 @@ _TOGETHER = 25
 """Rows that one statement deletes; after it the clock is looked at."""
 
 _STREAMS = 20
-"""Messages that are given up together at most."""
+"""Messages that are aborted together at most."""
 
 _ENDED = {"completed": "completed_at", "cancelled": "cancelled_at", "dead": "dead_at"}
 """Which column says when a task ended."""
@@ -402,7 +402,9 @@ class _ExpiredSessionRule(_SessionRule):
 
     def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         sessions = unit.tables.sessions.c
-        query = select(*deletion.columns(unit)).where(owner_stays(unit.tables, sessions.user_id))
+        query = select(*deletion.columns(unit)).where(
+            owner_not_being_deleted(unit.tables, sessions.user_id)
+        )
         until = _deadline(terms) + timedelta.resolution  # the deadline itself included
         return oldest(unit, query, [sessions.expires_at, sessions.pk], place, until)
 
@@ -419,7 +421,7 @@ class _IdleSessionRule(_SessionRule):
     expires = False
 
     def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        stays = owner_stays(unit.tables, unit.tables.sessions.c.user_id)
+        stays = owner_not_being_deleted(unit.tables, unit.tables.sessions.c.user_id)
         idle = is_idle(unit.tables, terms)
         return walked(unit, unit.tables.sessions, deletion.columns(unit), place, [], idle, stays)
 
@@ -542,7 +544,7 @@ class _ReservationRule(Rule):
 
     def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         reservations = unit.tables.quota_reservations.c
-        stays = owner_stays(unit.tables, reservations.user_id)
+        stays = owner_not_being_deleted(unit.tables, reservations.user_id)
         query = select(reservations.user_id).where(stays)
         until = terms.before(terms.policy.reservations)
         return oldest(unit, query, [reservations.expires_at, reservations.pk], place, until)
@@ -579,7 +581,9 @@ class _MemoryRule(_RowRule):
 
     def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         memories, until = unit.tables.memories.c, terms.now + timedelta.resolution
-        query = select(memories.user_id).where(owner_stays(unit.tables, memories.user_id))
+        query = select(memories.user_id).where(
+            owner_not_being_deleted(unit.tables, memories.user_id)
+        )
         return oldest(unit, query, [memories.expires_at, memories.pk], place, until)
 
     def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
@@ -611,9 +615,9 @@ class _StreamRule(Rule):
         idle = unit.connection.execute(query).all()
         ids = [row.id for row in idle]
         before = _chunks(unit, ids)
-        given_up = give_up_these(unit, idle)
+        aborted = abort_streams(unit, idle)
         gone = before - _chunks(unit, ids)
-        return Done(given_up, {"message_chunks": gone}, items[len(few) :])
+        return Done(aborted, {"message_chunks": gone}, items[len(few) :])
 
 
 def _idle(unit: Unit, terms: PruningTerms) -> Select[Any]:
@@ -685,7 +689,7 @@ class _CheckpointRule(Rule):
             checkpoints.thread_id == threads.c.id, _matching(unit, terms)
         )
         columns = [threads.c.id, threads.c.session_id]
-        stays = owner_stays(unit.tables, threads.c.user_id)
+        stays = owner_not_being_deleted(unit.tables, threads.c.user_id)
         rows, place = walked(unit, threads, columns, place, [], old.exists(), stays)
         return staying(unit, terms, rows), place
 

@@ -36,7 +36,7 @@ from sqlalchemy import (
 from agentstore.engines.base.moving import Footprint, TableSize
 from agentstore.errors import InvalidInput, shown
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_stays, session_stays
+from agentstore.models.tables import owner_not_being_deleted, session_not_being_deleted
 from agentstore.records import UsageSum
 from agentstore.records.upkeep import (
     DayStatistics,
@@ -108,7 +108,7 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
     cost: Decimal | None = None
     used: tuple[int | None, Decimal | None] = (None, None)
     if counted:
-        stays = owner_stays(unit.tables, totals.user_id)
+        stays = owner_not_being_deleted(unit.tables, totals.user_id)
         found = select(totals.status, func.count()).where(stays).group_by(totals.status)
         by_status = {status: int(count) for status, count in unit.connection.execute(found)}
         summed = unit.connection.execute(
@@ -118,7 +118,7 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
         usage = unit.tables.turn_usage.c
         recorded = unit.connection.execute(
             select(exact_sum(usage.total_tokens), exact_sum(usage.cost)).where(
-                session_stays(unit.tables, usage.session_id)
+                session_not_being_deleted(unit.tables, usage.session_id)
             )
         ).one()
         used = (recorded[0], from_nanos(recorded[1]))
@@ -129,7 +129,7 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
         exact=counted,
         bytes=footprint.bytes,
         free_bytes=footprint.free,
-        log_bytes=footprint.log,
+        wal_bytes=footprint.log,
         tables=tables,
         sessions_by_status=dict(sorted(by_status.items())),
         tokens=tokens,
@@ -158,13 +158,13 @@ class _Window:
             tables.tool_logs.c,
         )
         self.messages = self._from(tables.messages, counted)
-        self.messages.append(session_stays(tables, said.session_id))
+        self.messages.append(session_not_being_deleted(tables, said.session_id))
         self.sessions = self._from(tables.sessions, counted)
-        self.sessions.append(owner_stays(tables, made.user_id))
+        self.sessions.append(owner_not_being_deleted(tables, made.user_id))
         self.used = window(used.created_at, since, None)
-        self.used.append(session_stays(tables, used.session_id))
+        self.used.append(session_not_being_deleted(tables, used.session_id))
         self.logs = window(logs.created_at, since, None)
-        self.logs.append(session_stays(tables, logs.session_id))
+        self.logs.append(session_not_being_deleted(tables, logs.session_id))
 
     def _from(self, table: Table, counted: bool) -> list[ColumnElement[bool]]:
         in_time = table.c.created_at >= self.since
@@ -369,7 +369,7 @@ def _expired(unit: Unit, now: datetime) -> int:
     sessions = unit.tables.sessions.c
     query = (
         select(sessions.ttl_seconds, sessions.last_active_at, sessions.active_branch)
-        .where(sessions.expires_at <= now, owner_stays(unit.tables, sessions.user_id))
+        .where(sessions.expires_at <= now, owner_not_being_deleted(unit.tables, sessions.user_id))
         .order_by(sessions.expires_at)
         .limit(_EXPIRED_UP_TO)
     )

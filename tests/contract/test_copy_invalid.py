@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 
 from agentstore import Store
 from agentstore.engines.base.moving import Flaw
-from agentstore.errors import DatabaseCorrupt, InvalidInput, UnsoundRows
+from agentstore.errors import DatabaseCorrupt, InvalidInput, InvalidRows
 from agentstore.moving import copy_ends, copying
 from agentstore.moving.copy_ends import Quarantine, SetAside
 from tests.migrations.support import revision_of, run_sql
@@ -97,13 +97,13 @@ def test_a_fault_is_found_and_stops_the_copy_before_anything_changes(new, fault)
     table, column, value, reason = FAULTS[fault]
     source, target = filled(new, "sqlite"), new("sqlite")
     spoil(source, SET.format(table, column, value, table))
-    with pytest.raises(UnsoundRows, match="--quarantine") as caught:
+    with pytest.raises(InvalidRows, match="--quarantine") as caught:
         copy(source, target)
     first = caught.value.rows[0]
     assert first[0] == table
     assert first[2].startswith(reason), first
     assert not Path(str(make_url(target).database)).exists()
-    with pytest.raises(UnsoundRows):
+    with pytest.raises(InvalidRows):
         copying.verify(source, source)
 
 
@@ -118,7 +118,7 @@ def test_all_faults_at_once_are_set_aside_and_the_rest_arrives(new, engine, tmp_
         clone = SET.format(table, column, value, table)
         spoil(source, clone)
     file = tmp_path / "aside.jsonl"
-    with pytest.raises(UnsoundRows) as caught:
+    with pytest.raises(InvalidRows) as caught:
         copy(source, target)
     report = copy(source, target, quarantine=file)
     assert report.equal
@@ -180,7 +180,7 @@ def test_a_chain_within_a_table_is_set_aside_to_its_end(new, engine, tmp_path):
         ),
         "UPDATE branches SET gone = 2 WHERE name = 'b12'",
     )
-    with pytest.raises(UnsoundRows) as caught:
+    with pytest.raises(InvalidRows) as caught:
         copy(source, target)
     assert caught.value.total == 9  # b11 refers to a branch 10 that is not there
     file = tmp_path / "aside.jsonl"
@@ -295,7 +295,7 @@ def test_the_rows_of_a_server_that_no_file_holds_are_found(new, engine, tmp_path
     run_sql(source, "UPDATE tool_logs SET created_at = '0044-03-15 BC' WHERE pk = 2")
     run_sql(source, "UPDATE tool_logs SET created_at = '10000-01-01' WHERE pk = 3")
     run_sql(source, "UPDATE api_keys SET expires_at = '-infinity' WHERE pk = 1")
-    with pytest.raises(UnsoundRows) as caught:
+    with pytest.raises(InvalidRows) as caught:
         copy(source, target)
     assert caught.value.total == 4
     assert caught.value.rows[0] == (

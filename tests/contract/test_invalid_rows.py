@@ -18,7 +18,7 @@ from sqlalchemy import make_url
 from agentstore import AsyncStore, Store, doctor
 from agentstore.cli import main
 from agentstore.engines.base.moving import Kind, shapes
-from agentstore.errors import AgentStoreError, DatabaseCorrupt, SchemaDamaged, UnsoundRow
+from agentstore.errors import AgentStoreError, DatabaseCorrupt, InvalidRow, SchemaDamaged
 from agentstore.schema import tables
 from tests.conftest import in_the_process
 from tests.contract.scoped_calls import CALLS, WHOLE, filled
@@ -152,11 +152,11 @@ def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_r
                 spoil(file, keep, change)
                 for method, error in outcomes(calls):
                     assert SECRET not in shown(error), method
-                    if isinstance(error, UnsoundRow) and method == "attachments.read":
+                    if isinstance(error, InvalidRow) and method == "attachments.read":
                         assert error.table in ("attachments", "blobs")  # one leads to the other
-                    elif isinstance(error, UnsoundRow) and table in OF_VALUES:
+                    elif isinstance(error, InvalidRow) and table in OF_VALUES:
                         assert error.table in ("", *OF_VALUES)  # one leads to the other
-                    elif isinstance(error, UnsoundRow):
+                    elif isinstance(error, InvalidRow):
                         assert error.table in ("", table), method
                         assert error.column in ("", column), method
                         assert "agentstore doctor --deep" in str(error)
@@ -189,13 +189,13 @@ def test_a_message_that_is_no_text_is_named_by_its_key_and_told_by_the_doctor(fi
             lambda: asyncio.run(in_a_transaction()),
         ]
         for call in calls:
-            with caplog.at_level(logging.DEBUG), pytest.raises(UnsoundRow) as caught:
+            with caplog.at_level(logging.DEBUG), pytest.raises(InvalidRow) as caught:
                 call()
             assert (caught.value.table, caught.value.column) == ("messages", "content")
             assert f"id='{message}'" in caught.value.key
             assert isinstance(caught.value, DatabaseCorrupt)
             assert SECRET not in shown(caught.value) + caplog.text
-        with pytest.raises(UnsoundRow) as caught:
+        with pytest.raises(InvalidRow) as caught:
             store.scoped("ada").messages.history(session)
         assert caught.value.key == "", "the first such row may be somebody else's"
     (finding,) = [each for each in doctor.examine(file, deep=True) if each.check == "rows"]
@@ -239,7 +239,7 @@ def test_a_session_whose_documents_are_lost_is_told_as_such(place):
             with connect(place.url) as admin:
                 admin.execute(change)
         for version in (None, 1):
-            with pytest.raises(UnsoundRow, match=r"sessions.*agentstore doctor"):
+            with pytest.raises(InvalidRow, match=r"sessions.*agentstore doctor"):
                 store.sessions.update(session.id, metadata={"a": 1}, expected_version=version)
 
 
@@ -318,7 +318,7 @@ def test_what_the_columns_type_lets_in_is_named_and_told_by_the_doctor(place, ca
         elif column == "metadata":
             assert [each.id for each in store.sessions.list()] == [session]  # it reads none
         for call in calls:
-            with pytest.raises(UnsoundRow) as caught:
+            with pytest.raises(InvalidRow) as caught:
                 call()
             found = caught.value
             assert (found.table, found.column) == (table, column)
@@ -326,7 +326,7 @@ def test_what_the_columns_type_lets_in_is_named_and_told_by_the_doctor(place, ca
             if place.driver.name != "aiosqlite":  # its thread is not ours to look with
                 assert f"id='{owner}'" in found.key
             assert SECRET not in shown(found)
-        with pytest.raises(UnsoundRow) as caught:
+        with pytest.raises(InvalidRow) as caught:
             calls[0]() if table != "messages" else store.messages.get(message)
         store.users.create("others still work")
     rows = [each for each in doctor.examine(place.url, deep=True) if each.check == "rows"]
@@ -357,7 +357,7 @@ def test_bytes_that_are_others_than_were_stored_are_named_and_told_by_the_doctor
             "checkpoint_writes": lambda: store.checkpoints.writes(thread, "one"),
         }
         for table, call in calls.items():
-            with pytest.raises(UnsoundRow) as caught:
+            with pytest.raises(InvalidRow) as caught:
                 call()
             column = "small_values" if table == "checkpoints" else "data"
             assert (caught.value.table, caught.value.column) == (table, column)
@@ -368,14 +368,14 @@ def test_bytes_that_are_others_than_were_stored_are_named_and_told_by_the_doctor
     assert SECRET not in repr(found)
 
 
-def test_a_sum_by_days_of_a_damaged_day_is_an_unsound_row(place):
+def test_a_sum_by_days_of_a_damaged_day_is_an_invalid_row(place):
     with place.open() as store:
         session = store.sessions.create().id
         store.usage.record(session, input_tokens=1)
     days = {"sqlite": f"'{SECRET}'", "postgresql": "'infinity'"}
     change(place, "turn_usage", "created_at", days[place.driver.engine])
     with place.open() as store:
-        with pytest.raises(UnsoundRow) as caught:
+        with pytest.raises(InvalidRow) as caught:
             store.usage.sum_by("day")
         assert (caught.value.table, caught.value.column) == ("turn_usage", "created_at")
         assert caught.value.key or place.driver.name == "aiosqlite"
@@ -388,7 +388,7 @@ def test_a_session_whose_place_in_the_lists_is_damaged_is_told_as_such_and_takes
         session, _ = store.sessions.create().id, store.sessions.create()
     spoil(place.url, "UPDATE sessions SET activity = 'x', listed_activity = 'x' WHERE pk = 1")
     with place.open() as store:
-        with pytest.raises(UnsoundRow, match="activity holds something"):
+        with pytest.raises(InvalidRow, match="activity holds something"):
             store.sessions.list()
         store.messages.save(session, "user", "hello")
         assert store.sessions.list().items[0].id == session
