@@ -47,6 +47,7 @@ from agentstore.moving.copy_ends import opened
 from agentstore.moving.copying import change_log
 from agentstore.records.upkeep import Severity
 from agentstore.schema import PLAIN, Names
+from tests.migrations.support import behind
 from tests.conftest import FULL, INSTALLATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -776,10 +777,9 @@ def test_a_database_with_rows_is_not_restored_into(engine_url, tmp_path):
     assert contents(engine_url) == before
 
 
-@pytest.mark.long(but=["*-0001", f"*-{migrations.HEAD}"])
-@pytest.mark.parametrize("revision", migrations.REVISIONS)
+@pytest.mark.parametrize("make", [migrations.upgrade, behind])
 def test_an_empty_database_with_a_schema_on_a_server_may_be_restored_into(
-    empty_url, tmp_path, sqlite_template, revision
+    empty_url, tmp_path, sqlite_template, make
 ):
     if not on_server(empty_url):
         return  # a file that is there is never replaced
@@ -787,7 +787,7 @@ def test_an_empty_database_with_a_schema_on_a_server_may_be_restored_into(
     shutil.copy(sqlite_template, tmp_path / "source.db")
     fill(source)
     saved = backup(source, tmp_path / "backup")
-    migrations.upgrade(empty_url, revision)
+    make(empty_url)
     restore(tmp_path / "backup", empty_url)
     assert contents(empty_url) == saved.tables
 
@@ -884,14 +884,10 @@ def test_a_backup_that_has_more_than_was_expected_is_not_restored(tmp_path, sqli
 # --- Revisions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.long(but=["*-0001", f"sqlite-{migrations.REVISIONS[-2]}"])
-@pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
-def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(fresh, tmp_path, revision):
+def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(fresh, tmp_path):
     source = f"sqlite:///{tmp_path / 'old.db'}"
-    migrations.upgrade(source, revision)
-    at: int | str = "2026-01-01T00:00:00.000000+00:00"
-    if revision >= "0015":  # since then a file has times as microseconds
-        at = 1_767_225_600_000_000
+    revision = behind(source)
+    at = 1_767_225_600_000_000
     engine = create_engine(source)
     with engine.begin() as connection:
         connection.execute(
@@ -916,14 +912,12 @@ def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(fresh, tmp_
         assert store.health().ok
 
 
-@pytest.mark.long(but=["*-0001"])
-@pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
 def test_of_a_server_behind_head_no_backup_is_made_and_the_error_says_what_saves_it(
-    empty_url, tmp_path, revision
+    empty_url, tmp_path
 ):
     if not on_server(empty_url):
         return  # a file is saved whole, as above
-    migrations.upgrade(empty_url, revision)
+    revision = behind(empty_url)
     with pytest.raises(SchemaError, match="pg_dump") as refused:
         backup(empty_url, tmp_path / "backup")
     assert (refused.value.current, refused.value.head) == (revision, migrations.HEAD)

@@ -202,7 +202,7 @@ def test_several_tables_are_one_finding(server: Server) -> None:
     for table in ("messages", "sessions", "tasks"):
         server.run(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
     (finding,) = found_by(server.url, "row_security", deep=False)
-    assert finding.where == "sessions, messages, tasks"
+    assert finding.where == "sessions, tasks, messages"
 
 
 @pytest.mark.long(but=["names1"])

@@ -327,7 +327,7 @@ HIDDEN = [None, None, None, None, False, None, None]
 
 
 @pytest.mark.parametrize(
-    ("names", "level", "standbys", "waiting", "trouble", "warning"),
+    ("names", "level", "standbys", "waiting", "problem", "warning"),
     [
         ("", "on", [], None, None, None),
         ("", "on", [FOLLOWS], None, None, None),

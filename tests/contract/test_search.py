@@ -683,9 +683,10 @@ def test_a_message_is_found_although_the_index_is_begun_anew_while_it_is_looked_
     assert ids(store.messages.search("apple")) == first
     more = save(store, session, "pear")
     resets = []
+    take_in = search.take_in
 
     def take_in_and_begin_anew(unit, **options):
-        taken = search.take_in(unit, **options)
+        taken = take_in(unit, **options)
         if not resets:
             resets.append(search._reset(unit))
         return taken
