@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, TextIO
 from unittest import mock
@@ -452,12 +453,14 @@ def value_for(table: Table, column: Column[Any]) -> Any:
     raise AssertionError(f"Say what a value of {column.type!r} in {column} can be.")
 
 
+@cache
 def _allowed(table: Table, column: Column[Any]) -> str | None:
     """Give the first value that a CHECK lists; None if none does."""
     found = [re.match(rf"{column.name} IN \('(\w+)'", check) for check in _checks(table)]
     return next((match[1] for match in found if match), None)
 
 
+@cache
 def _checks(table: Table) -> Sequence[str]:
     return [
         str(constraint.sqltext)

@@ -80,7 +80,7 @@ from agentstore.engines.sqlite.files import (
     only_read,
 )
 from agentstore.engines.sqlite.files import configure as configure_new
-from agentstore.engines.sqlite.moving import change_log_of, driver_of, quoted, take_activity
+from agentstore.engines.sqlite.moving import change_log_of, driver_of, drop_log, take_activity
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import DatabaseCorrupt, InvalidInput, TransactionMisuse
 from agentstore.schema import Names, Tables
@@ -741,11 +741,7 @@ class SQLiteFiles:
     def unfollow(self, file: Path, names: Names) -> None:
         """Drop the triggers, whatever they do, and the table."""
         with _translating(), closing(_open(file, "mode=rw")) as database:
-            query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-            for (name,) in database.execute(query).fetchall():
-                if self.logs(name, names):
-                    database.execute(f"DROP TRIGGER {quoted(name)}")
-            database.execute(f"DROP TABLE IF EXISTS {quoted(change_log_of(names))}")
+            drop_log(database, names)
 
 
 _CODE = re.compile("CREATE (TRIGGER|VIEW|VIRTUAL TABLE) ")

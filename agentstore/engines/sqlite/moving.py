@@ -476,6 +476,15 @@ def change_log_of(names: Names) -> str:
     return f"{names.prefix}agentstore_changes"
 
 
+def drop_log(driver: Any, names: Names) -> None:
+    """Drop the log by the names of its objects, whatever its triggers do."""
+    query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    for (name,) in driver.execute(query).fetchall():
+        if name.startswith(f"{change_log_of(names)}_"):
+            driver.execute(f"DROP TRIGGER {quoted(name)}")
+    driver.execute(f"DROP TABLE IF EXISTS {quoted(change_log_of(names))}")
+
+
 def _triggers(names: Names, shapes: Sequence[TableShape]) -> list[str]:
     """Write all that the log needs, as the file will hold it."""
     made = []
