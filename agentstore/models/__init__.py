@@ -110,6 +110,9 @@ def __getattr__(name: str) -> Any:
     for home in _HOMES:
         found = vars(import_module(f"agentstore.{home}"))
         globals().update((each, found[each]) for each in __all__ if each in found)
+    from agentstore.models.base import named  # errors has one that says what was given
+
+    globals()["named"] = named
     return globals()[name]
 
 

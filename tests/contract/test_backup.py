@@ -47,8 +47,8 @@ from agentstore.moving.copy_ends import opened
 from agentstore.moving.copying import change_log
 from agentstore.records.upkeep import Severity
 from agentstore.schema import PLAIN, Names
-from tests.migrations.support import behind
 from tests.conftest import FULL, INSTALLATIONS
+from tests.migrations.support import behind
 
 ROOT = Path(__file__).parents[2]
 ODD = "tab\tline\nback\\slash \\N \x01 北京 😀 ' \" é"

@@ -50,6 +50,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         for reads in (f"reads all: SCAN {walks[0]}", f"reads all of an index: {walks[1]}")
     },
     ("tasks.list(session_id, status, queue)", "sorts: pk DESC"): "the tasks of one session",
+    ("users.reservations()", "sorts*"): "those of one user that expire at one moment, by number",
     ("*", "reads all*search_queue*"): "the queue holds only what is not indexed yet",
     ("search.reindex()", "reads all*"): "it rebuilds the index",
     ("messages.search(*", "sorts*"): "the hits of a page's batch are put in order",

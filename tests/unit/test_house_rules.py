@@ -158,6 +158,10 @@ def test_no_two_modules_import_each_other_by_whatever_way_round():
         ("engines.base", "engines.postgresql"),
         ("engines.sqlite", "engines.postgresql"),
         ("engines.postgresql", "engines.sqlite"),
+        ("engines.base", "engines.sqlite"),
+        ("engines.base", "engines.postgresql"),
+        ("engines.sqlite", "engines.postgresql"),
+        ("engines.postgresql", "engines.sqlite"),
         ("execution", "repositories"),
     ],
 )
@@ -504,6 +508,7 @@ QUERYING = (
     "migrations",
     "database.revisions",
     "moving.copying",
+    "moving.copy_ends",
     "moving.copy_ends",
     "moving.frameworks",  # which read other programs' tables
 )

@@ -32,7 +32,7 @@ MOMENTS = list(itertools.product(Mode, [False, True]))
 def from_postgresql(
     sqlstate: str | None, words: str = "said the server", *, broken: bool = False
 ) -> DBAPIError:
-    kind = type("ServerError", (psycopg.Error,), {"sqlstate": sqlstate})
+    kind = type("ServerError", (psycopg.OperationalError,), {"sqlstate": sqlstate})
     return DBAPIError("SELECT 'secret'", {}, kind(words), connection_invalidated=broken)
 
 
