@@ -158,10 +158,6 @@ def test_no_two_modules_import_each_other_by_whatever_way_round():
         ("engines.base", "engines.postgresql"),
         ("engines.sqlite", "engines.postgresql"),
         ("engines.postgresql", "engines.sqlite"),
-        ("engines.base", "engines.sqlite"),
-        ("engines.base", "engines.postgresql"),
-        ("engines.sqlite", "engines.postgresql"),
-        ("engines.postgresql", "engines.sqlite"),
         ("execution", "repositories"),
     ],
 )
