@@ -15,7 +15,7 @@ TRANSCRIPTS ?=
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
-	@echo "make quick   lint, types, and on SQLite the tests of what your branch has changed; within a minute"
+	@echo "make quick   lint, types, and on SQLite the tests of what your branch has changed"
 	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
 	@echo "make test-all   the same and all of the rest; and what test runs on each other Python, 3.11 to 3.13, and with SQLAlchemy 2.0"
 	@echo "make test-frameworks   the adapters for heavy frameworks, with the frameworks' own tests"

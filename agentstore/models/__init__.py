@@ -96,10 +96,10 @@ __all__ = [
 
 _HOMES = (
     "schema.base",
-    "models.base",
+    "values.types",
     "models.work",
     "models.conversations",
-    "values.types",
+    "models.base",  # last: others have a ``named`` of errors
 )
 
 
@@ -110,9 +110,6 @@ def __getattr__(name: str) -> Any:
     for home in _HOMES:
         found = vars(import_module(f"agentstore.{home}"))
         globals().update((each, found[each]) for each in __all__ if each in found)
-    from agentstore.models.base import named  # errors has one that says what was given
-
-    globals()["named"] = named
     return globals()[name]
 
 
