@@ -44,8 +44,8 @@ WAYS: dict[str, tuple[Numbers, ...]] = {
     "put": ((121, 18), (124, 19), (104, 17), (106, 18)),
     "history of a fork": ((65, 16), (74, 17), (73, 16), (75, 17)),
 }
-"""On each of ``ENGINES``. The thread of an asynchronous SQLite store adds one from time to time, and
-a transaction that an application has open elsewhere in the process adds two."""
+"""On each of ``ENGINES``. The thread of an asynchronous SQLite store adds one from time to time; a
+transaction that an application has open elsewhere in the process adds two."""
 
 
 def save(store: Any) -> Callable[[], Any]:
