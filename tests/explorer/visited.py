@@ -184,5 +184,15 @@ LISTS = {"sessions", "search", "checkpoints", "tasks", "task-counts", "usage"}
 OF_ALL = {"health"}
 """What a scope has not."""
 
-NO_PAGES = {"tail", "picture", "file", "take away", "take away Markdown", "usage as CSV"}
+NO_PAGES = {
+    "picture in a message",
+    "raw",
+    "raw of a session",
+    "tail",
+    "picture",
+    "file",
+    "take away",
+    "take away Markdown",
+    "usage as CSV",
+}
 """What is no page of its own for a browser."""
