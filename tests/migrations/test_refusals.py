@@ -104,6 +104,17 @@ def test_a_database_that_is_behind_is_refused_with_the_command_that_mends_it(dat
     open_both(url, names)
 
 
+def test_a_database_from_before_the_first_release_is_refused_with_the_commit_that_upgrades_it(
+    plain_databases,
+):
+    url = plain_databases.upgraded()
+    run_sql(url, "UPDATE alembic_version SET version_num = '0007'")
+    for open_it in (Store, migrations.upgrade):
+        with pytest.raises(errors.SchemaOutdated, match="0007.* commit [0-9a-f]{7},"):
+            open_it(url)
+    assert migrations.revision_of(url) == "0007"
+
+
 def test_a_database_that_has_other_tables_only_is_refused_with_the_command(databases):
     url, names = databases.make("application's own"), databases.names
     run_sql(url, "CREATE TABLE invoices (id integer primary key)")
