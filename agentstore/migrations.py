@@ -28,6 +28,7 @@ from sqlalchemy import (
     Table,
     Text,
     create_engine,
+    event,
     inspect,
     select,
     update,
@@ -197,9 +198,38 @@ def create(connection: Connection, names: Names = PLAIN) -> None:
     """Bring the empty database of an open connection to head, and commit.
 
     The connection must not be in a transaction. What another process has made meanwhile is
-    upgraded.
+    upgraded. The statements of the first time are kept, and sent again for further databases: a
+    twentieth of the time.
     """
-    _run_alembic("upgrade", "head", names, connection)
+    dialect = dialect_for(connection.engine.url)
+    if sent := _sent.get((names, HEAD)):
+        try:
+            dialect.lock_for_migration(connection, names)
+            if dialect.brings_itself_to_head(connection):
+                for statement, parameters in sent:
+                    connection.exec_driver_sql(statement, parameters)
+                connection.commit()
+                return
+        finally:
+            connection.rollback()
+            dialect.unlock_after_migration(connection)
+    noted: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _k: Any, statement: str, parameters: Any, _x: Any, _m: bool) -> None:
+        if statement.lstrip().startswith(("CREATE", "INSERT", "UPDATE")):
+            noted.append((statement, parameters))
+
+    event.listen(connection, "before_cursor_execute", note)
+    try:
+        _run_alembic("upgrade", "head", names, connection)
+    finally:
+        event.remove(connection, "before_cursor_execute", note)
+    if noted:
+        _sent[names, HEAD] = noted
+
+
+_sent: dict[tuple[Names, str], list[tuple[str, Any]]] = {}
+"""What made a database of these names, at this head, statement by statement."""
 
 
 def run_env() -> None:

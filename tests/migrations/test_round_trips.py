@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, errors, migrations
-from agentstore.schema import tables
+from agentstore.schema import PLAIN, Names, tables
 from tests.migrations.support import (
     alembic,
     as_stored,
@@ -187,6 +187,32 @@ def test_a_file_is_not_left_with_rows_that_refer_to_nothing(upgraded, tree):
         migrations.upgrade(url)
     assert rows_of(url) == rows
     assert revision_of(url) == HEAD
+
+
+@pytest.mark.parametrize("prefix", ["", "agents_"])
+def test_every_new_file_is_what_an_upgrade_makes(tmp_path, prefix):
+    names = Names(None, prefix)
+    made = [f"sqlite:///{tmp_path / f'{number}.db'}" for number in range(3)]
+    for url in made:
+        Store(url, table_prefix=prefix).close()
+    migrations.upgrade(upgraded := f"sqlite:///{tmp_path / 'upgraded.db'}", names=names)
+    for url in made:
+        assert as_stored(url) == as_stored(upgraded)
+
+
+def test_a_new_file_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
+    Store("sqlite://").close()
+    statements = migrations._sent[PLAIN, HEAD]
+    monkeypatch.setitem(
+        migrations._sent, (PLAIN, HEAD), [*statements[:40], ("CREATE nonsense", ())]
+    )
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    with pytest.raises(errors.DatabaseError):
+        Store(url)
+    assert as_stored(url) == []
+    monkeypatch.undo()
+    with Store(url) as store:
+        assert store.health().ok
 
 
 def test_a_new_file_enforces_its_foreign_keys_from_the_first_moment(tmp_path):
