@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from agentstore.records import *  # noqa: F403
     from agentstore.settings import Settings
     from agentstore.store import Store
-    from agentstore.transactions import AsyncTurn, ScopedStore, Transaction, Turn
+    from agentstore.transactions import ScopedStore, Transaction
+    from agentstore.turns import AsyncTurn, Turn
 
     __version__: str
 
@@ -162,12 +163,12 @@ _HOMES = {
     "AsyncScopedStore": "aio",
     "AsyncStore": "aio",
     "AsyncTransaction": "aio",
-    "AsyncTurn": "transactions",
+    "AsyncTurn": "turns",
     "ScopedStore": "transactions",
     "Settings": "settings",
     "Store": "store",
     "Transaction": "transactions",
-    "Turn": "transactions",
+    "Turn": "turns",
 }
 
 

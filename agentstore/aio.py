@@ -66,7 +66,8 @@ from agentstore.repositories.operations import Operation, Repository, Units
 from agentstore.repositories.scopes import scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.settings import StoreOptions, settings_for
-from agentstore.transactions import AsyncTurn, Transaction, in_transaction, scoped_transaction
+from agentstore.transactions import Transaction, in_transaction, scoped_transaction
+from agentstore.turns import AsyncTurn
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session

@@ -21,6 +21,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from agentstore import migrations
+from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.cli.application import KEEP, LOOK, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import (
     bar,
@@ -46,14 +47,7 @@ from agentstore.errors import (
     SchemaError,
     SchemaMissing,
 )
-from agentstore.health import (
-    DEFAULT_TIMEOUT,
-    Thresholds,
-    check_sizes,
-    check_timeout,
-    parse_bytes,
-    read_thresholds,
-)
+from agentstore.health import DEFAULT_TIMEOUT, check_timeout
 from agentstore.migrations import HEAD
 from agentstore.records import HealthRecord
 from agentstore.records.upkeep import Finding, Severity, Statistics, counted, exit_code

@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
+from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.errors import InvalidInput, LimitOutOfRange
-from agentstore.health import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.records.upkeep import Severity, exit_code
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)

@@ -17,7 +17,7 @@ from agentstore.errors import (
     QuotaExceeded,
     TransactionMisuse,
 )
-from agentstore.transactions import AsyncTurn
+from agentstore.turns import AsyncTurn
 from agentstore.values.prices import Price, Prices
 from tests.contract.clocks import NOON
 

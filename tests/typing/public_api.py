@@ -66,8 +66,8 @@ from agentstore import (
     models,
 )
 from agentstore.aio import AsyncTransaction
+from agentstore.alerts import Thresholds, check_sizes
 from agentstore.doctor import examine
-from agentstore.health import Thresholds, check_sizes
 from agentstore.records.base import MessageStatus, Role, SessionStatus, TaskStatus
 from agentstore.repositories.messages.append import NewMessage
 from agentstore.schema import Names, attach

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from agentstore import Store
+from agentstore.alerts import parse_bytes
 from agentstore.cli import operations
-from agentstore.health import parse_bytes
 from agentstore.records.upkeep import Finding, Severity
 
 
