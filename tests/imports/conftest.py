@@ -18,6 +18,12 @@ def source(tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: loaded(name, tmp_path / f"{name}.db")
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is set aside is listed in the current folder, unless one says where."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def take(engine_url: str, tmp_path: Path) -> Callable[..., ImportReport]:
     """Import into a database at head, on each engine."""
