@@ -63,7 +63,6 @@ class StoreOptions(TypedDict, total=False):
     max_attachment_bytes: int | None
     stream_timeout: float
     clock: Clock
-    session_cache: int
     slow_after: float | None
     telemetry: bool
     search_characters: int | None
@@ -131,10 +130,6 @@ class Settings:
         stream_timeout: After how many seconds without another piece a message that is being
             streamed is shown as incomplete.
         clock: Where the present comes from; it must give aware datetimes.
-        session_cache: Of how many sessions the documents (metadata, config, state) are kept in
-            memory, so that ``sessions.get`` and ``find`` read them again only when somebody,
-            in whatever process, has changed them. 0, the default, keeps none. It is of use
-            where documents are large and read more often than written.
         slow_after: From how many seconds on a call is logged by the logger ``agentstore.slow``,
             as one warning with its name, its duration and how often it was tried. None, the
             default, logs none and costs nothing.
@@ -172,7 +167,6 @@ class Settings:
     max_attachment_bytes: int | None = 32 * 1024 * 1024
     stream_timeout: float = 120.0
     clock: Clock = utc_now
-    session_cache: int = 0
     slow_after: float | None = None
     telemetry: bool = False
     search_characters: int | None = None
@@ -234,10 +228,6 @@ class Settings:
                 raise InvalidInput(
                     f"{name} must be a whole number of {least} or more, not {shown(number)}."
                 )
-        if not _is_whole(self.session_cache, 0):
-            raise InvalidInput(
-                f"session_cache must be a number of sessions or 0, not {shown(self.session_cache)}."
-            )
         most = self.max_attachment_bytes
         if most is not None and not _is_whole(most, 1):
             raise InvalidInput(
@@ -358,7 +348,6 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "prices": (Prices.load, "the path of a file with prices"),
     "max_attachment_bytes": _COUNT_OR_NONE,
     "stream_timeout": _SECONDS,
-    "session_cache": _COUNT,
     "slow_after": (_or_none(_seconds), "a number of seconds, or none"),
     "telemetry": _FLAG,
     "search_characters": _COUNT_OR_NONE,

@@ -48,7 +48,6 @@ EVERY_DRIVER = EVERYWHERE | {
     "test_poolers",
     "test_secrecy",
     "test_server_settings",
-    "test_session_cache",
     "test_silence",
     "test_threads",
 }

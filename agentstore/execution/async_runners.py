@@ -342,7 +342,6 @@ class GreenletRunner:
         self._runner.dialect.require_file(connection, each_time=mode not in READING)
         progress.committing = True
         connection.commit()
-        self._runner.committed(unit)
         connection.close()
         progress.connection = None
         return result
@@ -373,7 +372,6 @@ class GreenletRunner:
                 self._runner.dialect.require_file(sync_connection)
                 committing = True
                 await self._uncut(connection.commit())
-                self._runner.committed(unit)
         except HANDLED as error:
             found = unit_failure(self._runner.dialect, Mode.WRITE, error, committing=committing)
             raise found from cause_of(error)

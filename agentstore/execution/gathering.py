@@ -190,7 +190,6 @@ class QueuedWrite:
         "place",
         "result",
         "state",
-        "unit",
         "work",
     )
 
@@ -199,7 +198,6 @@ class QueuedWrite:
         self.work = work
         self.state = State.WAITING
         self.place: Any = None
-        self.unit: Unit | None = None
         self.result: Any = None
         self.error: BaseException | None = None
         self.finish: Callable[[Any], Any] | None = None

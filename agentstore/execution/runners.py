@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
 
 from agentstore import migrations
@@ -43,7 +43,6 @@ from agentstore.execution.unit import (
     RecentIds,
     Runner,
     ScopedUnit,
-    SessionCache,
     Unit,
     UnitFailure,
     pause_before_retry,
@@ -202,14 +201,12 @@ class UnitRunner:
         self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
         self._segmented = RecentIds()
         self._unconnected = self.unit(cast("Connection", None), Mode.WRITE)
-        self._cache = SessionCache(settings.session_cache) if settings.session_cache else None
 
     def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
         return Writer(
             self._engines[Mode.WRITE],
             self.dialect,
             lambda connection: self.unit(connection, Mode.WRITE),
-            self.committed,
             timeout=self.settings.busy_timeout,
             keeps_connection=owns_engine and self.dialect.many_connections(engine.url),
         )
@@ -224,19 +221,12 @@ class UnitRunner:
 
     def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
-        cache = self._cache if mode is Mode.READ else None
-        what = (self.dialect, self.tables, self.settings)
-        return Unit(connection, *what, cache, segmented=self._segmented)
+        return Unit(connection, self.dialect, self.tables, self.settings, segmented=self._segmented)
 
     def prepare(self, work: Callable[[Unit], T]) -> None:
         """Do what a body does without the database, before it waits for anything."""
         if isinstance(work, GatheredCall):
             work.prepare(self._unconnected)
-
-    def committed(self, unit: Unit) -> None:
-        """Take note of what a unit did, now that it is committed."""
-        if self._cache is not None:
-            self._cache.forget(unit.deleted_sessions)
 
     @contextmanager
     def transaction(self, mode: Mode = Mode.WRITE) -> Iterator[Unit]:
@@ -265,7 +255,6 @@ class UnitRunner:
                 self.dialect.require_file(connection, each_time=mode not in READING)
                 committing = True
                 connection.commit()
-                self.committed(unit)
         except HANDLED as error:
             found = unit_failure(self.dialect, mode, error, committing=committing)
             raise found from cause_of(error)
@@ -394,7 +383,6 @@ class Scope:
             unit.dialect,
             unit.tables,
             unit.settings,
-            deleted_sessions=unit.deleted_sessions,
             segmented=unit.segmented,
             joined=unit.joined,
             user_id=self.user_id,
@@ -622,8 +610,6 @@ class CallersRunner:
             finally:
                 if calls.lost is not None:
                     _let_fail(runner, connection)
-                if unit.deleted_sessions:
-                    event.listen(connection, "commit", lambda _: runner.committed(unit), once=True)
 
     def begin(self) -> Connection:
         """Give the connection, in a transaction, which is begun if there is none.

@@ -53,7 +53,6 @@ class Writer:
         engine: Engine,
         dialect: EngineDialect,
         make_unit: Callable[[Connection], Unit],
-        committed: Callable[[Unit], None],
         *,
         timeout: float,
         keeps_connection: bool,
@@ -64,7 +63,6 @@ class Writer:
             engine: Begins a transaction that writes.
             dialect: The engine's.
             make_unit: Makes the unit of an open connection.
-            committed: Is told of each unit that was committed.
             timeout: Seconds that a unit waits for its turn.
             keeps_connection: Whether the connection stays open between batches; not if the
                 engine has but one, or is the application's.
@@ -72,7 +70,6 @@ class Writer:
         self._engine = engine
         self._dialect = dialect
         self._make_unit = make_unit
-        self._committed = committed
         self._timeout = timeout
         self._keeps_connection = keeps_connection
         self._connection: Connection | None = None
@@ -288,8 +285,6 @@ class Writer:
             raise
         self._done_with(connection)
         for write in batch:
-            if write.unit is not None:
-                self._committed(write.unit)
             write.state = State.DONE
         return True
 
@@ -316,7 +311,7 @@ class Writer:
             if outcome is DEFERRED:
                 left.append(write)
             else:
-                write.error, write.result, write.unit = None, outcome, unit
+                write.error, write.result = None, outcome
                 write.finish = call.finish
         return left
 
@@ -326,12 +321,11 @@ class Writer:
         Raises:
             One of HANDLED: The transaction as a whole is lost.
         """
-        write.error = write.unit = None
+        write.error = None
         run_sql(connection, "SAVEPOINT unit")
         unit = self._make_unit(connection)
         try:
             write.run(unit)
-            write.unit = unit
         except HANDLED as error:
             write.error = self._failed(error, committing=False)
         except BaseException as error:
@@ -354,7 +348,6 @@ class Writer:
             self._dialect.require_file(connection)
             write.state = State.COMMITTING
             connection.commit()
-            self._committed(unit)
         except HANDLED as error:
             write.error = self._failed(error, committing=write.state is State.COMMITTING)
             self._roll_back(drop=True)

@@ -36,7 +36,7 @@ from sqlalchemy import cast as sql_cast
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import InvalidInput
-from agentstore.execution.unit import Documents, Unit
+from agentstore.execution.unit import Unit
 from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.base import SessionStatus, complete
@@ -230,42 +230,18 @@ def _statement(
     return Prepared(query.where(sessions.pk.in_(found)), driver)
 
 
-# Reading sessions: their rows as records, with documents from the cache where that is right.
+# Reading sessions: their rows as records.
 
 
 def find_session(unit: Unit, session_id: str) -> SessionRecord | None:
-    """Give a session, or None.
-
-    One statement. A second one only where the cache has other documents than the session has
-    now: they are then read with the rest of it once more, so that all is of one moment.
-    """
-    cache = unit.cache
-    if cache is None:
-        row = _fetch(unit, session_id, documents=True)
-        return None if row is None else session_record(row)
-    key = validation.text("session_id", session_id)
-    if cache.knows(key):
-        row = _fetch(unit, key, documents=False)
-        if row is None:
-            cache.forget([key])
-            return None
-        if (documents := cache.find(key, _version(row))) is not None:
-            return session_record(row, documents)
-    row = _fetch(unit, key, documents=True)
-    if row is None:
-        return None
-    cache.remember(key, _version(row), (row.metadata, row.config, row.state))
-    return session_record(row)
+    """Give a session, or None."""
+    query = select_session(unit.tables)
+    row = unit.connection.execute(query, {"session_id": session_id}).first()
+    return None if row is None else session_record(row)
 
 
-def session_record(row: Any, documents: Documents | None = None) -> SessionRecord:
-    """Make a record of a row that ``select_sessions`` selected.
-
-    Args:
-        row: The row.
-        documents: What the row does not have, if it was selected without them.
-    """
-    metadata, config, state = documents or (row.metadata, row.config, row.state)
+def session_record(row: Any) -> SessionRecord:
+    """Make a record of a row that ``select_sessions`` selected."""
     return complete(
         SessionRecord(
             id=row.id,
@@ -273,9 +249,9 @@ def session_record(row: Any, documents: Documents | None = None) -> SessionRecor
             status=row.status,
             title=row.title,
             model=row.model,
-            metadata=metadata,
-            config=config,
-            state=state,
+            metadata=row.metadata,
+            config=row.config,
+            state=row.state,
             version=row.version,
             question=row.question,
             asked_at=row.asked_at,
@@ -294,8 +270,8 @@ def session_record(row: Any, documents: Documents | None = None) -> SessionRecor
 
 
 @lru_cache(maxsize=256)
-def select_sessions(tables: Tables, *, documents: bool = True) -> Select[Any]:
-    """Select sessions with what is beside them, without their documents if so wanted."""
+def select_sessions(tables: Tables) -> Select[Any]:
+    """Select sessions with what is beside them."""
     sessions, data = tables.sessions.c, tables.session_data.c
     query = select(
         sessions.pk,
@@ -317,32 +293,18 @@ def select_sessions(tables: Tables, *, documents: bool = True) -> Select[Any]:
         data.asked_at,
         data.updated_at,
         data.epoch,
-    )
-    if documents:
-        query = query.add_columns(data.metadata, data.config, data.state)
-    query = query.join_from(tables.sessions, tables.session_data)
+        data.metadata,
+        data.config,
+        data.state,
+    ).join_from(tables.sessions, tables.session_data)
     return query.where(owner_not_being_deleted(tables, sessions.user_id))
 
 
 @lru_cache(maxsize=256)
-def select_session(tables: Tables, *, documents: bool = True) -> Select[Any]:
+def select_session(tables: Tables) -> Select[Any]:
     """Select the session whose id is the parameter ``session_id``."""
-    query = select_sessions(tables, documents=documents)
+    query = select_sessions(tables)
     return query.where(tables.sessions.c.id == bindparam("session_id"))
-
-
-def _fetch(unit: Unit, session_id: str, *, documents: bool) -> Any:
-    query = select_session(unit.tables, documents=documents)
-    return unit.connection.execute(query, {"session_id": session_id}).first()
-
-
-def _version(row: Any) -> tuple[Any, ...]:
-    """Give what tells this version of the documents from every other.
-
-    The version counts from 1 in each session; the rest is for sessions that are deleted and made
-    again under the same id, and for databases that are restored from a backup.
-    """
-    return row.pk, row.created_at, row.version, row.updated_at
 
 
 # What a list of sessions may be narrowed to, beyond what its indexes have side by side.

@@ -239,7 +239,8 @@ def _tables(place: Place) -> None:
         check("counters", "message_count >= 0 AND total_tokens >= 0 AND total_cost >= 0"),
         check(
             "status",
-            "status IN ('active', 'paused', 'waiting_user', 'completed', 'cancelled', 'failed')",
+            "status = 'active' OR status = 'paused' OR status = 'waiting_user' OR "
+            "status = 'completed' OR status = 'cancelled' OR status = 'failed'",
         ),
         references("user_id", "users", "id", ondelete="CASCADE"),
         unique("id"),
@@ -387,8 +388,9 @@ def _tables(place: Place) -> None:
         check("attempts", "attempts >= 0 AND failures >= 0 AND max_retries >= 0"),
         check(
             "status",
-            "status IN ('pending', 'running', 'paused', 'completed', 'failed', "
-            "'cancelled', 'dead')",
+            "status = 'pending' OR status = 'running' OR status = 'paused' OR "
+            "status = 'completed' OR status = 'failed' OR status = 'cancelled' OR "
+            "status = 'dead'",
         ),
         references("session_id", "sessions", "id", ondelete="CASCADE"),
         unique("id"),
@@ -490,8 +492,8 @@ def _tables(place: Place) -> None:
         column("encoding", TEXT),
         column("data", BYTES),
         primary_key("thread_id", "namespace", "checkpoint_id", "task_id", "position"),
-        check("encoding", "encoding IN ('raw', 'zlib')"),
-        check("kind", "kind IN ('json', 'bytes')"),
+        check("encoding", "encoding = 'raw' OR encoding = 'zlib'"),
+        check("kind", "kind = 'json' OR kind = 'bytes'"),
         references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
     )
     place.create(
@@ -549,8 +551,12 @@ def _tables(place: Place) -> None:
         primary_key("pk"),
         check("amounts", "token_count >= 0 AND cost >= 0"),
         check("content", "content IS NULL OR blocks IS NULL"),
-        check("role", "role IN ('system', 'developer', 'user', 'assistant', 'tool')"),
-        check("status", "status IN ('complete', 'streaming', 'incomplete')"),
+        check(
+            "role",
+            "role = 'system' OR role = 'developer' OR role = 'user' OR role = 'assistant' OR "
+            "role = 'tool'",
+        ),
+        check("status", "status = 'complete' OR status = 'streaming' OR status = 'incomplete'"),
         references("session branch", "branches", "session number", ondelete="CASCADE"),
         unique("id"),
     )
@@ -606,7 +612,7 @@ def _tables(place: Place) -> None:
         column("item_count", WHOLE),
         column("digest", BYTES),
         primary_key("checkpoint_pk", "name"),
-        check("kind", "kind IN ('json', 'bytes', 'list', 'items')"),
+        check("kind", "kind = 'json' OR kind = 'bytes' OR kind = 'list' OR kind = 'items'"),
         references("checkpoint_pk", "checkpoints", "pk", ondelete="CASCADE"),
         references(
             "thread_id line start", "checkpoint_values", "thread_id line start", label="value"

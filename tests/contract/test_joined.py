@@ -134,7 +134,7 @@ def app(place: Place) -> Iterator[Application]:
             connection.execute(text("CREATE TABLE own (value INTEGER)"))
 
     running.run(make_table)
-    running.open(session_cache=4)
+    running.open()
     yield running
     running.close()
 
@@ -198,34 +198,6 @@ def test_savepoints_of_the_application_and_of_the_store_stand_in_each_other(app,
             assert found == [True, False, True]
             assert app.store.sessions.find("one") is not None
             assert app.values() == [2]
-
-    app.run(body)
-
-
-@on_own_engines
-@KINDS
-def test_the_cache_keeps_nothing_that_was_rolled_back(app, kind):
-    def body():
-        store = app.store
-        session = store.sessions.create(state={"at": "first"})
-        with app.caller(kind) as caller:
-            tx = store.joined(caller.given)
-            assert store.sessions.get(session.id).state == {"at": "first"}
-            tx.sessions.update(session.id, state={"at": "gone"})
-            assert tx.sessions.get(session.id).state == {"at": "gone"}
-            assert store.sessions.get(session.id).state == {"at": "first"}
-            caller.on.rollback()
-            store.sessions.update(session.id, state={"at": "second"})  # of the same version
-            assert store.sessions.get(session.id).state == {"at": "second"}
-            # Row number, version and times of the next one are those of this one again.
-            app.now = datetime(2026, 11, 23, 12, tzinfo=UTC)
-            store.sessions.create(id="s", state="first")
-            tx.sessions.get("s")
-            tx.sessions.delete("s")
-            assert store.sessions.get("s").state == "first"
-            caller.on.commit()
-            assert store.sessions.create(id="s", state="second").version == 1
-            assert store.sessions.get("s").state == "second"
 
     app.run(body)
 

@@ -85,10 +85,10 @@ def test_a_question_is_answered_by_the_process_that_comes_after_the_killed_one(
         assert store.sessions.verify(session_id).agree
 
 
-def test_a_reader_with_a_cache_sees_what_another_process_was_told_before(engine_url: str) -> None:
+def test_a_reader_sees_what_another_process_was_told_before(engine_url: str) -> None:
     with Store(engine_url) as store, Worker() as reader:
         session_id = store.sessions.create(state={"n": 0}).id
-        reader.prepare("read_cached", url=engine_url, session_id=session_id, times=READS)
+        reader.prepare("read_again", url=engine_url, session_id=session_id, times=READS)
         reader.go()
         for n in range(1, READS + 1):
             match n % 4:

@@ -456,7 +456,7 @@ def value_for(table: Table, column: Column[Any]) -> Any:
 @cache
 def _allowed(table: Table, column: Column[Any]) -> str | None:
     """Give the first value that a CHECK lists; None if none does."""
-    found = [re.match(rf"{column.name} IN \('(\w+)'", check) for check in _checks(table)]
+    found = [re.match(rf"{column.name} = '(\w+)' OR ", check) for check in _checks(table)]
     return next((match[1] for match in found if match), None)
 
 

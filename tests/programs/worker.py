@@ -168,9 +168,9 @@ def stream(url: str, session_id: str) -> None:
             say({"acknowledged": f"<{number}>"})
 
 
-def read_cached(url: str, session_id: str, times: int) -> None:
-    """Read a session through a cache, once for each line, and say what was read."""
-    with Store(url, session_cache=10) as store:
+def read_again(url: str, session_id: str, times: int) -> None:
+    """Read a session once for each line, and say what was read."""
+    with Store(url) as store:
         store.sessions.get(session_id)
         for _ in range(times):
             sys.stdin.readline()
@@ -236,7 +236,7 @@ COMMANDS = {
     "crowd_async": crowd_async,
     "converse": converse,
     "stream": stream,
-    "read_cached": read_cached,
+    "read_again": read_again,
     "clean_up": clean_up,
     "revive": revive,
     "ensure": ensure,

@@ -31,7 +31,6 @@ GIVEN = {
     "max_retries": ("1", 1),
     "max_attachment_bytes": ("none", None),
     "stream_timeout": ("9", 9.0),
-    "session_cache": ("10", 10),
     "slow_after": ("0.5", 0.5),
     "telemetry": ("false", False),
     "search_characters": ("1000", 1_000),

@@ -447,7 +447,6 @@ def delete_owned(
         theirs = tables.sessions.c
         every = select(theirs.id).where(theirs.user_id == key).order_by(theirs.pk)
         sessions = list(connection.execute(every.with_for_update()).scalars())
-    unit.deleted_sessions.extend(sessions)
     forget_sessions(unit, sessions)
     return DeletionReceipt(dict(sorted(_delete_all(unit, kind, key).items())))
 
@@ -463,7 +462,6 @@ def delete_sessions(unit: Unit, ids: list[str], there: Collection[str]) -> Count
     Returns:
         For each table that lost rows, how many.
     """
-    unit.deleted_sessions.extend(ids)
     forget_sessions(unit, ids)
     return _delete_all(unit, "sessions", ids, there)
 
