@@ -45,6 +45,7 @@ from agentstore.repositories.checkpoints.values import (
     Plan,
     divided,
     drop_unneeded,
+    held_lines,
     packed,
     planned,
     write_pieces,
@@ -194,10 +195,10 @@ def _planned(
     unit: Unit, new: CheckpointDraft, parent: Parent, new_line: Callable[[], int]
 ) -> tuple[dict[str, Any], list[Plan]]:
     """Give the columns of a new checkpoint, and what is to be stored on lines for its values."""
-    held, plans = _held(unit, new, parent, Parent(), new_line)
+    entries, plans = _held(unit, new, parent, Parent(), new_line)
     row = {
         **new.row,
-        **held,
+        **packed(entries),
         "thread_id": new.thread_id,
         "namespace": new.namespace,
         "id": new_id() if new.id is None else new.id,
@@ -210,8 +211,8 @@ def _planned(
 
 def _held(
     unit: Unit, new: CheckpointDraft, parent: Parent, own: Parent, new_line: Callable[[], int]
-) -> tuple[dict[str, Any], list[Plan]]:
-    """Give the columns of what a checkpoint holds, and what is to be stored on lines for it.
+) -> tuple[Entries, list[Plan]]:
+    """Give what a checkpoint is to hold, and what is to be stored on lines for it.
 
     Args:
         unit: In a write transaction.
@@ -233,7 +234,7 @@ def _held(
     entries.update(small)
     for name, each in plans.items():
         entries[name] = each.version
-    return packed(entries), [*plans.values()]
+    return entries, [*plans.values()]
 
 
 def _put_again(
@@ -251,12 +252,12 @@ def _put_again(
             _refuse_cycle(unit, new, existing)
     wanted = {"thread_id": new.thread_id, "namespace": new.namespace, "wanted": existing.pk}
     itself = read_parent(unit, "pk", wanted)[0] or Parent()
-    held, plans = _held(unit, new, parent, itself, lines.new)
+    entries, plans = _held(unit, new, parent, itself, lines.new)
     lines.keep()
     checkpoints = unit.tables.checkpoints
     values = {
         **new.row,
-        **held,
+        **packed(entries),
         "parent_id": parent_id,
         "step": step if new.step is None else new.step,
         "created_at": new.created_at or existing.created_at,
@@ -264,7 +265,9 @@ def _put_again(
     change = update(checkpoints).where(checkpoints.c.pk == existing.pk).values(values)
     written = unit.connection.execute(change.returning(*checkpoints.c)).one()
     write_pieces(unit, new.thread_id, plans)
-    drop_unneeded(unit, new.thread_id, new.namespace, itself.tails)
+    needed = dict(held_lines(entries))
+    less = [line for line, end in held_lines(itself.entries) if needed.get(line, -1) < end]
+    drop_unneeded(unit, new.thread_id, new.namespace, less)
     return checkpoint_info(written)
 
 

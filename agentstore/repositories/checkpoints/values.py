@@ -297,7 +297,7 @@ def plan(
     same = digest == of_parent
     if size == before:
         if same:
-            return Plan(parent if parent.items == items else parent._replace(items=items))
+            return Plan(Version(kind, size, items, digest, depth, lines))
     elif size > before:
         hashed.update(memoryview(body)[before:])
         digest = hashed.digest()[:_DIGEST_BYTES]
@@ -420,16 +420,17 @@ def packed(entries: Entries) -> dict[str, Any]:
     if not entries:
         return {"entries": None, "lines": None}
     data = msgspec.msgpack.encode({encode_text(name): each for name, each in entries.items()})
-    lines = [
-        f'"{line}":{length}'
-        for each in entries.values()
-        if isinstance(each, Version)
-        for line, length in each.lines
-    ]
+    lines = [f'"{line}":{length}' for line, length in held_lines(entries)]
     return {
         "entries": hashlib.sha256(data).digest()[:_ENTRIES_DIGEST_BYTES] + data,
         "lines": Document(f"{{{','.join(lines)}}}") if lines else None,
     }
+
+
+def held_lines(entries: Mapping[str, Entry]) -> list[tuple[int, int]]:
+    """Give the lines of what a checkpoint holds, each with how many bytes of it are needed."""
+    versions = [each for each in entries.values() if isinstance(each, Version)]
+    return [line for each in versions for line in each.lines]
 
 
 def unpacked(stored: bytes | None, checkpoint_pk: int) -> Entries:
@@ -516,7 +517,7 @@ def write_pieces(unit: Unit, thread_id: str, plans: Iterable[Plan]) -> None:
 
 def piece_row(thread_id: str, piece: Piece) -> dict[str, Any]:
     """Give the columns of a piece."""
-    return {"thread_id": thread_id, **piece._asdict()}
+    return {"thread_id": thread_id, **dict(zip(Piece._fields, piece, strict=True))}
 
 
 def drop_unneeded(unit: Unit, thread_id: str, namespace: str, lines: Iterable[int]) -> int:
