@@ -632,10 +632,10 @@ def _show_imported(done: transcripts.Imported) -> None:
             f"{known if done.skipped_unnamed else ''}."
         )
     if done.grown:
-        say(
-            f"{done.grown:,} of them had other messages when they were imported. To import one anew, "
-            "delete its session."
+        words = (
+            "had other messages when they were imported. To import one anew, delete its session."
         )
+        say(f"{done.grown:,} of them {words}")
     if done.left_out:
         counts = (f"{count:,} {on_one_line(what)}" for what, count in done.left_out.items())
         say(f"Left out, as no part of what was said: {'; '.join(counts)}.")

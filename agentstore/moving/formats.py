@@ -44,7 +44,6 @@ from agentstore.moving.runs import (
     text_of,
 )
 from agentstore.records.upkeep import counted
-from agentstore.values.chat import is_known_item
 
 
 class Formats:
@@ -69,8 +68,10 @@ class Formats:
             yield from self.end()
             return
         kind = next((each for each in RUNS if each.holds(record)), None)
-        if kind is None and isinstance(self._run, Codex) and is_known_item(record):
+        if kind is Messages and isinstance(self._run, Codex):  # items of its older versions
             kind = Codex
+        if kind is None and isinstance(self._run, Messages) and not _is_known(record):
+            kind = Messages  # which refuses it, with the messages around it
         if kind is None or type(self._run) is not kind or not self._run.goes_on(record):
             yield from self.end()
         if kind is None:
@@ -89,6 +90,10 @@ class Formats:
 
     def _leave(self, what: str) -> None:
         self.left_out[what] += 1
+
+
+def _is_known(record: Any) -> bool:
+    return not isinstance(record, dict) or any(is_of(record) for is_of, _ in _FORMATS)
 
 
 def converted(record: Any, left: Left) -> Sequence[Json]:
@@ -518,8 +523,6 @@ def from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:
     turns = conversation.get("conversations")
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise Broken("'conversations' must be a list of objects")
-    if "messages" in conversation:
-        raise Broken("it must not have both 'conversations' and 'messages'")
     messages = _from_turns(turns)
     return {
         "messages" if key == "conversations" else key: messages if key == "conversations" else value

@@ -370,15 +370,13 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     if layout is not None:
         repositories.sessions._keep_layout(session_id, layout)
     seqs = [_save(repositories, session_id, lines[0], drafts[0], times)]
-    names = [MAIN]
+    numbers = [0]
     branches = [] if made is None else made.branches
     for branch, new in zip(branches, drafts[1:], strict=True):
         shown = seqs[branch.parent][: branch.shared]
-        grown_from = names[branch.parent]
-        named = repositories.branches._grow(
-            session_id, grown_from, shown[-1] if shown else 0, branch.name
-        )
-        names.append(named)
+        through = shown[-1] if shown else 0
+        parent = numbers[branch.parent]
+        numbers.append(repositories.branches._grow(session_id, parent, through, branch.name))
         seqs.append([*shown, *_save(repositories, session_id, branch.messages, new, times)])
     if branches:
         repositories.branches.switch(session_id, MAIN)

@@ -39,11 +39,24 @@ def logs_of_llm(path: str) -> Iterator[Iterator[Found]]:
         NotASource: It is another database.
     """
     with opened(path, "llm") as source:
-        if not source.columns("responses") and not source.columns("threads"):
+        if not {"prompt", "response"} <= source.columns("responses"):
             known = next((words for name, words in _KNOWN.items() if source.columns(name)), None)
-            problem = (known and f"it has {known}") or "it has neither 'threads' nor 'responses'"
+            problem = f"it has {known}" if known else "it has no table of responses"
             raise NotASource(source.name, "llm", problem)
         yield _Logs(source).found()
+
+
+_BESIDE = {
+    "tool_calls": "SELECT * FROM tool_calls WHERE response_id = ? ORDER BY id",
+    "tool_results": "SELECT * FROM tool_results WHERE response_id = ? ORDER BY id",
+    "prompt_fragments": "SELECT f.content FROM prompt_fragments p JOIN fragments f"
+    ' ON f.id = p.fragment_id WHERE p.response_id = ? ORDER BY p."order"',
+    "system_fragments": "SELECT f.content FROM system_fragments p JOIN fragments f"
+    ' ON f.id = p.fragment_id WHERE p.response_id = ? ORDER BY p."order"',
+    "prompt_attachments": "SELECT a.* FROM prompt_attachments p JOIN attachments a"
+    ' ON a.id = p.attachment_id WHERE p.response_id = ? ORDER BY p."order"',
+}
+"""What other tables say of a response."""
 
 
 class _Logs:
@@ -58,8 +71,8 @@ class _Logs:
         threads = self._rows("threads", "SELECT * FROM threads ORDER BY id")
         for number, thread in enumerate(threads, 1):
             yield Found(number, b"", partial(lambda one: [self._thread(one)], thread))
-        named = "SELECT coalesce(conversation_id, id) AS of, min(id) AS first FROM responses"
-        for of, _ in self._tuples("responses", f"{named} GROUP BY 1 ORDER BY 2"):
+        query = "SELECT coalesce(conversation_id, id), min(id) FROM responses GROUP BY 1 ORDER BY 2"
+        for of, _ in self._tuples("responses", query):
             number += 1
             if not self._rows("threads", "SELECT id FROM threads WHERE id = ?", of):
                 yield Found(number, b"", partial(self._responses, of))
@@ -80,24 +93,9 @@ class _Logs:
         for row in self._rows("responses", query, of):
             about = self._rows("conversations", "SELECT * FROM conversations WHERE id = ?", of)
             row |= {f"conversation_{key}": about[0].get(key) for key in ("name", "model") if about}
-            for each in ("tool_calls", "tool_results"):
-                query = f"SELECT * FROM {each} WHERE response_id = ? ORDER BY id"  # noqa: S608
+            for each, query in _BESIDE.items():
                 row[each] = self._rows(each, query, row["id"])
-            for each in ("prompt", "system"):
-                query = (
-                    f"SELECT f.content FROM {each}_fragments p JOIN fragments f"  # noqa: S608
-                    ' ON f.id = p.fragment_id WHERE p.response_id = ? ORDER BY p."order"'
-                )
-                row[f"{each}_fragments"] = self._rows(f"{each}_fragments", query, row["id"])
-            row["attachments"] = [
-                _attachment(each)
-                for each in self._rows(
-                    "prompt_attachments",
-                    "SELECT a.* FROM prompt_attachments p JOIN attachments a ON a.id ="
-                    ' p.attachment_id WHERE p.response_id = ? ORDER BY p."order"',
-                    row["id"],
-                )
-            ]
+            row["attachments"] = [*map(_attachment, row.pop("prompt_attachments"))]
             run.add(row)
         return [*run.conversations()]
 
