@@ -26,6 +26,7 @@ from weakref import ref
 from sqlalchemy import (
     URL,
     AsyncAdaptedQueuePool,
+    BigInteger,
     BindParameter,
     ColumnElement,
     Connection,
@@ -36,11 +37,13 @@ from sqlalchemy import (
     QueuePool,
     Select,
     Table,
+    cast,
     event,
     false,
     func,
     select,
     table,
+    type_coerce,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
@@ -306,6 +309,8 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
 _COMPARE = (
     "The schema is incomplete; nothing was written. Run agentstore doctor, which checks all of it."
 )
+_BLOB = "JSON cannot hold BLOB values"
+"""What ``Packed`` meets where a column of texts holds bytes."""
 _LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
 
 _STALE = (
@@ -335,6 +340,8 @@ def diagnose(error: DBAPIError) -> Diagnosis:
         return Diagnosis(
             Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
         )
+    if code == sqlite3.SQLITE_ERROR and str(error.orig) == _BLOB:
+        return Diagnosis(Failure.FINAL, errors.InvalidRow("", "", "bytes"))
     if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
         return Diagnosis(Failure.FINAL, errors.SchemaDamaged(f"{lost[0]}. {_COMPARE}"))
     kind, advice = _ADVICE.get(code, (errors.DatabaseError, UNKNOWN))
@@ -621,6 +628,13 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Count on from the largest; there is one writer, so no two can take the same."""
         largest = func.max(tables.checkpoint_threads.c.activity)
         return select(func.coalesce(largest, 0) + 1).scalar_subquery()
+
+    def each_line(
+        self, lines: ColumnElement[Any]
+    ) -> tuple[FromClause, ColumnElement[int], ColumnElement[int]]:
+        """Say json_each."""
+        held = func.json_each(lines).table_valued("key", "value", name="held")
+        return held, cast(held.c.key, BigInteger), type_coerce(held.c.value, BigInteger)
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""
