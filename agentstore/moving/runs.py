@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from agentstore.moving.frameworks.sources import time_of
@@ -227,7 +228,7 @@ class ClaudeCode(Run):
         kind, key, message = record["type"], record.get("uuid"), object_of(record.get("message"))
         self._session = _session_of(record) or self._session
         if not isinstance(key, str) and "parentUuid" not in record and message:
-            key = f"{self._session}-{len(self._nodes)}"  # older streams have no ids
+            key = f"{self._session}-{len(self._places)}"  # older streams have no ids
         if isinstance(title := record.get(self._TITLES.get(kind, "")), str):
             self._titles[kind] = title
             return
@@ -366,8 +367,9 @@ class Codex(Run):
             self._say(Said(payload, at=at))
         elif kind == "turn_context":
             self._model = text_of(payload.get("model")) or self._model
+            self._left(f"{self.form}: {kind}")
         elif kind == "compacted" and payload.get("message"):
-            more = {self.form: {"type": kind}}
+            more = {self.form: {"type": kind, **rest_of(payload, "message")}}
             self._say(Said({"role": "system", "content": payload["message"]}, more, at=at))
         elif what == "thread_rolled_back":
             self._roll_back(payload.get("num_turns"))
@@ -459,7 +461,7 @@ class LlmLogs(Run):
                 system = wanted
                 messages.append(Said({"role": "system", "content": wanted}, at=at))
             for result in row.get("tool_results") or []:
-                messages.append(Said(_llm_result(result), at=at))
+                messages.append(_llm_result(result, at))
             if row["prompt"] or row.get("attachments") or len(messages) == told:
                 content: Any = prompt
                 if row.get("attachments"):
@@ -510,9 +512,11 @@ def _joined(fragments: Any, text: Any) -> str | None:
     return "\n".join(str(each) for each in [*said, text] if each)
 
 
-def _llm_result(result: Json) -> Json:
+def _llm_result(result: Json, at: datetime | None) -> Said:
     named = {key: result.get(key) or None for key in ("tool_call_id", "name")}
-    return {"role": "tool", "content": result.get("output"), **rest_of(named)}
+    more = rest_of(result, "id", "response_id", "output", *named)
+    chat = {"role": "tool", "content": result.get("output"), **rest_of(named)}
+    return Said(chat, {"llm": more} if more else None, at=at)
 
 
 RUNS: tuple[type[Run], ...] = (ClaudeCode, Codex, LlmLogs, Messages)
