@@ -36,7 +36,7 @@ from agentstore.moving.runs import (
     Messages,
     Run,
     call_of,
-    object_of,
+    mapping_of,
     objects,
     of_messages,
     rest_of,
@@ -136,12 +136,12 @@ def from_chatgpt(record: Json, left: Left) -> Conversation:
     nodes: dict[str, Node] = {}
     models: list[str] = []
     for key, node in record["mapping"].items():
-        message = object_of(object_of(node).get("message"))
+        message = mapping_of(mapping_of(node).get("message"))
         said = _chatgpt_message(key, message, record["mapping"]) if message else None
         if message and said is None:
             left("chatgpt: empty messages")
-        nodes[key] = Node(object_of(node).get("parent"), said)
-        model = object_of(message.get("metadata")).get("model_slug")
+        nodes[key] = Node(mapping_of(node).get("parent"), said)
+        model = mapping_of(message.get("metadata")).get("model_slug")
         models += [model] if isinstance(model, str) else []
     messages, branches = in_lines(nodes, record.get("current_node"))
     known = ("mapping", "title", "current_node", "id", "conversation_id", "default_model_slug")
@@ -158,7 +158,7 @@ def from_chatgpt(record: Json, left: Left) -> Conversation:
 
 def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
     """Give a message; None for one that says nothing."""
-    content, author = object_of(message.get("content")), object_of(message.get("author"))
+    content, author = mapping_of(message.get("content")), mapping_of(message.get("author"))
     role, recipient = author.get("role"), message.get("recipient") or "all"
     kind = content.get("content_type")
     more = rest_of(message, "id", "content", "author", "create_time")
@@ -171,7 +171,7 @@ def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
         said = [
             {"type": "text", "text": part}
             if isinstance(part, str)
-            else {"type": str(object_of(part).get("content_type")), **object_of(part)}
+            else {"type": str(mapping_of(part).get("content_type")), **mapping_of(part)}
             for part in parts
         ]
         if all(isinstance(part, str) for part in parts) and len(parts) < 2:
@@ -197,8 +197,8 @@ def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
     if role == "assistant" and recipient != "all" and isinstance(said, str):
         chat |= {"content": None, "tool_calls": [call_of(key, recipient, said)]}
     elif role == "tool":
-        parent = str(object_of(mapping.get(key)).get("parent"))
-        called = object_of(object_of(mapping.get(parent)).get("message"))
+        parent = str(mapping_of(mapping.get(key)).get("parent"))
+        called = mapping_of(mapping_of(mapping.get(parent)).get("message"))
         if called.get("recipient", "all") not in (None, "all"):
             chat["tool_call_id"] = parent
         chat |= rest_of({"name": author.get("name")})
@@ -308,9 +308,9 @@ def from_answer(record: Json, left: Left) -> Conversation:
     Of several answers the first is the conversation, and each other one a branch.
     """
     body = record.get("body") or record.get("params") or record.get("request")
-    asked = record if body is None else object_of(body)
-    answer = object_of(record.get("response")) or (record if "output" in record else {})
-    answer = object_of(answer.get("body")) or answer or record
+    asked = record if body is None else mapping_of(body)
+    answer = mapping_of(record.get("response")) or (record if "output" in record else {})
+    answer = mapping_of(answer.get("body")) or answer or record
     system, given = (asked.get("system") or asked.get("instructions")), asked.get("input")
     messages: list[Json] = [{"role": "system", "content": system}] if system else []
     given = [{"role": "user", "content": given}] if isinstance(given, str) else given
@@ -385,7 +385,7 @@ def from_swe_agent(record: Json, left: Left) -> Conversation:
         if isinstance(answered, list) and len(answered) == 1 and each.get("role") == "tool":
             chat["tool_call_id"] = more.pop("tool_call_ids")[0]
         messages.append(Said(chat, {"swe-agent": more} if more else None))
-    used = object_of(object_of(record.get("info")).get("model_stats"))
+    used = mapping_of(mapping_of(record.get("info")).get("model_stats"))
     if messages and used:
         counts = {"input": used.get("tokens_sent"), "output": used.get("tokens_received")}
         counts = {f"{name}_tokens": count or 0 for name, count in counts.items()}
@@ -411,7 +411,7 @@ def from_instruction(record: Json, left: Left) -> Conversation:
 
 def from_items(record: Json, left: Left) -> Conversation:
     """Convert a rollout of Codex from before its lines: a session, and its items."""
-    session = object_of(record["session"])
+    session = mapping_of(record["session"])
     return Conversation(
         "codex",
         [
@@ -432,7 +432,7 @@ def _refuse(words: str) -> Callable[[Json, Left], Json]:
 
 def from_langsmith(record: Json, left: Left) -> Json:
     """Convert a run of LangSmith: what went into it, and what came out."""
-    given, out = object_of(record.get("inputs")), object_of(record.get("outputs"))
+    given, out = mapping_of(record.get("inputs")), mapping_of(record.get("outputs"))
     asked, made = given.get("messages"), out.get("generations") or []
     if isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], list):
         asked, made = asked[0], made[0] if made else []
@@ -467,7 +467,7 @@ def _is_request(record: Json) -> bool:
     body = record.get("body") or record.get("params") or record.get("request")
     of_batch = isinstance(body, dict) and ("messages" in body or "input" in body)
     items = any(isinstance(record.get(key), list) for key in ("input", "output", "choices"))
-    answer = object_of(object_of(record.get("response")).get("body") or record.get("response"))
+    answer = mapping_of(mapping_of(record.get("response")).get("body") or record.get("response"))
     return of_batch or items or "choices" in answer or "output" in answer
 
 
@@ -480,7 +480,7 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
     (_has("chat_messages"), from_claude_ai),
     (
         lambda record: (
-            "messages" in object_of(object_of(record.get("chat") or record).get("history"))
+            "messages" in mapping_of(mapping_of(record.get("chat") or record).get("history"))
         ),
         from_open_webui,
     ),

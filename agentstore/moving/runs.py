@@ -48,7 +48,7 @@ def objects(value: Any, what: str) -> list[Json]:
     return value
 
 
-def object_of(value: Any) -> Json:
+def mapping_of(value: Any) -> Json:
     """Give an object; for anything else an empty one."""
     return value if isinstance(value, dict) else {}
 
@@ -170,8 +170,8 @@ def _from_langchain(kind: str, message: Json) -> Said:
     known = ("content", "tool_calls", "tool_call_id", "name", "usage_metadata", "type")
     more = {key: value for key, value in rest_of(data, *known).items() if value not in ({}, [])}
     said = Said(chat, {"langchain": more} if more else None)
-    used = object_of(data.get("usage_metadata"))
-    model = object_of(data.get("response_metadata")).get("model_name")
+    used = mapping_of(data.get("usage_metadata"))
+    model = mapping_of(data.get("response_metadata")).get("model_name")
     said.used({key: used.get(key) for key in ("input_tokens", "output_tokens")}, model)
     return said
 
@@ -225,7 +225,7 @@ class ClaudeCode(Run):
 
     def add(self, record: Json) -> None:
         """See ``Run``."""
-        kind, key, message = record["type"], record.get("uuid"), object_of(record.get("message"))
+        kind, key, message = record["type"], record.get("uuid"), mapping_of(record.get("message"))
         self._session = _session_of(record) or self._session
         if not isinstance(key, str) and "parentUuid" not in record and message:
             key = f"{self._session}-{len(self._places)}"  # older streams have no ids
@@ -246,7 +246,7 @@ class ClaudeCode(Run):
         if same is not None and (said := self._nodes[same].said) and isinstance(content, list):
             said["content"] += [block for block in content if block not in said["content"]]
             said.used(message.get("usage"), message.get("model"))
-            more = object_of(said.metadata).get(self.form, {})
+            more = mapping_of(said.metadata).get(self.form, {})
             said.metadata = {self.form: {**more, "message": _about_message(message)}}
             self._places[key] = same
             return
@@ -349,13 +349,13 @@ class Codex(Run):
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
-        id = object_of(record.get("payload") or record).get("id")
+        id = mapping_of(record.get("payload") or record).get("id")
         begins = record.get("type") == "session_meta" or "instructions" in record
         return not begins or id in (self._meta.get("id"), self._meta.get("forked_from_id"))
 
     def add(self, record: Json) -> None:
         """See ``Run``."""
-        payload, kind = object_of(record.get("payload")), record.get("type")
+        payload, kind = mapping_of(record.get("payload")), record.get("type")
         if "payload" not in record:  # a line of older versions
             old = {"record_type": "record_type", "instructions": "session_meta"}
             kind = next((old[key] for key in old if key in record), "response_item")
@@ -374,7 +374,7 @@ class Codex(Run):
         elif what == "thread_rolled_back":
             self._roll_back(payload.get("num_turns"))
         elif what == "token_count":
-            self._count(object_of(payload.get("info")))
+            self._count(mapping_of(payload.get("info")))
         else:
             self._left(f"{self.form}: {what or kind}")
 
@@ -396,7 +396,7 @@ class Codex(Run):
 
     def _count(self, info: Json) -> None:
         """Note what a request used; the same is often said again."""
-        used, total = object_of(info.get("last_token_usage")), info.get("total_token_usage")
+        used, total = mapping_of(info.get("last_token_usage")), info.get("total_token_usage")
         if self._tip is None or not used or (total is not None and total == self._total):
             return
         self._total = total
