@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import import_module
@@ -69,7 +69,7 @@ class StoreOptions(TypedDict, total=False):
     telemetry: bool
     search_characters: int | None
     search_stems: str | None
-    embeddings: Embeddings | Mapping[str, Any] | None
+    embeddings: Embeddings | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def settings_for(**given: Unpack[StoreOptions]) -> Settings:
     Raises:
         InvalidInput: A value, or a variable, is not what it must be.
     """
-    return Settings(**(_from_environment() | given))  # type: ignore[arg-type]  # it reads a dict
+    return Settings(**(_from_environment() | given))
 
 
 def default_names() -> Names:
