@@ -510,7 +510,7 @@ class AsyncMemories(AsyncRepository):
         user_id: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> tuple[MemoryHit, ...]:
-        """Find memories by words in the texts of their values or by their meaning, the best first."""
+        """Find memories by the words of their values or by their meaning, the best first."""
     async def embed_pending(
         self, limit: int | None = None, *, progress: vectors.Progress | None = None
     ) -> int:

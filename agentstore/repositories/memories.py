@@ -295,7 +295,7 @@ class Memories(Repository):
         user_id: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> tuple[MemoryHit, ...]:
-        """Find memories by words in the texts of their values or by their meaning, the best first.
+        """Find memories by the words of their values or by their meaning, the best first.
 
         The words, phrases and signs of a query are those of ``messages.search``, without stems.
         There is no index of memories: it reads all of the namespace, some at a time.

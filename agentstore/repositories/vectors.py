@@ -250,7 +250,7 @@ def keep(unit: Unit, pk: int, version: int, kept: Embedded, *, new: bool) -> Non
         ).where(literal(1) == literal(1))
         columns = ["memory", "model", "version", "vectors"]
         inserting = unit.dialect.insert_missing(table).from_select(columns, row)
-        if unit.connection.execute(inserting).rowcount:
+        if unit.connection.execute(inserting.returning(table.c.memory)).first() is not None:
             return
         _register(unit, kept.embeddings)
         new = False

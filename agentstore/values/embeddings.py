@@ -199,9 +199,10 @@ class Embeddings:
             raise self._invalid(f"{shown(given)} instead of a list of vectors") from None
         if len(vectors) != len(texts):
             raise self._invalid(f"{len(vectors)} vectors for {len(texts)} texts")
-        return [*map(self._packed, vectors)]
+        return [*map(self.packed, vectors)]
 
-    def _packed(self, vector: Any) -> bytes:
+    def packed(self, vector: Any) -> bytes:
+        """Give a vector as it is kept; raises InvalidEmbedding."""
         try:
             numbers = array("d", vector)
         except TypeError:
