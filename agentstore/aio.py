@@ -42,6 +42,7 @@ from agentstore.execution.async_runners import (
     run_with_retries,
     store_is_closed,
 )
+from agentstore.execution.observation import observer_for, watching
 from agentstore.execution.runners import (
     AsyncScopedRunner,
     Scope,
@@ -55,10 +56,8 @@ from agentstore.execution.unit import (
     Runner,
     Unit,
     UnitFailure,
-    observer_for,
     register_for_fork,
     store_of_parent,
-    watching,
 )
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.records.upkeep import HealthRecord, Statistics
@@ -115,12 +114,13 @@ class AsyncRepository:
 def lift(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Make a coroutine function of a repository's method, with the same arguments."""
     described: Operation = method.operation  # type: ignore[attr-defined]
+    body, mode, make, several = described
 
     @wraps(method)
     async def call(self: AsyncRepository, /, *args: Any, **kwargs: Any) -> Any:
         return await self._runner.run(
-            described.mode_for(kwargs),
-            described.work(self.repository, args, kwargs),
+            Mode.WRITE if several is not None and several(kwargs) else mode,
+            make(body, self.repository, args, kwargs),
             repeatable=kwargs.get("idempotency_key") is not None,
         )
 
@@ -561,7 +561,8 @@ class _AsyncStoreRunner:
         refuse_inside_own_transaction(store)
         if not store._opened:
             await store.open()
-        refuse_to_write(store._settings, mode)
+        if store._settings.read_only:
+            refuse_to_write(store._settings, mode)
         if self._joined is not None:
             return await self._joined.run(mode, work, repeatable=repeatable)
         return await run_with_retries(store._unit_runner, mode, work, repeatable=repeatable)

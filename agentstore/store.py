@@ -35,6 +35,7 @@ from agentstore.database import adopt_engine, open_engine, parse_url, show_url
 from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import TransactionMisuse
+from agentstore.execution.observation import observer_for, watching
 from agentstore.execution.runners import (
     CallersRunner,
     Scope,
@@ -49,10 +50,8 @@ from agentstore.execution.unit import (
     Runner,
     Unit,
     UnitFailure,
-    observer_for,
     register_for_fork,
     store_of_parent,
-    watching,
 )
 from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.repositories.operations import Units
@@ -405,7 +404,10 @@ class _StoreRunner:
         return store._runner.settings.embeddings if self._runner is store._runner else None
 
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
-        self._store._require_open()
-        refuse_inside_own_transaction(self._store)
-        refuse_to_write(self._store._runner.settings, mode)
+        store = self._store
+        if store._closed:
+            store._require_open()
+        refuse_inside_own_transaction(store)
+        if store._runner.settings.read_only:
+            refuse_to_write(store._runner.settings, mode)
         return self._runner.run(mode, work, repeatable=repeatable)

@@ -15,8 +15,9 @@ from agentstore.errors import (
     InvalidInput,
     NotAllowedInScope,
 )
+from agentstore.execution.observation import Observer
 from agentstore.execution.runners import Scope, ScopedRunner, VisitingRunner, joined
-from agentstore.execution.unit import Observer, Runner, Unit
+from agentstore.execution.unit import Runner, Unit
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -21,11 +21,10 @@ SQLite takes one writer. Writes of one store queue up (``writer``); the first on
     A, B and C are told; D leads the next batch
 
 B and C are *followers*: they sleep, and A's thread runs their bodies in their contexts. A lone
-caller leads at once, in a plain transaction and with no thread switch. A transaction of the
-application leads alone.
+caller never queues: it runs its own body in a plain transaction, with no thread switch. A
+transaction of the application leads alone.
 
-PostgreSQL takes many writers. There writes of one kind are *gathered* (``gathering``,
-``gatherers`` for threads, ``async_gatherer`` for tasks)::
+PostgreSQL takes many writers. There writes of one kind are *gathered* (``gathering``)::
 
     call 1  ->  group {1}        two groups of a kind at a time
     call 2  ->  group {2}
@@ -34,5 +33,6 @@ PostgreSQL takes many writers. There writes of one kind are *gathered* (``gather
 So groups grow with the load. A call that cannot go with its group runs *alone* afterwards.
 
 The invariant: no caller gets a result before its commit, and no write is repeated that may have
-been committed, unless it has an idempotency key. ``recovery`` alone decides what is repeated.
+been committed, unless it has an idempotency key. ``unit.unit_failure`` alone decides what is
+repeated.
 """

@@ -2,7 +2,7 @@
 
 There are two, with one hop for each unit of work and none for a statement:
 
-- ``ThreadRunner`` (see ``thread_runner``), where the engine is in this process (SQLite): the
+- ``ThreadRunner``, where the engine is in this process (SQLite): the
   body runs in a thread.
 - ``GreenletRunner``, where it is at the end of a socket (PostgreSQL), or where the application
   brings an ``AsyncEngine``: the body runs in a greenlet that awaits the driver.
@@ -33,13 +33,8 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from agentstore.engines.base.dialect import EngineDialect, Mode, cause_of
 from agentstore.errors import InvalidInput, TransactionMisuse, shown
-from agentstore.execution.gathering import (
-    AsyncGatherer,
-    NeedsTransaction,
-    QueuedWrite,
-    goes_with_others,
-    turn_never_came,
-)
+from agentstore.execution.gathering import AsyncGatherer
+from agentstore.execution.observation import retried
 from agentstore.execution.runners import (
     READING,
     CallersRunner,
@@ -57,15 +52,15 @@ from agentstore.execution.unit import (
     HANDLED,
     AsyncRunner,
     Ending,
+    NeedsTransaction,
     Runner,
     Unit,
     UnitFailure,
     finished,
     performed,
-    retried,
     unit_failure,
 )
-from agentstore.execution.writer import Writer
+from agentstore.execution.writer import QueuedWrite, Writer, turn_never_came
 from agentstore.settings import Settings
 
 T = TypeVar("T")
@@ -307,12 +302,12 @@ class GreenletRunner:
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises UnitFailure."""
         self._runner.dialect.refuse_to_wait_for_caller(self._runner.engine, mode)
-        self._runner.prepare(work)
+        mode, gathered = self._runner.prepare(mode, work)
         writer = await self._turns.acquire(mode)
         try:
             result: T
-            if self._gatherer is not None and mode is Mode.STATEMENT and goes_with_others(work):
-                result = await self._gatherer.run(work)
+            if self._gatherer is not None and mode is Mode.STATEMENT and gathered is not None:
+                result = await self._gatherer.run(gathered)
             else:
                 result = await self._uncut(self._once(mode, work))
             return result
@@ -484,7 +479,7 @@ class ThreadRunner:
             if mode in READING:
                 return await _settled(self._readers, lambda: self._runner.once(mode, work))
             async with self._room:
-                self._runner.prepare(work)
+                self._runner.prepare(mode, work)
                 write = _LoopWrite(work, self._lead)
                 return cast("T", await self._heard(write))
         finally:

@@ -1,16 +1,17 @@
-"""Writes that arrive together and are written together.
+"""Gathers the writes of threads and tasks, where the engine takes many writers.
 
-The body of such a method has two halves, around a ``yield``: the first checks the arguments and
-yields a ``Write``, the second makes the result of what was written. So one body serves every call,
-and ``Write.write`` is the one way into the database, for one write or for many.
+There is a queue for each kind of write. A call that finds fewer than two groups running goes at
+once, as a group of one. Otherwise it waits, and goes together with all that wait as soon as a
+group has ended: in one statement, with one commit. So groups grow with the load, and a lone
+caller never waits. Tasks of an event loop wait a little longer, for those that write again at
+once (see ``AsyncGatherer``).
 
-Neither half uses the database. The caller runs them, the first before the call waits for its turn
-and the second once it has heard that it was written: in between the others wait, so nothing is
-done there that can be done elsewhere.
-
-The words: a *group* is the calls whose writes go together; a lone call is a group of one. A call
-that its group leaves out gets the outcome DEFERRED, and is run again *solo*: as the only one
-of its unit, where it may look things up first, wait for a lock, and raise its own error.
+A call that cannot go with its group, because it would fail or wait for a locked session, is run
+by its caller afterwards, by itself, and delays nobody. If a group fails as a whole, nothing of
+it was written, and each of its calls is run by itself; unless each would fail for the same
+reason: then all get that error. If a group of one fails, the error is that call's own. Where
+the outcome is in doubt, because the connection broke, it is in doubt for each call of the
+group.
 """
 
 from __future__ import annotations
@@ -19,289 +20,22 @@ import asyncio
 import copy
 import threading
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import Context, copy_context
-from enum import Enum
 from functools import partial
-from typing import Any, Final, Generic, Protocol, Self, TypeGuard, TypeVar
+from typing import Any, Generic, TypeVar
 
 from agentstore import errors
-from agentstore.errors import ConnectionLost, DatabaseBusy
-from agentstore.execution.unit import OwnTask, Unit, UnitFailure, performed, until_done
-
-T = TypeVar("T")
-
-MOST_TOGETHER = 100
-"""Calls in a group at most: a commit's cost is well shared by then, and others wait for its end."""
-
-
-class Deferred:
-    """The outcome of a call that its group left out; nothing of it was written."""
-
-    def __repr__(self) -> str:
-        """Show up well in errors."""
-        return "DEFERRED"
-
-
-DEFERRED: Final = Deferred()
-
-
-class NeedsTransaction(Exception):
-    """A write by itself turned out to need a transaction; nothing of it was written."""
-
-
-class Write(Protocol):
-    """Something to be written."""
-
-    @classmethod
-    def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
-        """Write a group, or one write by itself.
-
-        Args:
-            unit: Where. A group is one statement where the unit is in autocommit.
-            writes: What to write; exactly one if by itself.
-            solo: Whether to wait for locks, to look up first what has to be looked up, and to
-                raise why nothing was written.
-
-        Returns:
-            For each in the same order what the second half of its body needs; DEFERRED, never by
-            itself, where it was not written: because it would fail or wait, or needs more than a
-            group does. If this raises, nothing was written.
-        """
-
-
-Body = Generator[Write, Any, T]
-"""What such a method is written as: it yields once, and returns what the method returns."""
-
-
-class GatheredCall:
-    """A method and its arguments, on their way to a unit. May be run more than once.
-
-    Attributes:
-        kind: The kind of its write; a group is of one kind. None if it goes with no others.
-    """
-
-    __slots__ = ("_args", "_body", "_kwargs", "_prepared", "_repository", "_rest", "kind")
-
-    _rest: Body[Any]
-
-    def __init__(
-        self,
-        kind: type[Write] | None,
-        body: Callable[..., Body[Any]],
-        repository: Callable[[Unit], Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> None:
-        """Keep what to call, and on what."""
-        self.kind = kind
-        self._body = body
-        self._repository = repository
-        self._args = args
-        self._kwargs = kwargs
-        self._prepared: Write | None = None
-
-    def prepare(self, unit: Unit) -> None:
-        """Run the first half, unless what it gave has not been written yet.
-
-        Args:
-            unit: Any; it needs no connection.
-        """
-        if self._prepared is None:
-            self._rest = self._body(self._repository(unit), *self._args, **self._kwargs)
-            self._prepared = next(self._rest)
-
-    def take(self, unit: Unit) -> Write:
-        """Give what is to be written. It is given once; to write again, make it again."""
-        self.prepare(unit)
-        write, self._prepared = self._prepared, None
-        assert write is not None, "it was prepared"
-        return write
-
-    def finish(self, written: Any) -> Any:
-        """Run the second half; give the result."""
-        try:
-            self._rest.send(written)
-        except StopIteration as end:
-            return end.value
-        raise AssertionError("a body yields once")
-
-    def __call__(self, unit: Unit) -> Any:
-        """Run it by itself, both halves included."""
-        write = self.take(unit)
-        (written,) = write.write(unit, [write], solo=True)
-        return self.finish(written)
-
-
-def goes_with_others(work: Callable[[Unit], Any]) -> TypeGuard[GatheredCall]:
-    """Say whether a body's write can go together with others."""
-    return isinstance(work, GatheredCall) and work.kind is not None
-
-
-def write_group(unit: Unit, calls: Sequence[GatheredCall]) -> list[Any]:
-    """Write what calls of one kind have prepared.
-
-    Returns:
-        For each in the same order what its second half needs, or DEFERRED. If this raises, nothing
-        was written.
-    """
-    kind = calls[0].kind
-    assert kind is not None, "only such calls go together"
-    return kind.write(unit, [call.take(unit) for call in calls], solo=False)
-
-
-# What waits in the writer's queue: a unit of work, its outcome, and how its caller is told.
-#
-# A thread waits for an event, a task for a future: each kind of caller has its class. The writer
-# decides what becomes of a write, and when.
-
-
-class State(Enum):
-    """Where a write is."""
-
-    WAITING = "in the queue"
-    LEADING = "first in the queue, and to lead"
-    RUNNING = "taken out of the queue"
-    COMMITTING = "its commit is under way"
-    DONE = "its outcome is known"
-    TAKEN_BACK = "its caller does not want it any more"
-
-
-class QueuedWrite:
-    """A unit in the queue, and its outcome. The caller is a thread, which waits.
-
-    Whichever thread runs the body, it runs in the caller's context.
-
-    Attributes:
-        work: The body; None asks only for the lead, for a transaction of the caller's own.
-        result: What the body returned, once that is committed; or, where it went with a group, what
-            its second half needs.
-        error: What the caller is to see instead.
-        finish: The second half, where it went with a group.
-        place: Where the caller waits, if callers in one place are told together.
-    """
-
-    __slots__ = (
-        "_context",
-        "_heard",
-        "error",
-        "finish",
-        "place",
-        "result",
-        "state",
-        "work",
-    )
-
-    def __init__(self, work: Callable[[Unit], Any] | None) -> None:
-        """Make a write that is not queued yet."""
-        self.work = work
-        self.state = State.WAITING
-        self.place: Any = None
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.finish: Callable[[Any], Any] | None = None
-        self._heard: threading.Event | None = None
-        self._context: Context | None = None
-
-    def will_wait(self) -> None:
-        """Prepare to wait, because another write leads; one that leads at once never waits."""
-        self._context = copy_context()
-        self._heard = threading.Event()
-
-    def run(self, unit: Unit) -> None:
-        """Run the body, and keep what it returns."""
-        assert self.work is not None, "a caller that asked for the lead runs its own work"
-        self.finish = None
-        if self._context is None:
-            self.result = performed(unit, self.work)
-        else:
-            self.result = self._context.run(performed, unit, self.work)
-
-    def outcome(self) -> Any:
-        """Give the result, or raise the error; for the caller, once it has heard."""
-        if self.error is not None:
-            raise self.error
-        return self.result if self.finish is None else self.finish(self.result)
-
-    @property
-    def kind(self) -> type[Write] | None:
-        """What it can be written together with, if with anything."""
-        return self.work.kind if isinstance(self.work, GatheredCall) else None
-
-    def lead(self) -> None:
-        """Wake the caller: this write is first in the queue, and is to lead."""
-        if self._heard is not None:
-            self._heard.set()
-
-    @staticmethod
-    def tell(writes: Sequence[QueuedWrite]) -> None:
-        """Wake the callers of writes of this kind: their outcome is known."""
-        for write in writes:
-            if write._heard is not None:
-                write._heard.set()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait for the lead or the outcome; say whether it came in time."""
-        assert self._heard is not None, "a leader does not wait"
-        return self._heard.wait(timeout)
-
-
-class GroupFailed(Exception):
-    """Writes of a group failed together; each is to be run by itself."""
-
-
-def turn_never_came() -> DatabaseBusy:
-    """Say that other writers of this store were in front for too long."""
-    return DatabaseBusy(
-        "Timed out waiting to write: other transactions of this store took longer than "
-        "busy_timeout. Keep transactions short, and do not wait for a model inside one."
-    )
-
-
-def interrupted(*, in_doubt: bool) -> UnitFailure:
-    """Say that the thread was interrupted in whose hands a unit was.
-
-    Args:
-        in_doubt: Whether that was in the commit; if not, nothing was written.
-    """
-    said = "Another thread, which was writing for this call as well as for itself, was interrupted"
-    if in_doubt:
-        advice = (
-            f"{said} during its commit. The write may or may not have been committed: check, or "
-            "repeat it with the same idempotency_key."
-        )
-    else:
-        advice = f"{said} before its commit. Nothing was written; repeat the call."
-    lost = ConnectionLost(advice, in_doubt=in_doubt)
-    return UnitFailure(lost, repeatable=not in_doubt, in_doubt=in_doubt)
-
-
-def of_the_body(error: BaseException) -> bool:
-    """Say whether an error is the body's own, to be raised where its caller is.
-
-    If it is not, the thread was interrupted that happened to run the body; only the main one is.
-    """
-    return isinstance(error, Exception) or (
-        threading.current_thread() is not threading.main_thread()
-    )
-
-
-# Gathers the writes of an engine that takes many writers; here for threads.
-#
-# There is a queue for each kind of write. A call that finds fewer than two groups running goes at
-# once, as a group of one. Otherwise it waits, and goes together with all that wait as soon as a
-# group has ended: in one statement, with one commit. So groups grow with the load, and a lone
-# caller never waits. Tasks of an event loop wait a little longer, for those that write again at
-# once (see ``async_gatherer``).
-#
-# A call that cannot go with its group, because it would fail or wait for a locked session, is run
-# by its caller afterwards, by itself, and delays nobody. If a group fails as a whole, nothing of
-# it was written, and each of its calls is run by itself; unless each would fail for the same
-# reason: then all get that error. If a group of one fails, the error is that call's own. Where
-# the outcome is in doubt, because the connection broke, it is in doubt for each call of the
-# group.
-
+from agentstore.execution.unit import (
+    DEFERRED,
+    GatheredCall,
+    OwnTask,
+    Unit,
+    UnitFailure,
+    until_done,
+    write_group,
+)
+from agentstore.execution.writer import MOST_TOGETHER, QueuedWrite, State, interrupted
 
 MOST_GROUPS = 2
 """Groups of a kind at once: one is made and read here while the server works on the other."""
@@ -388,26 +122,38 @@ class Gatherer:
         Raises:
             UnitFailure: The database failed.
         """
-        write = _ThreadWrite(call)
         with self._lock:
             queue = self._queues[call.kind]
             goes_at_once = queue.enter()
             if not goes_at_once:
+                write = _ThreadWrite(call)
                 write.will_wait()
                 queue.waiting.append(write)
         if goes_at_once:
-            self._lead(queue, [write])
-        else:
-            try:
-                write.wait(None)
-            except BaseException:
-                self._leave(queue, write)
-                raise
-            if write.state is State.LEADING:
-                self._lead(queue, write.group)
+            outcome = self._run_one(queue, call)
+            return self._run(call) if outcome is DEFERRED else call.finish(outcome)
+        try:
+            write.wait(None)
+        except BaseException:
+            self._leave(queue, write)
+            raise
+        if write.state is State.LEADING:
+            self._lead(queue, write.group)
         if write.error is not None:
             raise write.error
         return self._run(call) if write.result is DEFERRED else call.finish(write.result)
+
+    def _run_one(self, queue: GatherQueue[_ThreadWrite], call: GatheredCall) -> Any:
+        """Run a group of one; give its outcome."""
+        try:
+            [outcome] = self._run(lambda unit: write_group(unit, [call]))
+        except UnitFailure:
+            raise
+        except Exception:  # noqa: BLE001 - by itself it raises it again
+            return DEFERRED
+        finally:
+            self._come_back(queue)
+        return outcome
 
     def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
         """Run a group, the caller's own write included, and tell the others."""
@@ -495,7 +241,7 @@ def _abandon(group: Sequence[QueuedWrite]) -> None:
             write.error, write.state = interrupted(in_doubt=True), State.DONE
 
 
-# Gathers the writes of the tasks of an event loop; see ``gatherers``.
+# Gathers the writes of the tasks of an event loop.
 #
 # Callers of one group get their outcomes together, and each of them may write again at once. If
 # the first of them started a group without the others, every second group would be a group of

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
@@ -27,18 +27,14 @@ from agentstore.errors import (
     TransactionMisuse,
     shown,
 )
-from agentstore.execution.gathering import (
-    GatheredCall,
-    Gatherer,
-    NeedsTransaction,
-    goes_with_others,
-)
+from agentstore.execution.gathering import Gatherer
+from agentstore.execution.observation import TRANSACTION, Observer, retried
 from agentstore.execution.unit import (
     HANDLED,
-    TRANSACTION,
     AsyncRunner,
+    GatheredCall,
     LoneRead,
-    Observer,
+    NeedsTransaction,
     Readers,
     RecentIds,
     Runner,
@@ -48,7 +44,6 @@ from agentstore.execution.unit import (
     pause_before_retry,
     performed,
     register_for_fork,
-    retried,
     store_of_parent,
     unit_failure,
 )
@@ -83,10 +78,7 @@ _open_here: ContextVar[tuple[_Open, ...]] = ContextVar("agentstore_open_transact
 
 def in_own_transaction(store: object) -> bool:
     """Say whether this thread or task has a transaction open on the store."""
-    for opened in _open_here.get():  # noqa: SIM110 - every call asks, and a generator is a function
-        if opened.store is store and opened.active:
-            return True
-    return False
+    return any(opened.store is store and opened.active for opened in _open_here.get())
 
 
 def refuse_inside_own_transaction(store: object) -> None:
@@ -98,7 +90,7 @@ def refuse_inside_own_transaction(store: object) -> None:
     Raises:
         TransactionMisuse: There is such a transaction.
     """
-    if in_own_transaction(store):
+    if _open_here.get() and in_own_transaction(store):
         raise TransactionMisuse(
             "The store was called inside its own transaction. Call the transaction instead: "
             "with store.transaction() as tx: tx.messages.save(...)."
@@ -192,6 +184,7 @@ class UnitRunner:
             owns_engine: Whether it is the store's own, and nobody else misses a connection.
         """
         self.engine = engine
+        self.own = owns_engine
         self.dialect = dialect
         self.settings = settings
         self.tables = tables(names_on(dialect, settings))
@@ -224,10 +217,18 @@ class UnitRunner:
         """Give the unit of an open connection."""
         return Unit(connection, self.dialect, self.tables, self.settings, segmented=self._segmented)
 
-    def prepare(self, work: Callable[[Unit], T]) -> None:
-        """Do what a body does without the database, before it waits for anything."""
-        if isinstance(work, GatheredCall):
-            work.prepare(self._unconnected)
+    def prepare(self, mode: Mode, work: Callable[[Unit], Any]) -> tuple[Mode, GatheredCall | None]:
+        """Do what a body does without the database, before it waits for anything.
+
+        Returns:
+            What it needs of its transaction; and the call, if its write can go with others.
+        """
+        if not isinstance(work, GatheredCall):
+            return mode, None
+        write = work.prepare(self._unconnected)
+        if write.needs_transaction:
+            return Mode.WRITE, None
+        return mode, None if write.solo else work
 
     @contextmanager
     def transaction(self, mode: Mode = Mode.WRITE) -> Iterator[Unit]:
@@ -273,12 +274,13 @@ class UnitRunner:
         """
         if self._readers is not None and mode is Mode.READ and isinstance(work, LoneRead):
             return cast("T", self._readers.run(work))
-        self.dialect.refuse_to_wait_for_caller(self.engine, mode)
-        self.prepare(work)
+        if not self.own:
+            self.dialect.refuse_to_wait_for_caller(self.engine, mode)
+        mode, gathered = self.prepare(mode, work)
         if self.writer is not None and mode not in READING and not here:
             return cast("T", self.writer.run(work))
-        if self._gatherer is not None and mode is Mode.STATEMENT and goes_with_others(work):
-            return cast("T", self._gatherer.run(work))
+        if self._gatherer is not None and mode is Mode.STATEMENT and gathered is not None:
+            return cast("T", self._gatherer.run(gathered))
         with self.transaction(mode) as unit:
             return performed(unit, work)
 

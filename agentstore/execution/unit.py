@@ -8,21 +8,17 @@ which kind of engine, and whether it is repeated after a conflict, is a ``Runner
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 import os
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, Self, TypeVar
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import (
     DBAPIError,
     InvalidRequestError,
@@ -33,7 +29,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
-from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import MODE, UNKNOWN, EngineDialect, Failure, Mode, cause_of
 from agentstore.engines.base.statements import NO_TRANSACTION
 from agentstore.errors import (
@@ -41,17 +36,12 @@ from agentstore.errors import (
     ConnectionLost,
     DatabaseBusy,
     DatabaseError,
-    InvalidInput,
     InvalidRow,
     TransactionMisuse,
 )
 from agentstore.schema import Tables
 from agentstore.settings import Settings
 from agentstore.values.types import require_utc, unlist
-
-if TYPE_CHECKING:
-    from agentstore.execution.telemetry import Telemetry
-
 
 T = TypeVar("T")
 
@@ -113,7 +103,10 @@ class Unit:
 
     def now(self) -> datetime:
         """Read the store's clock, in UTC."""
-        return require_utc("the clock's time", self.settings.clock())
+        now = self.settings.clock()
+        if type(now) is datetime and now.tzinfo is UTC:
+            return now
+        return require_utc("the clock's time", now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,31 +171,159 @@ class AsyncRunner(Protocol):
         """Run a body in a unit without holding up the event loop."""
 
 
+# Calls on their way to a unit.
+#
+# The body of a method that writes what may go together with the writes of others has two halves,
+# around a ``yield``: the first checks the arguments and yields a ``Write``, the second makes the
+# result of what was written. So one body serves every call, and ``Write.write`` is the one way
+# into the database, for one write or for many. Neither half uses the database. The caller runs
+# them, the first before the call waits for its turn and the second once it has heard that it was
+# written: in between the others wait, so nothing is done there that can be done elsewhere.
+#
+# The words: a *group* is the calls whose writes go together; a lone call is a group of one. A
+# call that its group leaves out gets the outcome DEFERRED, and is run again *solo*: as the only
+# one of its unit, where it may look things up first, wait for a lock, and raise its own error.
+
+
+class Deferred:
+    """The outcome of a call that its group left out; nothing of it was written."""
+
+    def __repr__(self) -> str:
+        """Show up well in errors."""
+        return "DEFERRED"
+
+
+DEFERRED: Final = Deferred()
+
+
+class NeedsTransaction(Exception):
+    """A write by itself turned out to need a transaction; nothing of it was written."""
+
+
+class Write(Protocol):
+    """Something to be written."""
+
+    @property
+    def solo(self) -> bool:
+        """Whether it cannot go together with others: it looks something up first."""
+
+    @property
+    def needs_transaction(self) -> bool:
+        """Whether it takes several statements."""
+
+    @classmethod
+    def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
+        """Write a group, or one write by itself.
+
+        Args:
+            unit: Where. A group is one statement where the unit is in autocommit.
+            writes: What to write; exactly one if by itself.
+            solo: Whether to wait for locks, to look up first what has to be looked up, and to
+                raise why nothing was written.
+
+        Returns:
+            For each in the same order what the second half of its body needs; DEFERRED, never by
+            itself, where it was not written: because it would fail or wait, or needs more than a
+            group does. If this raises, nothing was written.
+        """
+
+
+Body = Generator[Write, Any, T]
+"""What such a method is written as: it yields once, and returns what the method returns."""
+
+
+class Call:
+    """A method and its arguments, on their way to a unit. May be run more than once."""
+
+    __slots__ = ("args", "body", "kwargs", "repository")
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        repository: Callable[[Unit], Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Keep what to call, and on what; no argument may be used up by it."""
+        self.body = body
+        self.repository = repository
+        self.args = args
+        self.kwargs = kwargs
+
+    def __call__(self, unit: Unit) -> Any:
+        """Run it."""
+        return self.body(self.repository(unit), *self.args, **self.kwargs)
+
+
+class LoneRead(Call):
+    """A method that is one SELECT, and so needs no transaction around it."""
+
+    __slots__ = ()
+
+
+class GatheredCall(Call):
+    """A method whose body is in two halves.
+
+    Attributes:
+        kind: The kind of its write, with others of which it can go; None if it cannot. It is known
+            once the call is prepared.
+    """
+
+    kind: type[Write] | None = None
+    _prepared: Write | None = None
+    _rest: Body[Any]
+
+    def prepare(self, unit: Unit) -> Write:
+        """Run the first half, unless what it gave has not been written yet.
+
+        Args:
+            unit: Any; it needs no connection.
+        """
+        write = self._prepared
+        if write is None:
+            self._rest = self.body(self.repository(unit), *self.args, **self.kwargs)
+            write = self._prepared = next(self._rest)
+            self.kind = None if write.solo else type(write)
+        return write
+
+    def take(self, unit: Unit) -> Write:
+        """Give what is to be written. It is given once; to write again, make it again."""
+        write = self._prepared or self.prepare(unit)
+        self._prepared = None
+        return write
+
+    def finish(self, written: Any) -> Any:
+        """Run the second half; give the result."""
+        try:
+            self._rest.send(written)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("a body yields once")
+
+    def __call__(self, unit: Unit) -> Any:
+        """Run it by itself, both halves included."""
+        write = self.take(unit)
+        (written,) = write.write(unit, [write], solo=True)
+        return self.finish(written)
+
+
+def write_group(unit: Unit, calls: Sequence[GatheredCall]) -> list[Any]:
+    """Write what calls of one kind have prepared.
+
+    Returns:
+        For each in the same order what its second half needs, or DEFERRED. If this raises, nothing
+        was written.
+    """
+    writes = [call.take(unit) for call in calls]
+    return type(writes[0]).write(unit, writes, solo=False)
+
+
 # Connections that are kept for reading, where the engine is in this process.
 #
 # A lone SELECT needs no transaction. To check a connection out of the pool, begin, commit and
 # check it in again took as long as a small read itself: so those that have been read from are
 # kept, out of the pool, and the next read takes one as it is. What needs a transaction has the
 # pool's.
-
-
-class LoneRead:
-    """A method that is one SELECT, and its arguments, on their way to a unit."""
-
-    __slots__ = ("_args", "_body", "_kwargs", "_repository")
-
-    def __init__(
-        self, body: Callable[..., Any], repository: Callable[[Unit], Any], args: Any, kwargs: Any
-    ) -> None:
-        """Keep what to call; no argument may be used up by it."""
-        self._body = body
-        self._repository = repository
-        self._args = args
-        self._kwargs = kwargs
-
-    def __call__(self, unit: Unit) -> Any:
-        """Read."""
-        return self._body(self._repository(unit), *self._args, **self._kwargs)
 
 
 class Readers:
@@ -562,168 +683,3 @@ class Ending:
         if not self._told:
             self.heard = self.loop.create_future()  # the first was cancelled with the task
             await until_done(self.heard)
-
-
-# Watching calls from outside: which are slow, and what OpenTelemetry is told.
-#
-# A store that is watched has repositories of derived classes, whose methods are wrapped; one that
-# is not has the plain ones. So who watches nothing pays nothing: no call is longer and no test is
-# made. What is watched is what an application calls, on a store or in a transaction; what a
-# method calls of its own inside its unit is part of it. A transaction is watched as a whole too,
-# and the calls in it are its children. What a store itself offers, such as ``prune``, is watched
-# under its own name.
-#
-# Only names and numbers leave: no argument, no value, no id, no words of an error.
-
-
-R = TypeVar("R")
-
-TRANSACTION = "transaction"
-"""What a transaction is called as a whole."""
-
-_slow = logging.getLogger("agentstore.slow")
-
-
-class _ObservedCall:
-    """A call that is under way."""
-
-    __slots__ = ("attempts",)
-
-    def __init__(self) -> None:
-        self.attempts = 1
-
-
-_current: ContextVar[_ObservedCall | None] = ContextVar("agentstore_call", default=None)
-
-
-def retried() -> None:
-    """Hear that a call is being repeated."""
-    call = _current.get()
-    if call is not None:
-        call.attempts += 1
-
-
-class Observer:
-    """Watches the calls of one store."""
-
-    def __init__(self, slow_after: float | None, telemetry: Telemetry | None) -> None:
-        """Watch nothing yet.
-
-        Args:
-            slow_after: From how many seconds on a call is logged; None means never.
-            telemetry: Who is told of every call; None means nobody.
-        """
-        self._slow_after = slow_after
-        self._telemetry = telemetry
-        self._classes: dict[type, Any] = {}
-
-    def watch(self, repositories: object) -> None:
-        """Put repositories that are watched in the place of those that an object has."""
-        for name, repository in list(vars(repositories).items()):
-            kind = type(repository)
-            if not name.startswith("_") and any(
-                _is_call(getattr(kind, member)) for member in dir(kind)
-            ):
-                setattr(repositories, name, self.watched(name, kind)(repository._runner))
-
-    @contextmanager
-    def call(self, name: str) -> Iterator[None]:
-        """Watch what happens in the block, under a name."""
-        call = _ObservedCall()
-        token = _current.set(call)
-        error: BaseException | None = None
-        began = time.perf_counter()
-        try:
-            with nullcontext() if self._telemetry is None else self._telemetry.span(name):
-                yield
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            with suppress(ValueError):  # ended in another context than it began
-                _current.reset(token)
-            self._ended(name, time.perf_counter() - began, call.attempts, error)
-            error = None  # with its frames, of which this is one
-
-    def _ended(self, name: str, seconds: float, attempts: int, error: BaseException | None) -> None:
-        if self._telemetry is not None:
-            self._telemetry.record(name, seconds, attempts, error)
-        if self._slow_after is None or seconds < self._slow_after:
-            return
-        repository, _, method = name.rpartition(".")
-        outcome = "" if error is None else f", then raised {type(error).__name__}"
-        _slow.warning(
-            "%s took %.3f s in %d attempt%s%s",
-            name,
-            seconds,
-            attempts,
-            "" if attempts == 1 else "s",
-            outcome,
-            extra={
-                "repository": repository or None,
-                "method": method,
-                "seconds": seconds,
-                "attempts": attempts,
-            },
-        )
-
-    def watched(self, name: str, kind: type[R]) -> type[R]:
-        """Give a class of repositories that is watched; a store has it under the name."""
-        if kind not in self._classes:
-            members: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
-            for member in dir(kind):
-                method = getattr(kind, member)
-                if _is_call(method):
-                    members[member] = self._wrapped(f"{name}.{member}", method)
-            self._classes[kind] = type(kind.__name__, (kind,), members)
-        watched: type[R] = self._classes[kind]
-        return watched
-
-    def _wrapped(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self
-        if inspect.iscoroutinefunction(method):
-
-            @wraps(method)
-            async def call_later(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                with observer.call(name):
-                    return await method(self, *args, **kwargs)
-
-            return call_later
-
-        @wraps(method)
-        def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if self._runner is None:  # another method calls it in its own unit
-                return method(self, *args, **kwargs)
-            with observer.call(name):
-                return method(self, *args, **kwargs)
-
-        return call
-
-
-def observer_for(settings: Settings, url: URL) -> Observer | None:
-    """Give who watches the calls of a store; None if the settings want nobody to.
-
-    Raises:
-        InvalidInput: They want telemetry, and OpenTelemetry's API is not installed.
-    """
-    if settings.slow_after is None and not settings.telemetry:
-        return None
-    telemetry = None
-    if settings.telemetry:
-        try:
-            from agentstore.execution.telemetry import Telemetry
-        except ImportError as error:
-            raise InvalidInput(
-                "telemetry=True needs OpenTelemetry's API. Run: pip install opentelemetry-api"
-            ) from error
-        telemetry = Telemetry(dialect_for(url).checks.system)
-    return Observer(settings.slow_after, telemetry)
-
-
-def watching(observer: Observer | None) -> Callable[[str], AbstractContextManager[None]]:
-    """Give what watches a block under a name, if there is somebody to watch."""
-    return (lambda _: nullcontext()) if observer is None else observer.call
-
-
-def _is_call(member: object) -> bool:
-    return hasattr(member, "operation") or hasattr(member, "several_units")

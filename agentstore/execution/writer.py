@@ -2,7 +2,7 @@
 
 Units that write queue up. Who finds nobody writing leads: it takes what waits, in the order of
 arrival and up to a limit, runs each unit in a savepoint of one transaction, commits once, and only
-then tells all of them. Units in a row whose writes can go together are a group (see ``gathering``),
+then tells all of them. Units in a row whose writes can go together are a group (see ``unit``),
 and share their statements. So a sync of the disk is shared by all who wait for one, a lone caller
 pays for no thread switch, and nobody waits for more than one batch beyond its turn: after each
 batch the lead goes to the first in the queue then.
@@ -22,6 +22,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
+from enum import Enum
 from itertools import groupby
 from typing import Any
 
@@ -29,20 +31,158 @@ from sqlalchemy import Connection, Engine
 
 from agentstore.engines.base.dialect import EngineDialect, Mode, cause_of
 from agentstore.engines.base.statements import run_sql
-from agentstore.errors import DatabaseBusy, DatabaseReplaced
-from agentstore.execution.gathering import (
+from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseReplaced
+from agentstore.execution.unit import (
     DEFERRED,
-    MOST_TOGETHER,
+    HANDLED,
     GatheredCall,
-    GroupFailed,
-    QueuedWrite,
-    State,
-    interrupted,
-    of_the_body,
-    turn_never_came,
+    Unit,
+    UnitFailure,
+    Write,
+    performed,
+    register_for_fork,
+    unit_failure,
     write_group,
 )
-from agentstore.execution.unit import HANDLED, Unit, UnitFailure, register_for_fork, unit_failure
+
+MOST_TOGETHER = 100
+"""Calls in a group at most: a commit's cost is well shared by then, and others wait for its end."""
+
+
+# What waits in the writer's queue: a unit of work, its outcome, and how its caller is told.
+#
+# A thread waits for an event, a task for a future: each kind of caller has its class. The writer
+# decides what becomes of a write, and when.
+
+
+class State(Enum):
+    """Where a write is."""
+
+    WAITING = "in the queue"
+    LEADING = "first in the queue, and to lead"
+    RUNNING = "taken out of the queue"
+    COMMITTING = "its commit is under way"
+    DONE = "its outcome is known"
+    TAKEN_BACK = "its caller does not want it any more"
+
+
+class QueuedWrite:
+    """A unit in the queue, and its outcome. The caller is a thread, which waits.
+
+    Whichever thread runs the body, it runs in the caller's context.
+
+    Attributes:
+        work: The body; None asks only for the lead, for a transaction of the caller's own.
+        result: What the body returned, once that is committed; or, where it went with a group, what
+            its second half needs.
+        error: What the caller is to see instead.
+        finish: The second half, where it went with a group.
+        place: Where the caller waits, if callers in one place are told together.
+    """
+
+    __slots__ = (
+        "_context",
+        "_heard",
+        "error",
+        "finish",
+        "place",
+        "result",
+        "state",
+        "work",
+    )
+
+    def __init__(self, work: Callable[[Unit], Any] | None) -> None:
+        """Make a write that is not queued yet."""
+        self.work = work
+        self.state = State.WAITING
+        self.place: Any = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.finish: Callable[[Any], Any] | None = None
+        self._heard: threading.Event | None = None
+        self._context: Context | None = None
+
+    def will_wait(self) -> None:
+        """Prepare to wait, because another write leads; one that leads at once never waits."""
+        self._context = copy_context()
+        self._heard = threading.Event()
+
+    def run(self, unit: Unit) -> None:
+        """Run the body, and keep what it returns."""
+        assert self.work is not None, "a caller that asked for the lead runs its own work"
+        self.finish = None
+        if self._context is None:
+            self.result = performed(unit, self.work)
+        else:
+            self.result = self._context.run(performed, unit, self.work)
+
+    def outcome(self) -> Any:
+        """Give the result, or raise the error; for the caller, once it has heard."""
+        if self.error is not None:
+            raise self.error
+        return self.result if self.finish is None else self.finish(self.result)
+
+    @property
+    def kind(self) -> type[Write] | None:
+        """What it can be written together with, if with anything."""
+        return self.work.kind if isinstance(self.work, GatheredCall) else None
+
+    def lead(self) -> None:
+        """Wake the caller: this write is first in the queue, and is to lead."""
+        if self._heard is not None:
+            self._heard.set()
+
+    @staticmethod
+    def tell(writes: Sequence[QueuedWrite]) -> None:
+        """Wake the callers of writes of this kind: their outcome is known."""
+        for write in writes:
+            if write._heard is not None:
+                write._heard.set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the lead or the outcome; say whether it came in time."""
+        assert self._heard is not None, "a leader does not wait"
+        return self._heard.wait(timeout)
+
+
+class GroupFailed(Exception):
+    """Writes of a group failed together; each is to be run by itself."""
+
+
+def turn_never_came() -> DatabaseBusy:
+    """Say that other writers of this store were in front for too long."""
+    return DatabaseBusy(
+        "Timed out waiting to write: other transactions of this store took longer than "
+        "busy_timeout. Keep transactions short, and do not wait for a model inside one."
+    )
+
+
+def interrupted(*, in_doubt: bool) -> UnitFailure:
+    """Say that the thread was interrupted in whose hands a unit was.
+
+    Args:
+        in_doubt: Whether that was in the commit; if not, nothing was written.
+    """
+    said = "Another thread, which was writing for this call as well as for itself, was interrupted"
+    if in_doubt:
+        advice = (
+            f"{said} during its commit. The write may or may not have been committed: check, or "
+            "repeat it with the same idempotency_key."
+        )
+    else:
+        advice = f"{said} before its commit. Nothing was written; repeat the call."
+    lost = ConnectionLost(advice, in_doubt=in_doubt)
+    return UnitFailure(lost, repeatable=not in_doubt, in_doubt=in_doubt)
+
+
+def of_the_body(error: BaseException) -> bool:
+    """Say whether an error is the body's own, to be raised where its caller is.
+
+    If it is not, the thread was interrupted that happened to run the body; only the main one is.
+    """
+    return isinstance(error, Exception) or (
+        threading.current_thread() is not threading.main_thread()
+    )
 
 
 class Writer:
@@ -73,6 +213,7 @@ class Writer:
         self._timeout = timeout
         self._keeps_connection = keeps_connection
         self._connection: Connection | None = None
+        self._unit: Unit | None = None
         self._driver_connection: Any = None
         self._lock = threading.Lock()
         self._queue: deque[QueuedWrite] = deque()
@@ -89,6 +230,18 @@ class Writer:
             UnitFailure: The database failed.
             DatabaseBusy: The turn did not come within the timeout.
         """
+        alone = False
+        try:
+            with self._lock:
+                alone = not self._led
+                self._led = True
+            if alone:
+                self._busy = True
+                return self._run_alone(work)
+        finally:
+            if alone:
+                self._busy = False
+                self.hand_over()
         write = QueuedWrite(work)
         try:
             self._wait_for_turn(write)
@@ -266,7 +419,7 @@ class Writer:
             self._dialect.require_file(connection)
             for write in batch:
                 write.state = State.COMMITTING
-            connection.commit()
+            self._dialect.commit(connection)
         except DatabaseReplaced:  # for each of them
             self._roll_back(drop=True)
             return False
@@ -298,10 +451,9 @@ class Writer:
         Raises:
             GroupFailed: They failed as a whole, and may have left something behind.
         """
-        unit = self._make_unit(connection)
         calls = [write.work for write in writes if isinstance(write.work, GatheredCall)]
         try:
-            outcomes = write_group(unit, calls)
+            outcomes = write_group(self._unit_of(connection), calls)
         except BaseException as error:
             if not of_the_body(error):
                 raise
@@ -323,9 +475,8 @@ class Writer:
         """
         write.error = None
         run_sql(connection, "SAVEPOINT unit")
-        unit = self._make_unit(connection)
         try:
-            write.run(unit)
+            write.run(self._unit_of(connection))
         except HANDLED as error:
             write.error = self._failed(error, committing=False)
         except BaseException as error:
@@ -337,28 +488,46 @@ class Writer:
         run_sql(connection, "RELEASE unit")
 
     def _run_in_own_transaction(self, write: QueuedWrite) -> None:
-        """Run a write in a transaction of its own."""
+        """Run a write of the queue in a transaction of its own."""
         write.state = State.RUNNING
         write.error = write.result = None
         try:
-            connection = self._open()
-            self._dialect.begin_to_write(connection, self._timeout)
-            unit = self._make_unit(connection)
-            write.run(unit)
-            self._dialect.require_file(connection)
-            write.state = State.COMMITTING
-            connection.commit()
-        except HANDLED as error:
-            write.error = self._failed(error, committing=write.state is State.COMMITTING)
-            self._roll_back(drop=True)
+            self._run_alone(write.run, write)
         except BaseException as error:
-            self._roll_back(drop=not isinstance(error, Exception))
-            if not of_the_body(error):
+            if not (isinstance(error, UnitFailure) or of_the_body(error)):
                 raise
             write.error = error
-        else:
-            self._done_with(connection)
         write.state = State.DONE
+
+    def _run_alone(self, work: Callable[[Unit], Any], write: QueuedWrite | None = None) -> Any:
+        """Run a body in a transaction of its own, and return what it returned.
+
+        Args:
+            work: The body.
+            write: Who is told when its commit begins, if it is somebody else's.
+
+        Raises:
+            UnitFailure: The database failed.
+        """
+        committing = False
+        try:
+            connection = self._open()
+            self._dialect.begin_to_write(connection, self._timeout)
+            result = performed(self._unit or self._make_unit(connection), work)
+            self._dialect.require_file(connection)
+            committing = True
+            if write is not None:
+                write.state = State.COMMITTING
+            self._dialect.commit(connection)
+        except HANDLED as error:
+            self._roll_back(drop=True)
+            raise self._failed(error, committing=committing) from cause_of(error)
+        except BaseException as error:
+            self._roll_back(drop=not isinstance(error, Exception))
+            raise
+        if not self._keeps_connection:
+            self._done_with(connection)
+        return result
 
     def _failed(self, error: Exception, *, committing: bool) -> UnitFailure:
         found = unit_failure(self._dialect, Mode.WRITE, error, committing=committing)
@@ -374,7 +543,11 @@ class Writer:
                 self._connection.detach()  # the pool is for those who come and go
                 self._dialect.prepare_writer(self._connection)
                 self._driver_connection = self._connection.connection.dbapi_connection
+                self._unit = self._make_unit(self._connection)
         return self._connection
+
+    def _unit_of(self, connection: Connection) -> Unit:
+        return self._unit or self._make_unit(connection)
 
     def _done_with(self, connection: Connection) -> None:
         if not self._keeps_connection:
@@ -386,13 +559,13 @@ class Writer:
         try:
             if self._connection is not None:
                 with suppress(*HANDLED):
-                    self._connection.rollback()
+                    self._dialect.roll_back(self._connection)
         finally:
             if drop or not self._keeps_connection:
                 self._drop_connection()
 
     def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._unit = self._connection, None, None
         if connection is not None:
             with suppress(*HANDLED):
                 connection.close()

@@ -147,7 +147,7 @@ def leaf(value: Any, most: int = MOST_CHARACTERS) -> Leaf:
     if isinstance(value, Mapping):
         return Leaf("object", "", counted(len(value), "key"))
     if isinstance(value, Items):
-        return Leaf("items", "", f"{counted(len(value), 'item')} of bytes")
+        return Leaf("items", "", f"{counted(value.count, 'item')} of bytes")
     if isinstance(value, list | tuple):
         return Leaf("list", "", counted(len(value), "item"))
     if isinstance(value, str):

@@ -312,14 +312,24 @@ class UserStats:
 # What the repository of checkpoints returns.
 
 
-class Items(tuple[bytes, ...]):
-    """A value of a checkpoint that is a list of items, each of them bytes that its owner encoded.
+@dataclass(frozen=True, slots=True, repr=False)
+class Items:
+    """A value of a checkpoint that is a list which its owner encoded, msgpack for example.
 
-    It is stored and read without a look into any item; of one that grew, only the new items are
-    stored. ``Items([b"...", ...])`` makes one.
+    It is stored and read without a look into it; of one that grew, only what was added is stored.
+
+    Attributes:
+        data: The bytes of the items, one after the other, with nothing before or after them that
+            changes when the list grows.
+        count: How many items they are; it is given back as it was put.
     """
 
-    __slots__ = ()
+    data: bytes
+    count: int
+
+    def __repr__(self) -> str:
+        """Say how many they are, and nothing of what they say."""
+        return f"Items(count={self.count!r})"
 
 
 @briefly("id", "thread_id", "namespace", "step")

@@ -61,8 +61,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AgentStoreError
-from agentstore.execution.gathering import DEFERRED
-from agentstore.execution.unit import Unit, rest
+from agentstore.execution.unit import DEFERRED, Unit, rest
 from agentstore.records import Page
 from agentstore.repositories.operations import Repository, Units
 from agentstore.schema import Tables
@@ -343,6 +342,16 @@ class NewRow(ABC):
     def __init__(self, row: dict[str, Any]) -> None:
         """Keep the row, whole but for ``pk``; its ``id`` tells it from others."""
         self.row = row
+
+    @property
+    def solo(self) -> bool:
+        """It can go with others."""
+        return False
+
+    @property
+    def needs_transaction(self) -> bool:
+        """It is one statement."""
+        return False
 
     @staticmethod
     @abstractmethod

@@ -9,7 +9,7 @@ transaction and makes an *operation* of it:
 @reads_snapshot   several SELECTs that see one state of the database
 @appends          a write of one statement
 @writes           several statements, all or nothing
-@gathers(Kind)    a body in two halves around a yield; writes of one kind are sent together
+@gathers          a body in two halves around a yield; writes of one kind are sent together
 @several_units    a method that runs several bodies, each in a transaction of its own
 ```
 
@@ -29,7 +29,7 @@ import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
 from sqlalchemy import (
     ColumnElement,
@@ -45,8 +45,7 @@ from sqlalchemy import (
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
-from agentstore.execution.gathering import Body, GatheredCall, Write
-from agentstore.execution.unit import LoneRead, Runner, Unit
+from agentstore.execution.unit import Body, Call, GatheredCall, LoneRead, Runner, Unit
 from agentstore.records import Page
 from agentstore.schema import Tables
 from agentstore.schema.conversations import in_sessions
@@ -115,131 +114,60 @@ class Repository:
         return self.unit.tables
 
 
-class Operation:
-    """What the decorator knows of a method; the asynchronous side lifts it."""
+class Operation(NamedTuple):
+    """What the decorator knows of a method; the asynchronous side lifts it.
 
-    __slots__ = ("_takes_several", "body", "mode")
+    Attributes:
+        body: The method as it is written.
+        mode: What it needs of its transaction.
+        call: What a runner is given of it.
+        several: Says whether with these keyword arguments it needs ``Mode.WRITE``.
+    """
 
-    def __init__(
-        self,
-        body: Callable[..., Any],
-        mode: Mode,
-        takes_several: Callable[[Mapping[str, Any]], bool],
-    ) -> None:
-        """Keep a body with its mode, and what says that these arguments need ``Mode.WRITE``."""
-        self.body = body
-        self.mode = mode
-        self._takes_several = takes_several
-
-    def mode_for(self, kwargs: Mapping[str, Any]) -> Mode:
-        """Say what a call with these arguments needs of its transaction."""
-        return Mode.WRITE if self._takes_several(kwargs) else self.mode
-
-    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
-        """Give what a runner runs, perhaps more than once: no argument may be used up by it."""
-        body = self.body
-        return lambda unit: body(repository(unit), *args, **kwargs)
-
-    def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
-        """Run it in the repository's open unit."""
-        return self.body(repository, *args, **kwargs)
-
-
-class _ReadOperation(Operation):
-    """An operation that is one SELECT, and so needs no transaction around it."""
-
-    __slots__ = ()
-
-    def __init__(self, body: Callable[..., Any]) -> None:
-        super().__init__(body, Mode.READ, _never)
-
-    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
-        return LoneRead(self.body, repository, args, kwargs)
-
-
-class _GatheredOperation(Operation):
-    """An operation whose body is in two halves, and whose write may go together with others."""
-
-    __slots__ = ("_kind", "_reads_before_write")
-
-    def __init__(
-        self,
-        body: Callable[..., Body[Any]],
-        takes_several: Callable[[Mapping[str, Any]], bool],
-        kind: type[Write],
-        reads_before_write: Callable[[Mapping[str, Any]], bool],
-    ) -> None:
-        super().__init__(body, Mode.STATEMENT, takes_several)
-        self._kind = kind
-        self._reads_before_write = reads_before_write
-
-    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
-        kind = None if self._reads_before_write(kwargs) else self._kind
-        return GatheredCall(kind, self.body, repository, args, kwargs)
-
-    def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
-        return self.work(type(repository), args, kwargs)(repository.unit)
-
-
-def _never(_: Mapping[str, Any]) -> bool:
-    return False
+    body: Callable[..., Any]
+    mode: Mode
+    call: type[Call] = Call
+    several: Callable[[Mapping[str, Any]], bool] | None = None
 
 
 def operation(
-    mode: Mode,
+    mode: Mode, several: Callable[[Mapping[str, Any]], bool] | None = None
 ) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
     """Make a method an operation that needs this of its transaction."""
 
     def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-        return _method(body, Operation(body, mode, _never))
+        return _method(Operation(body, mode, several=several))
 
     return decorate
 
 
 def appends_unless(
-    takes_several: Callable[[Mapping[str, Any]], bool],
+    several: Callable[[Mapping[str, Any]], bool],
 ) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
     """Make a method one that ``appends``, unless it ``writes`` with these keyword arguments."""
-
-    def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-        return _method(body, Operation(body, Mode.STATEMENT, takes_several))
-
-    return decorate
+    return operation(Mode.STATEMENT, several)
 
 
-def gathers(
-    kind: type[Write],
-    *,
-    takes_several: Callable[[Mapping[str, Any]], bool] = _never,
-    reads_before_write: Callable[[Mapping[str, Any]], bool] = _never,
-) -> Callable[[Callable[Concatenate[R, P], Body[T]]], Callable[Concatenate[R, P], T]]:
-    """Make a method of a body in two halves, whose write goes together with others of its kind.
-
-    Args:
-        kind: What the body yields.
-        takes_several: Says whether these arguments need ``Mode.WRITE``.
-        reads_before_write: Says whether with these arguments something is read before it writes,
-            so that it does not go with others.
-    """
-
-    def decorate(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
-        call: Callable[Concatenate[R, P], T]
-        call = _method(body, _GatheredOperation(body, takes_several, kind, reads_before_write))
-        declare_result(call, body)
-        return call
-
-    return decorate
+def gathers(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
+    """Make a method of a body in two halves, whose write goes together with others of its kind."""
+    call: Callable[Concatenate[R, P], T] = _method(Operation(body, Mode.STATEMENT, GatheredCall))
+    declare_result(call, body)
+    return call
 
 
-def _method(body: Callable[..., Any], described: Operation) -> Callable[Concatenate[R, P], T]:
+def _method(described: Operation) -> Callable[Concatenate[R, P], T]:
+    body, mode, make, several = described
+
     @wraps(body)
     def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._runner is None:
-            here: T = described.here(self, args, kwargs)
+        work = make(body, type(self), args, kwargs)
+        if self._unit is not None:
+            here: T = work(self._unit)
             return here
+        assert self._runner is not None, "it has either"
         result: T = self._runner.run(
-            described.mode_for(kwargs),
-            described.work(type(self), args, kwargs),
+            Mode.WRITE if several is not None and several(kwargs) else mode,
+            work,
             repeatable=kwargs.get("idempotency_key") is not None,
         )
         return result
@@ -261,7 +189,7 @@ def declare_result(call: Callable[..., Any], body: Callable[..., Generator[Any, 
 
 def reads(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
     """Make a method an operation that is one SELECT."""
-    return _method(body, _ReadOperation(body))
+    return _method(Operation(body, Mode.READ, LoneRead))
 
 
 def asks_first(

@@ -173,7 +173,8 @@ class Guard(Decision):
                 bound.arguments |= {
                     name: kind(call, passed[name]) for name, kind in self.kinds.items()
                 }
-            return described.here(repository, bound.args, bound.kwargs)
+            work = described.call(described.body, type(repository), bound.args, bound.kwargs)
+            return work(unit)
         except IntegrityError:
             if unit.scope is not None and (meaning := self.taken(call)) is not None:
                 raise meaning from None

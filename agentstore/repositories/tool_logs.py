@@ -19,8 +19,7 @@ from sqlalchemy import (
 )
 
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
-from agentstore.execution.gathering import Body
-from agentstore.execution.unit import Unit
+from agentstore.execution.unit import Body, Unit
 from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.records.base import complete
@@ -77,7 +76,7 @@ class ToolLogs(Repository):
     __slots__ = ()
 
     @scopes.names(session_id=scopes.session, message_id=scopes.message)
-    @gathers(NewLog)
+    @gathers
     def log(
         self,
         session_id: str,

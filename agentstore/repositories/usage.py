@@ -28,8 +28,7 @@ from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy import delete as sql_delete
 
 from agentstore.errors import InvalidInput, shown
-from agentstore.execution.gathering import Body
-from agentstore.execution.unit import Unit
+from agentstore.execution.unit import Body, Unit
 from agentstore.models.tables import owner_not_being_deleted, session_not_being_deleted
 from agentstore.records import DatabaseTotals, Page, UsageRecord, UsageSum, UserStats
 from agentstore.repositories import scopes
@@ -53,11 +52,9 @@ from agentstore.repositories.usage_sums import (
     Keys,
     NewUsage,
     One,
-    charges,
     checked,
     place_of,
     priced,
-    reads_before_write,
     stats_of,
     sum_usage,
     sums_of_sessions,
@@ -121,7 +118,7 @@ class Usage(Repository):
         return stats_of(self, user_id, since, end)
 
     @scopes.names(session_id=scopes.session, reservation_id=scopes.reservation)
-    @gathers(NewUsage, takes_several=charges, reads_before_write=reads_before_write)
+    @gathers
     def record(
         self,
         session_id: str,

@@ -40,7 +40,6 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AgentStoreError, CounterOverflow, InvalidRow, NotFound
-from agentstore.execution.gathering import DEFERRED
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import (
     owner_not_being_deleted,
@@ -419,22 +418,6 @@ def _moved(instant: datetime, by: timedelta) -> datetime:
 # Rows of what was used: on their way in, and as records.
 
 
-def reads_before_write(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether the session has to be asked first: for the model, and by it for the price; or for
-    the number of a branch, or its last turn; or a reservation pays.
-    """
-    if charges(kwargs):
-        return True
-    priced_by_session = kwargs.get("model") is None and kwargs.get("cost") is None
-    branch, turn = kwargs.get("branch"), kwargs.get("turn")
-    return priced_by_session or isinstance(branch, str) or (branch is not None and turn is None)
-
-
-def charges(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether a reservation pays for what is recorded."""
-    return kwargs.get("reservation_id") is not None
-
-
 def priced(prices: Prices, row: Mapping[str, Any], use: TokenUse) -> Decimal | None:
     """Compute what was used costs, by the model's price at that time; None if that is not known.
 
@@ -484,9 +467,23 @@ class NewUsage(NewRow):
         """Say that it is missing."""
         return NotFound("session", self.row["session_id"])
 
+    @property
+    def solo(self) -> bool:
+        """The session has to be asked first: for the model, and by it for the price; or for the
+        number of a branch, or its last turn; or a reservation pays.
+        """
+        branch, turn = self.row["branch"], self.row["turn"]
+        asks = isinstance(branch, str) or (branch is not None and turn is None)
+        return asks or self.needs_transaction or self.unpriced is not None
+
+    @property
+    def needs_transaction(self) -> bool:
+        """A reservation pays."""
+        return self.reservation_id is not None
+
     @classmethod
     def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
-        """Look the session's model up first, if need be; a group leaves such a row out.
+        """Look up first what has to be; a group has nothing of the kind.
 
         The number of a branch, which is never used again, and its last turn are looked up by
         itself.
@@ -499,10 +496,7 @@ class NewUsage(NewRow):
                 place = place_of(unit, row["session_id"], row["branch"], row["turn"])
                 row["branch"], row["turn"] = place
             writes[0]._look_price_up(unit)
-            return super().write(unit, writes, solo=True)
-        ready = [write for write in writes if write.unpriced is None]
-        written = iter(super().write(unit, ready, solo=False))
-        return [DEFERRED if w.unpriced is not None else next(written) for w in writes]
+        return super().write(unit, writes, solo=solo)
 
     def _look_price_up(self, unit: Unit) -> None:
         if self.unpriced is not None:

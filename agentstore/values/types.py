@@ -543,8 +543,10 @@ def raise_as_sqlalchemy(
     connection._handle_dbapi_exception(error, sql, None, cursor, None)
 
 
-def has_listeners(connection: Connection) -> bool:
+def has_listeners(connection: Connection, *, commits: bool = False) -> bool:
     """Say whether there are listeners to what is executed: on the engine, or on all engines.
+
+    With ``commits`` those count too that listen to the end of a transaction.
 
     An engine with options has listeners of its own and those of the engine that it was made from,
     its ``_proxied``; ``dispatch`` is where the listeners are. ``event.contains`` finds only a
@@ -554,6 +556,8 @@ def has_listeners(connection: Connection) -> bool:
     while (behind := getattr(engine, "_proxied", None)) is not None:
         engine = behind
     heard = engine.dispatch
+    if commits and (heard.commit or heard.rollback):
+        return True
     return bool(heard.before_cursor_execute or heard.after_cursor_execute)
 
 
@@ -672,6 +676,8 @@ class OwnId(Named, TypeDecorator[str]):
 
     def write_bytes(self, value: str) -> bytes:
         """Write the id as bytes; raises InvalidInput."""
+        if type(value) is str and _is_own(value) is not None and value != NOBODYS:
+            return bytes.fromhex(value.replace("-", ""))
         return id_bytes(self.write_text(value))
 
     def write_text(self, value: str) -> str:

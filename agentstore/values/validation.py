@@ -111,6 +111,8 @@ def optional_label(name: str, value: object) -> str | None:
 
 def tokens(name: str, value: object) -> int:
     """Require a number of tokens: a whole number from 0 to 10**9."""
+    if type(value) is int and 0 <= value <= MAX_TOKENS:
+        return value
     return amount(name, value, most=MAX_TOKENS)
 
 

@@ -303,7 +303,7 @@ def test_small_values_are_in_the_row_of_their_checkpoint_and_others_on_lines(
     place: Any, store: Any
 ) -> None:
     small = {"n": 1, "text": "x" * 500, "bytes": b"x" * 512, "object": {"a": None}}
-    others = {"long": "x" * 511, "list": [], "items": Items([b"1"])}
+    others = {"long": "x" * 511, "list": [], "items": Items(b"1", 1)}
     store.checkpoints.put("thread", small | others, "one")
     assert store.checkpoints.get("one").values == small | others
     assert [*store.checkpoints.get("one").values] == sorted(small | others)
@@ -673,20 +673,20 @@ def test_two_names_with_one_value_go_apart(store: Any) -> None:
 
 def test_items_come_back_as_they_are_and_only_new_ones_are_stored(place: Any, store: Any) -> None:
     chance = random.Random(1)  # noqa: S311 - not a secret
-    items = [chance.randbytes(300) for _ in range(60)]
-    for length in range(0, 61, 4):
-        store.checkpoints.put("thread", {"messages": Items(items[:length])}, f"c{length}")
-    assert stored_bytes(place) <= 60 * 303
-    for length in range(0, 61, 4):
-        got = store.checkpoints.get(f"c{length}").values["messages"]
-        assert type(got) is Items
-        assert got == tuple(items[:length])
+    data = chance.randbytes(60 * 300)
+    items = {n: Items(data[: n * 300], n) for n in range(0, 61, 4)}
+    for length, value in items.items():
+        store.checkpoints.put("thread", {"messages": value}, f"c{length}")
+    assert stored_bytes(place) <= len(data)
+    for length, value in items.items():
+        assert store.checkpoints.get(f"c{length}").values["messages"] == value
     elsewhere = store.checkpoints.fork("c40", to_thread="other")
-    assert store.checkpoints.get(elsewhere.id).values == {"messages": Items(items[:40])}
+    assert store.checkpoints.get(elsewhere.id).values == {"messages": items[40]}
+    assert "Items(count=40)" in repr(items[40])
+    with pytest.raises(InvalidInput):
+        store.checkpoints.put("thread", {"messages": Items("text", 1)})  # type: ignore[arg-type]
     with pytest.raises(InvalidJson):
-        store.checkpoints.put("thread", {"messages": Items(["text"])})  # type: ignore[list-item]
-    with pytest.raises(InvalidJson):
-        store.checkpoints.put("thread", {"messages": {"in": Items([b"x"])}})
+        store.checkpoints.put("thread", {"messages": {"in": items[4]}})
 
 
 def test_what_is_inherited_is_as_in_the_parent(place: Any, store: Any) -> None:

@@ -37,7 +37,7 @@ MORE, LESS = 1.12, 0.75
 
 EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
     "save": {
-        "sqlite3": (3.6, 6.0),
+        "sqlite3": (3.6, 4.2),
         "aiosqlite": (13.7, None),
         "psycopg": (2.2, 2.0),
         "psycopg-async": (3.25, 3.0),
@@ -62,7 +62,7 @@ if sys.version_info >= (3, 12):
     # There the plain code allocates less for one row in a file, and coroutines have more at a time.
     # With many rows the ratios are the same.
     EXPECTED["save"] |= {
-        "sqlite3": (4.1, 7.2),
+        "sqlite3": (4.1, 5.0),
         "aiosqlite": (21.7, None),
         "psycopg-async": (4.3, 3.0),
     }

@@ -40,10 +40,10 @@ AIMS: dict[str, Numbers] = {
 }
 
 WAYS: dict[str, tuple[Numbers, ...]] = {
-    "save": ((94, 22), (99, 23), (95, 20), (95, 21)),
-    "history": ((65, 16), (74, 17), (74, 16), (76, 17)),
-    "put": ((119, 18), (124, 19), (104, 17), (106, 18)),
-    "history of a fork": ((65, 16), (74, 17), (73, 16), (75, 17)),
+    "save": ((52, 18), (70, 19), (64, 18), (74, 20)),
+    "history": ((58, 16), (69, 17), (66, 16), (70, 17)),
+    "put": ((96, 17), (114, 18), (97, 16), (101, 17)),
+    "history of a fork": ((58, 16), (69, 17), (65, 16), (69, 17)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 

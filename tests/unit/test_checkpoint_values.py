@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentstore.errors import InvalidJson, InvalidRow
+from agentstore.errors import InvalidInput, InvalidJson, InvalidRow
 from agentstore.records.work import Items
 from agentstore.repositories.checkpoints import puts
 from agentstore.repositories.checkpoints.values import (
@@ -129,7 +129,7 @@ def edited(items: list[Any], edit: tuple[str, int], fresh: int) -> list[Any]:
 KINDS: dict[str, Any] = {
     "list": list,
     "json": lambda items: {"messages": items, "more": {"last": len(items)}},
-    "items": lambda items: Items(exact(item).encode() for item in items),
+    "items": lambda items: Items(b"".join(exact(each).encode() for each in items), len(items)),
     "bytes": lambda items: exact(items)[:-1].encode(),
 }
 
@@ -391,16 +391,16 @@ def test_a_list_that_holds_itself_is_refused():
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 65_535, 65_536])
 def test_items_come_back_as_they_are_whatever_they_are(length):
     shelf = Shelf()
-    value = Items(bytes([n % 256, 0xFF]) * (n % 3) for n in range(length))
+    value = Items(b"".join(bytes([n % 256, 0xFF]) * (n % 3) for n in range(length)), length)
     version = shelf.put(value)
-    assert type(shelf.get(version)) is Items
     assert shelf.get(version) == value
-    longer = shelf.put(Items([*value, b"\xc1", b""]), version)
-    assert shelf.get(longer) == (*value, b"\xc1", b"")
+    longer = Items(value.data + b"\xc1", length + 2)
+    assert shelf.get(shelf.put(longer, version)) == longer
     assert shelf.get(version) == value
-    assert shelf.size <= sum(map(len, value)) + 2 * (length + 3)
-    with pytest.raises(InvalidJson, match=r"value\[1\]"):
-        shelf.put(Items([b"", "text"]))  # type: ignore[list-item]
+    assert shelf.size <= len(longer.data)
+    for wrong in (("text", 1), (b"x", -1), (b"x", 1.0), (b"x", 2**70)):
+        with pytest.raises(InvalidInput, match=r"value\.(data|count)"):
+            shelf.put(Items(*wrong))  # type: ignore[arg-type]
 
 
 def test_bytes_that_are_not_what_was_stored_are_told():
@@ -409,7 +409,7 @@ def test_bytes_that_are_not_what_was_stored_are_told():
     for pieces in ([], [Piece(1, 1, b"abcdef")], [piece, Piece(1, 7, b"x")]):
         with pytest.raises(InvalidRow):
             joined([], 8, pieces)
-    for kind in ("json", "list", "items"):
+    for kind in ("json", "list"):
         with pytest.raises(InvalidRow):
             decode(kind, [b"{"], 1)
 

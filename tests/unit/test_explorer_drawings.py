@@ -207,7 +207,7 @@ def test_lists_that_grew_or_lost_their_beginning_differ_only_there():
 @pytest.mark.parametrize(
     ("before", "after"),
     [(1, True), (1, 1.0), (0, False), ({"a": [1]}, {"a": [True]}), (b"a", "a"), ("", None),
-     ([b"x"], Items([b"x"])), ({}, []), ({"a": None}, {})],
+     ([b"x"], Items(b"x", 1)), ({}, []), ({"a": None}, {})],
 )  # fmt: skip
 def test_what_json_tells_apart_differs(before: Any, after: Any):
     assert differences.difference_tree(before, after) is not None
@@ -289,7 +289,7 @@ def test_long_texts_bytes_and_numbers_are_cut_and_the_rest_is_said():
     assert len(differences.leaf("x" * 5_000).text) == 2_000
     assert differences.leaf(b"\x00<b>\xff").text == "·<b>·"
     assert differences.leaf(b"x" * 1_000).about == "1,000 bytes"
-    assert differences.leaf(Items([b"a", b"b"])).about == "2 items of bytes"
+    assert differences.leaf(Items(b"ab", 2)).about == "2 items of bytes"
     assert differences.leaf(10**5_000).text == "a number of more digits than can be shown"
     assert differences.leaf("a\nb").is_long
 

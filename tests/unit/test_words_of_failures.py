@@ -14,8 +14,8 @@ from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.engines.sqlite.dialect import SQLite
 from agentstore.errors import ConnectionLost, DatabaseBusy
-from agentstore.execution.gathering import interrupted
 from agentstore.execution.unit import unit_failure
+from agentstore.execution.writer import interrupted
 
 
 def test_a_file_locked_by_another_process_says_so_and_how_long_was_waited(tmp_path):

@@ -32,10 +32,9 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.execution import async_runners
-from agentstore.execution.gathering import QueuedWrite
 from agentstore.execution.runners import UnitRunner
 from agentstore.execution.unit import Unit, UnitFailure
-from agentstore.execution.writer import MOST_TOGETHER, Writer
+from agentstore.execution.writer import MOST_TOGETHER, QueuedWrite, Writer
 from agentstore.repositories.messages import append
 from agentstore.transactions import in_transaction
 from tests.programs.probes import checked_out, engine_of, spin

@@ -256,6 +256,14 @@ class EngineDialect(ABC):
         """
         connection.begin()
 
+    def commit(self, connection: Connection) -> None:
+        """Commit what was begun by ``begin_to_write``."""
+        connection.commit()
+
+    def roll_back(self, connection: Connection) -> None:
+        """Roll back what was begun by ``begin_to_write``, if anything was."""
+        connection.rollback()
+
     @abstractmethod
     def require_joinable(self, connection: Connection) -> None:
         """Refuse a transaction of the application's in which a unit could not do what it promises.

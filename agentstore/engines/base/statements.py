@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from operator import itemgetter
@@ -311,21 +312,22 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
         names.append(name)
     take = _getter(names)
 
-    def values(parameters: Parameters) -> tuple[Any, ...]:
+    named = [*names, *constants]
+    spread = None
+    if order is not None and named != order:  # a name that is used twice is processed once
+        spread = _getter([named.index(name) for name in order if name not in written])
+
+    def bound_to(parameters: Parameters) -> Any:
         bound = [*take(parameters)]
         for position, process in processes:
             if (value := bound[position]) is not None:
                 bound[position] = process(value)
-        return (*bound, *constants.values())
+        bound += constants.values()
+        if order is None:
+            return dict(zip(named, bound, strict=True))
+        return tuple(bound) if spread is None else spread(bound)
 
-    named = [*names, *constants]
-    if order is None:
-        return lambda parameters: dict(zip(named, values(parameters), strict=True))
-    if named == order:
-        return values
-    # A name that is used twice is processed once.
-    spread = _getter([named.index(name) for name in order if name not in written])
-    return lambda parameters: spread(values(parameters))
+    return bound_to
 
 
 def _getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
@@ -417,6 +419,8 @@ def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
 
 
 def _micros_in(value: Any) -> int:
+    if type(value) is datetime and value.tzinfo is UTC:
+        return (value - EPOCH) // MICROSECOND
     return to_micros(require_utc("the time", value))
 
 

@@ -233,7 +233,7 @@ def _counted_one(tables: Tables, *, wait: bool, named: bool) -> CTE:
         "messages": bindparam("messages", type_=BigInteger),
         "users": bindparam("users", type_=BigInteger),
         "tokens": bindparam("tokens"),
-        "cost": bindparam("cost"),
+        "cost": bindparam("cost", type_=BigInteger),
         "now": _now(tables),
         "skew_limit": bindparam("skew_limit", type_=sessions.c.created_at.type),
     }
@@ -271,7 +271,7 @@ def _counted_many(tables: Tables, *, named: bool) -> CTE:
         "s_messages": BigInteger(),
         "s_users": BigInteger(),
         "s_tokens": sessions.c.total_tokens.type,
-        "s_cost": sessions.c.total_cost.type,
+        "s_cost": BigInteger(),
         "s_now": sessions.c.last_active_at.type,
         "s_skew_limit": sessions.c.last_active_at.type,
     }

@@ -79,7 +79,7 @@ def append_messages(
             first = number_rows(numbers, session, own)
             added[session["session_id"]] = first, session_pk
             there += own
-            names.append((decode_text(branch), own))
+            names.append((branch if branch.isascii() else decode_text(branch), own))
         begin = end
     if there:
         add.execute_many(connection, there)
@@ -133,7 +133,7 @@ def _counting(tables: Tables) -> ReturningUpdate[Any]:
             turn=sessions.c.turn + bindparam("users"),
             message_count=sessions.c.message_count + bindparam("messages"),
             total_tokens=sessions.c.total_tokens + bindparam("tokens"),
-            total_cost=sessions.c.total_cost + bindparam("cost"),
+            total_cost=sessions.c.total_cost + bindparam("cost", type_=BigInteger()),
             activity=last_taken(tables) + bindparam("so_far") + bindparam("messages"),
             last_active_at=now,
             newest_at=func.max(sessions.c.newest_at, now),

@@ -62,7 +62,7 @@ from agentstore.engines.base.dialect import (
     of_the_module,
 )
 from agentstore.engines.base.search import SearchIndex
-from agentstore.engines.base.statements import run_sql
+from agentstore.engines.base.statements import NO_TRANSACTION, run_sql
 from agentstore.engines.sqlite.append import (
     FileTasks,
     abandon,
@@ -85,7 +85,13 @@ from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import DatabaseCorrupt, InvalidInput, TransactionMisuse
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
-from agentstore.values.types import MAX_INTEGER, innermost, is_in_autocommit
+from agentstore.values.types import (
+    MAX_INTEGER,
+    has_listeners,
+    innermost,
+    is_in_autocommit,
+    raise_as_sqlalchemy,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -175,6 +181,8 @@ def begin(connection: Connection) -> None:
 
 def _first_statement(connection: Connection) -> str | None:
     options = connection.get_execution_options()
+    if NO_TRANSACTION in options:
+        return None
     if MODE not in options:
         return _IMMEDIATE if options.get(WRITES) else "BEGIN"
     return _BEGIN.get(options[MODE], _IMMEDIATE)
@@ -218,7 +226,11 @@ def _refuse_to_share(connection: Connection) -> None:
 
 def refuse_to_wait_for_caller(engine: Engine, mode: Mode) -> None:
     """Refuse to write where the caller itself holds the lock; see ``EngineDialect``."""
-    if mode not in _BEGIN and any(begun.makes_wait(engine) for begun in _begun_here.get()):
+    if mode in _BEGIN:
+        return
+    for begun in _begun_here.get():
+        if not begun.makes_wait(engine):
+            continue
         raise TransactionMisuse(
             "The store would wait for its own caller, whose transaction on the same engine holds "
             "SQLite's write lock. Call store.joined(connection) to work inside that transaction, "
@@ -476,8 +488,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def prepare_writer(self, connection: Connection) -> None:
         """Let it hear at once that another process writes; see ``begin_to_write``.
 
-        With a WAL nobody is waited for once the transaction has begun.
+        With a WAL nobody is waited for once the transaction has begun. It is begun and committed
+        by the driver itself: some fifty calls of SQLAlchemy's would take longer than the rest.
         """
+        connection.execution_options(**{NO_TRANSACTION: True})
         if _pragma(connection, "journal_mode") == "wal":
             _pragma(connection, "busy_timeout=0")
 
@@ -488,10 +502,14 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         moments between two transactions, a writer that rarely tries waits very long beside one
         that is busy.
         """
+        by_driver = NO_TRANSACTION in connection.get_execution_options()
         begun = time.monotonic()
         while True:
             try:
-                connection.begin()
+                if not by_driver or has_listeners(connection, commits=True):
+                    connection.begin()
+                if by_driver:
+                    run_sql(connection, _IMMEDIATE, begin=False)
                 return
             except DBAPIError as error:
                 code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
@@ -499,7 +517,29 @@ class SQLite(FileTasks, FileParts, EngineDialect):
                 if code != sqlite3.SQLITE_BUSY or waited > patience:
                     setattr(error.orig, WAITED, waited)
                     raise
+                if connection.in_transaction():
+                    connection.rollback()
             time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
+
+    def commit(self, connection: Connection) -> None:
+        """Commit by the driver, unless SQLAlchemy has begun too."""
+        if connection.in_transaction():
+            connection.commit()
+            return
+        try:
+            connection.dialect.do_commit(connection.connection)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, in other words
+            raise_as_sqlalchemy(connection, error, "COMMIT", None)
+
+    def roll_back(self, connection: Connection) -> None:
+        """Roll back by the driver, unless SQLAlchemy has begun too."""
+        if connection.in_transaction():
+            connection.rollback()
+            return
+        try:
+            connection.dialect.do_rollback(connection.connection)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, in other words
+            raise_as_sqlalchemy(connection, error, "ROLLBACK", None)
 
     def writes_of_others(self, connection: Connection) -> int:
         """Read what SQLite itself uses to tell whether its cache is old."""

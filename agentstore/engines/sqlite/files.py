@@ -193,8 +193,8 @@ class WatchedFile:
     def require(self, *, each_time: bool = True, at_once: bool = False) -> None:
         """Raise DatabaseReplaced if either was deleted or replaced; see ``EngineDialect``."""
         watch = self._watch
-        seldom = not (each_time and watch.each_time) and watch.broken is None
-        if seldom and not at_once and time.monotonic() < watch.next_look:
+        look = at_once or watch.broken is not None or (each_time and watch.each_time)
+        if not look and time.monotonic() < watch.next_look:
             return
         watch.look()
         if self._log is None:  # a file without a log has one as soon as it is read

@@ -494,9 +494,10 @@ class AsyncAgentStoreSaver(SaverOperations):
 # What a LangGraph checkpoint is in agentstore, and back.
 #
 # Each channel is a value under its own name, and what else the checkpoint has is one more value.
-# All are bytes that the saver's serializer made. A list is ``Items``, each of them serialized on
-# its own: of a history that grew, only the new messages are stored. A serializer other than
-# LangGraph's own gets each value whole: what encrypts must not show how long a list is.
+# All are bytes that the saver's serializer made. A list is ``Items``, its msgpack without the
+# header that counts them: of a history that grew, only the new messages are stored. All of it is
+# serialized, because a message can be changed where it is. What a serializer other than LangGraph's
+# own makes is stored as it is: what encrypts must not show how long a list is.
 #
 # LangGraph's namespaces are below ``langgraph``. Its root is not ours, in which an id is in one
 # thread alone: LangGraph copies threads with their ids.
@@ -514,7 +515,9 @@ _MOST_SEEN = 256
 _MOST_PLACES = 10_000
 """Checkpoints of which a saver knows that they were there: some 3 MB."""
 
-_MSGPACK = b"msgpack\0"
+_HEADERS = {0xDC: 3, 0xDD: 5}
+"""How msgpack begins a list of 16 items or more, and in how many bytes; else it takes one."""
+
 _LONGEST_RUN_ID = 255
 _DEEPEST = 100
 """Levels of nesting up to which metadata are stored as JSON, and can be filtered by."""
@@ -753,13 +756,17 @@ def loaded(serde: SerializerProtocol, data: bytes) -> Any:
 
 def channel_of(serde: SerializerProtocol, stored: Any) -> Any:
     """Give the value of a channel as it was put."""
-    if not isinstance(stored, Items):
-        return loaded(serde, stored)
-    if type(serde) in _BY_ITEM and all(item.startswith(_MSGPACK) for item in stored):
-        items = (item[len(_MSGPACK) :] for item in stored)
-        array = b"".join((b"\xdd", len(stored).to_bytes(4, "big"), *items))
-        return serde.loads_typed(("msgpack", array))  # in one call, as it was before
-    return [loaded(serde, item) for item in stored]
+    if isinstance(stored, Items):
+        array = b"".join((b"\xdd", stored.count.to_bytes(4, "big"), stored.data))
+        return serde.loads_typed(("msgpack", array))
+    return loaded(serde, stored)
+
+
+def items_of(kind: str, data: bytes, count: int) -> bytes | Items:
+    """Give what is stored of a serialized list: of msgpack, all but the header that counts them."""
+    if kind != "msgpack":
+        return kind.encode() + b"\0" + data
+    return Items(data[_HEADERS.get(data[0], 1) :], count)
 
 
 def values_of(
@@ -786,7 +793,7 @@ def values_of(
         raise ValueError(f"A channel must not be named {REST!r}. Rename it.")
     by_item = type(serde) in _BY_ITEM
     values: dict[str, Any] = {
-        channel: Items(dumped(serde, item) for item in value)
+        channel: items_of(*serde.dumps_typed(value), len(value))
         if by_item and type(value) is list
         else dumped(serde, value)
         for channel, value in checkpoint["channel_values"].items()

@@ -1,7 +1,7 @@
 """Threads of LangGraph's checkpoint savers.
 
-The saver of agentstore stores each channel by itself, and each item of a list, where LangGraph's
-store a checkpoint as a whole. So their bytes are taken apart and put together again, as msgpack and
+The saver of agentstore stores each channel by itself, where LangGraph's store a checkpoint as a
+whole. So their bytes are taken apart and put together again, as msgpack and
 no further: no class of an application is needed for that, or made. What a task wrote stays as it
 is, byte for byte.
 """
@@ -19,7 +19,7 @@ from sqlalchemy import Row, Select, TableClause, and_, exists, select, tuple_
 from agentstore.integrations.langgraph.savers import REST, json_part, run_of, space_of, step_of
 from agentstore.moving.frameworks.langgraph_bytes import (
     packed,
-    parts,
+    part,
     require_allowed,
     typed,
     unpacked,
@@ -53,8 +53,8 @@ class SaverTables(NamedTuple):
         checkpoints: The table of checkpoints.
         writes: The table of pending writes, whose last column is the value.
         collation: By which texts are sorted as the ids are; None where they are anyway.
-        decode: Gives the channels of a checkpoint, each as its type and its bytes, or a list of
-            these; and the rest of it.
+        decode: Gives the channels of a checkpoint, each as the saver stores it; and the rest of
+            it.
     """
 
     checkpoints: TableClause
@@ -77,9 +77,7 @@ class SavedCheckpoint(NamedTuple):
     @property
     def size(self) -> int:
         """How many bytes it has, about."""
-        held = sum(
-            sum(map(len, v)) if isinstance(v, Items) else len(v) for v in self.values.values()
-        )
+        held = sum(len(v.data if isinstance(v, Items) else v) for v in self.values.values())
         return held + sum(len(write.value) for write in self.writes)
 
 
@@ -235,8 +233,7 @@ class LangGraphThread(ImportPiece):
         rest = {k: v for k, v in rest.items() if k not in ("id", "channel_values")}
         if REST in channels:
             raise BrokenRow("a channel has a name that is kept for the saver")
-        values = {name: _stored(value) for name, value in channels.items()}
-        values[REST] = typed("msgpack", packed((rest, others) if others else rest))
+        values = {**channels, REST: typed("msgpack", packed((rest, others) if others else rest))}
         writes = [*self._writes(space, id, note)]
         return SavedCheckpoint(
             space, id, self._parent(space, id, parent), rest.get("ts"), values, plain, writes
@@ -332,10 +329,6 @@ def threads(
 # --- Values ----------------------------------------------------------------------------------
 
 
-def _stored(value: bytes | list[bytes]) -> bytes | Items:
-    return Items(value) if isinstance(value, list) else value
-
-
 def _json_object(stored: object) -> dict[str, Any]:
     try:
         if isinstance(stored, bytes | str):
@@ -375,9 +368,9 @@ def _said_of_write(namespace: str, id: str, write: WriteRecord) -> bytes:
     return json.dumps([*place, _digest(write.value)]).encode()
 
 
-def _digest(value: bytes | Items) -> list[str] | str:
+def _digest(value: bytes | Items) -> list[Any] | str:
     if isinstance(value, Items):
-        return [hashlib.sha256(item).hexdigest() for item in value]
+        return [value.count, hashlib.sha256(value.data).hexdigest()]
     return hashlib.sha256(value).hexdigest()
 
 
@@ -414,7 +407,7 @@ def _decode(source: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("channel_values"), dict):
         raise BrokenRow("it is no checkpoint")
     channels = checkpoint["channel_values"]
-    return {name: parts(kind, value) for name, value in channels.items()}, checkpoint
+    return {name: part(kind, value) for name, value in channels.items()}, checkpoint
 
 
 # ``PostgresSaver`` and ``AsyncPostgresSaver`` of LangGraph.
@@ -459,26 +452,26 @@ def _decode_postgresql(source: OpenSource, row: Row[Any]) -> tuple[Values, Mappi
     inline, versions = checkpoint.get("channel_values") or {}, checkpoint.get("channel_versions")
     if not isinstance(inline, dict) or not isinstance(versions, dict):
         raise BrokenRow("it is no checkpoint")
-    channels: Values = {name: parts("msgpack", value) for name, value in inline.items()}
+    channels: Values = {name: part("msgpack", value) for name, value in inline.items()}
     for channel, kind, blob in _blobs(source, row, versions):
         if kind != "empty":
             channels[channel] = _value(source, kind, blob)
     if (checkpoint.get("v") or 0) < 4 and row.parent_checkpoint_id:
         sends = _sends(source, row)
-        if sends:
+        if sends is not None:
             channels[_SENDS] = sends
             newest = max(versions.values()) if versions else f"{1:032}.0"
             checkpoint = {**checkpoint, "channel_versions": {**versions, _SENDS: newest}}
     return channels, checkpoint
 
 
-def _value(source: OpenSource, kind: str, blob: object) -> bytes | list[bytes]:
-    """Give a value as the saver stores it: a list item by item, and other types as they are."""
+def _value(source: OpenSource, kind: str, blob: object) -> bytes | Items:
+    """Give a value as the saver stores it; of other types than it reads, as it is."""
     data = bytes(blob) if isinstance(blob, bytes | memoryview) else b""
     if kind not in ("msgpack", "json"):
         return typed(kind, data)
     require_allowed(kind, data, source.allowed)
-    return parts(*unpacked(kind, data))
+    return part(*unpacked(kind, data))
 
 
 def _blobs(
@@ -495,8 +488,8 @@ def _blobs(
         yield found.channel, found.type, found.blob
 
 
-def _sends(source: OpenSource, row: Row[Any]) -> list[bytes]:
-    """Give what was sent after the parent, as LangGraph's saver does."""
+def _sends(source: OpenSource, row: Row[Any]) -> bytes | Items | None:
+    """Give what was sent after the parent, as LangGraph's saver does; None if nothing was."""
     writes = _writes_of(source)
     order = [writes.c[name] for name in ("task_path", "task_id", "idx") if name in writes.c]
     query = (
@@ -512,5 +505,5 @@ def _sends(source: OpenSource, row: Row[Any]) -> list[bytes]:
     sends = []
     for kind, blob in found:
         require_allowed(kind, bytes(blob), source.allowed)
-        sends.append(typed(kind, bytes(blob)))
-    return sends
+        sends.append(unpacked(kind, bytes(blob))[1])
+    return part("msgpack", sends) if sends else None

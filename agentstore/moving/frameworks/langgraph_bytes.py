@@ -9,8 +9,9 @@ from typing import Any
 import ormsgpack
 
 from agentstore.errors import TypeNotAllowed, named
-from agentstore.integrations.langgraph.savers import AllowedSerializer
+from agentstore.integrations.langgraph.savers import AllowedSerializer, items_of
 from agentstore.moving.frameworks.sources import BrokenRow
+from agentstore.records import Items
 
 
 def typed(kind: str, data: bytes) -> bytes:
@@ -72,16 +73,13 @@ def unpacked(kind: object, data: bytes) -> tuple[str, Any]:
     )
 
 
-def part(kind: str, value: object) -> bytes:
-    """Write one value that was part of another."""
+def part(kind: str, value: object) -> bytes | Items:
+    """Write a value of a channel as the saver stores it."""
     if value is None:
         return typed("null", b"")
     if isinstance(value, bytes):
         return typed("bytes", value)
+    if type(value) is list and kind == "msgpack":
+        return items_of(kind, packed(value), len(value))
     data = packed(value) if kind == "msgpack" else json.dumps(value).encode()
     return typed(kind, data)
-
-
-def parts(kind: str, value: object) -> bytes | list[bytes]:
-    """Write a value of a channel: a list item by item, as the saver stores it."""
-    return [part(kind, item) for item in value] if type(value) is list else part(kind, value)

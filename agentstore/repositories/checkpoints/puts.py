@@ -18,8 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import InvalidInput, InvalidRow, NotFound, WrongThread, named, shown
-from agentstore.execution.gathering import NeedsTransaction
-from agentstore.execution.unit import Unit, in_autocommit
+from agentstore.execution.unit import NeedsTransaction, Unit, in_autocommit
 from agentstore.records.base import maker
 from agentstore.records.work import CheckpointInfo, WriteRecord
 from agentstore.repositories.checkpoints.threads import (

@@ -17,8 +17,8 @@ A version is the first so many bytes of a line, whatever its pieces. So the last
 can be merged where they are, and older versions stay what they are. 4 cannot go on along line 1, as
 3 is there; it begins a line of its own, on the one that it goes on from.
 
-The body of a JSON list is what is between its brackets, and that of ``Items`` their msgpack without
-the header that counts them: both grow at their end alone. Other JSON is its text.
+The body of a JSON list is what is between its brackets, and that of ``Items`` their bytes: both
+grow at their end alone. Other JSON is its text.
 
 The invariant, held by property tests: whatever was stored before, the version that ``plan`` gives
 reads back as exactly the value, to the order of keys and the sign of zero.
@@ -38,7 +38,6 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-import msgspec
 from sqlalchemy import (
     CTE,
     Connection,
@@ -60,11 +59,12 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, Stacked, dialect_of
-from agentstore.errors import InvalidJson, InvalidRow, named
+from agentstore.errors import InvalidInput, InvalidRow, named
 from agentstore.execution.unit import Unit
 from agentstore.records.work import Items
 from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables
+from agentstore.values import validation
 from agentstore.values.encoding import dump_json_bytes, load_json_bytes
 
 MAX_DEPTH = 32
@@ -83,11 +83,6 @@ OTHER_BYTES = "other bytes than were stored"
 """What an error says of bytes that have another digest."""
 
 _DIGEST_BYTES = 20
-
-_HEADERS = {0x90: 1, 0xDC: 3, 0xDD: 5}
-"""How msgpack begins a list: up to 15, 65,535 or more items; and in how many bytes."""
-
-_read_items = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 class Encoded(NamedTuple):
@@ -172,17 +167,15 @@ def encode(value: Any, name: str = "value") -> Encoded:
     """Write a value as bytes.
 
     Raises:
-        InvalidJson: JSON cannot say it, or an item of ``Items`` is something else than bytes.
+        InvalidJson: JSON cannot say it.
+        InvalidInput: ``Items`` are not of bytes, or their count is no number of items.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return Encoded("bytes", bytes(value))
     if isinstance(value, Items):
-        for position, item in enumerate(value):
-            if not isinstance(item, bytes):
-                raise InvalidJson(f"{name}[{position}]", "an item of Items is not bytes")
-        packed = msgspec.msgpack.encode(value)
-        header = _HEADERS.get(packed[0], 1)
-        return Encoded("items", packed[header:], len(value))
+        if type(value.data) is not bytes:
+            raise InvalidInput(f"{name}.data must be bytes, not {type(value.data).__name__}.")
+        return Encoded("items", value.data, validation.amount(f"{name}.count", value.count))
     written = dump_json_bytes(value, name)
     if isinstance(value, list | tuple):
         return Encoded("list", written[1:-1], len(value))
@@ -196,14 +189,12 @@ def decode(kind: str, rope: Rope, items: int) -> Any:
         InvalidRow: The bytes are no such value.
     """
     try:
-        if kind == "items":
-            rope = [b"\xdd", items.to_bytes(4, "big"), *rope]
-        elif kind == "list":
+        if kind == "list":
             rope = [b"[", *rope, b"]"]
-        body = b"".join(rope)
+        body = rope[0] if len(rope) == 1 else b"".join(rope)
         if kind == "bytes":
             return body
-        return Items(_read_items(body)) if kind == "items" else load_json_bytes(body)
+        return Items(body, items) if kind == "items" else load_json_bytes(body)
     except Exception:  # noqa: BLE001 - whose words would quote it
         raise InvalidRow("checkpoint_values", "data", f"bytes that are not {kind}") from None
 

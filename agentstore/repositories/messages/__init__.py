@@ -15,7 +15,7 @@ There is one way in for a message, on both engines::
       records
 
 Who runs it, and whether a call goes by itself or in a group, is the runner's business (see
-``agentstore.execution.gathering``). What differs is the flag ``solo``::
+``agentstore.execution``). What differs is the flag ``solo``::
 
     SQLite        a lone call      by itself, in a transaction of its own
                   calls in queue   a group; those that it leaves out follow, each in a savepoint

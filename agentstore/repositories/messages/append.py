@@ -39,8 +39,7 @@ from agentstore.errors import (
     StreamEnded,
     shown,
 )
-from agentstore.execution.gathering import DEFERRED, NeedsTransaction
-from agentstore.execution.unit import Unit, in_autocommit
+from agentstore.execution.unit import DEFERRED, NeedsTransaction, Unit, in_autocommit
 from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.records.base import Role
@@ -48,7 +47,12 @@ from agentstore.records.conversations import make_message_record, stored_role, t
 from agentstore.repositories.line_counts import count_in, lock_session, lock_session_of
 from agentstore.repositories.line_segments import working_on
 from agentstore.repositories.lines import message_records, require, select_messages
-from agentstore.repositories.new_sessions import NewSession, make_unless_there
+from agentstore.repositories.new_sessions import (
+    CreateSession,
+    NewSession,
+    make_unless_there,
+    session_to_create,
+)
 from agentstore.repositories.operations import chunks
 from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables
@@ -64,7 +68,7 @@ from agentstore.values.chat import (
 )
 from agentstore.values.encoding import dump_json, is_plain_key, load_json
 from agentstore.values.ids import new_id
-from agentstore.values.types import SOUGHT_ID, Document, from_nanos, to_nanos
+from agentstore.values.types import SOUGHT_ID, Document, shifted, to_nanos
 from agentstore.values.validation import (
     COMPLETE,
     INCOMPLETE,
@@ -90,16 +94,6 @@ _STAY = frozenset({"id", "idempotency_key", "external_id"})
 """Columns of a draft that a message keeps when the draft replaces it."""
 
 
-def replaces(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether an append may replace messages, which takes several statements."""
-    return kwargs.get("on_duplicate") == "replace"
-
-
-def reads_before_write(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether an append looks first whether its messages are there already."""
-    return kwargs.get("idempotency_key") is not None or kwargs.get("external_id") is not None
-
-
 class Append:
     """Messages to be appended to a session: a ``Write`` that gives their records.
 
@@ -110,51 +104,97 @@ class Append:
 
     __slots__ = (
         "branch",
+        "calls",
+        "counts",
         "creates",
         "drafts",
         "fresh",
         "idempotency_key",
         "known",
+        "marks",
+        "needs_transaction",
         "now",
         "on_duplicate",
         "session_id",
+        "solo",
         "there",
     )
 
     def __init__(
         self,
+        unit: Unit,
         session_id: str,
         drafts: list[Draft],
         on_duplicate: str,
         idempotency_key: str | None,
-        now: datetime,
         branch: str | None = None,
-        creates: NewSession | None = None,
+        create_session: CreateSession = False,
     ) -> None:
-        """Check the arguments that the messages have in common.
+        """Check the arguments that the messages have in common, and number the messages.
 
         Args:
+            unit: Any; it needs no connection.
             session_id: The session, as the others in ``save``.
             drafts: The messages.
             on_duplicate: See there.
             idempotency_key: See there.
-            now: The time of all of them.
             branch: See there.
-            creates: The session to be made if it is not there.
+            create_session: See there.
 
         Raises:
             InvalidInput: One of them cannot be stored.
+            CrossTenantAccess: As in ``session_to_create``.
+            SecretRefused: As there.
         """
         self.on_duplicate = validation.choice("on_duplicate", on_duplicate, _CHOICES)
         self.session_id = validation.text("session_id", session_id)
-        self.idempotency_key = validation.optional_key("idempotency_key", idempotency_key)
-        self.branch = validation.optional_text("branch", branch)
-        self.creates = creates
-        self.drafts = drafts
-        self.now = now
-        self.fresh = drafts
+        self.idempotency_key = idempotency_key
+        if idempotency_key is not None:
+            self.idempotency_key = validation.key("idempotency_key", idempotency_key)
+        self.branch = None if branch is None else validation.text("branch", branch)
+        self.creates: NewSession | None = None
+        if create_session is not False:
+            self.creates = session_to_create(unit, session_id, create_session)
+        self.now = unit.now()
+        self.drafts = self.fresh = drafts
         self.there: dict[str, MessageRecord] = {}
         self.known: list[MessageRecord] | None = None
+        self.needs_transaction = on_duplicate == "replace"
+        self.solo = not drafts or self.needs_transaction or idempotency_key is not None
+        for new in drafts:
+            if new.row["external_id"] is not None:
+                self.solo = True
+        if not self.solo:
+            self._count()
+
+    def _count(self) -> None:
+        """Number the rows that are left to be written, and add up what they add to the session."""
+        users = tokens = cost = 0
+        self.fresh[0].row["idempotency_key"] = self.idempotency_key
+        self.calls: list[dict[str, Any]] = []
+        self.marks: list[dict[str, Any]] = []
+        for seq, new in enumerate(self.fresh, 1):
+            row = new.row
+            users += row["role"] == "user"
+            tokens += row["token_count"]
+            if row["cost"]:
+                cost += to_nanos("cost", row["cost"])
+            row["session_id"], row["seq"], row["turn"] = self.session_id, seq, users
+            row["created_at"] = self.now
+            if new.calls or new.marks:
+                own = {"session_id": self.session_id, "seq": seq}
+                self.calls += [{**call, **own} for call in new.calls]
+                self.marks += [{**mark, **own} for mark in new.marks or ()]
+        self.counts: dict[str, Any] = {
+            "session_id": self.session_id,
+            "branch": self.branch,
+            "now": self.now,
+            "skew_limit": shifted(self.now, MAX_SKEW),
+            "messages": len(self.fresh),
+            "users": users,
+            "tokens": tokens,
+            "cost": cost,
+        }
 
     @classmethod
     def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
@@ -162,8 +202,7 @@ class Append:
 
         Returns:
             For each the write itself, which can give its ``records`` now; DEFERRED, in a group, for
-            one that looks something up first, is too large for the group, or whose session cannot
-            take it now.
+            one that is too large for the group, or whose session cannot take it now.
 
         Raises:
             NotFound: By itself: there is no such session, and none is to be made.
@@ -173,47 +212,44 @@ class Append:
             AlreadyExists: By itself: an external id is there, and is to be refused.
             InvalidInput: By itself: a message would be replaced by one of another role.
         """
-        if solo and writes[0].creates is not None:
-            return [writes[0]._with_session(unit, writes[0].creates)]
-        return cls._write(unit, writes, solo=solo)
-
-    @classmethod
-    def _write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
-        if solo:
-            writes[0].known = writes[0]._look(unit)
-            if writes[0].known is not None:
-                return [*writes]
-        going = writes if solo else _group(writes)
-        additions = additions_of(going)
-        if solo and max(additions[0].tokens, additions[0].cost) > FULL:
-            raise CounterOverflow("session", writes[0].session_id)
-        landed: Collection[str] = ()
-        if additions:
+        if not solo:
+            going = _group(writes)
+            counts, several = _by_session(going)
             landed = unit.dialect.append_messages(
                 unit.connection,
                 unit.tables,
-                [addition.counts() for addition in additions],
-                [row for addition in additions for row in addition.rows],
-                [call for addition in additions for call in addition.calls],
-                [mark for addition in additions for mark in addition.marks],
-                wait=solo,
+                counts,
+                [new.row for write in several for new in write.fresh],
+                [call for write in several for call in write.calls],
+                [mark for write in several for mark in write.marks],
+                wait=False,
             )
-        if solo and not landed:
-            if writes[0].branch is None:
-                raise _why_not(unit, writes[0].session_id)
-            return [writes[0]._elsewhere(unit)]
-        written = {write for write in going if write.session_id in landed}
-        return [write if write in written else DEFERRED for write in writes]
+            written = {write for write in going if write.session_id in landed}
+            return [write if write in written else DEFERRED for write in writes]
+        one = writes[0]
+        if one.creates is None:
+            one._write(unit)
+        else:
+            one._with_session(unit, one.creates)
+        return [one]
 
-    @property
-    def looks_nothing_up(self) -> bool:
-        """Whether it can be written without a look at what is there."""
-        return (
-            bool(self.drafts)
-            and self.idempotency_key is None
-            and self.on_duplicate != "replace"
-            and all(new.row["external_id"] is None for new in self.drafts)
-        )
+    def _write(self, unit: Unit) -> None:
+        """Write by itself."""
+        if self.solo:
+            self.known = self._look(unit)
+            if self.known is not None:
+                return
+            self._count()
+        counts = self.counts
+        if counts["tokens"] > FULL or counts["cost"] > FULL:
+            raise CounterOverflow("session", self.session_id)
+        rows = [new.row for new in self.fresh]
+        if not unit.dialect.append_messages(
+            unit.connection, unit.tables, [counts], rows, self.calls, self.marks, wait=True
+        ):
+            if self.branch is None:
+                raise _why_not(unit, self.session_id)
+            self._elsewhere(unit)
 
     def _look(self, unit: Unit) -> list[MessageRecord] | None:
         """Look what is there already; give the records if nothing is left to be written."""
@@ -243,28 +279,26 @@ class Append:
             require(unit, session_id)
         return self.records()
 
-    def _with_session(self, unit: Unit, new: NewSession) -> Self:
+    def _with_session(self, unit: Unit, new: NewSession) -> None:
         """Write by itself; only where the session is not there, make it and write again."""
         try:
-            Append._write(unit, [self], solo=True)
+            self._write(unit)
         except NotFound as missing:
             if missing.kind != "session":
                 raise
             if in_autocommit(unit):
                 raise NeedsTransaction from None
             make_unless_there(unit, new)
-            Append._write(unit, [self], solo=True)
-        return self
+            self._write(unit)
 
-    def _elsewhere(self, unit: Unit) -> Self:
+    def _elsewhere(self, unit: Unit) -> None:
         """Write to a branch that is not the active one, by making it that for so long."""
         if in_autocommit(unit):
             raise NeedsTransaction
         session = lock_session(unit, self.session_id)
         with working_on(unit, session, self.branch):
-            self.branch = None
-            Append._write(unit, [self], solo=True)
-        return self
+            self.branch = self.counts["branch"] = None
+            self._write(unit)
 
     def records(self) -> list[MessageRecord]:
         """Give a record for each draft, once those that were to be written are."""
@@ -303,13 +337,12 @@ def _fresh(
 
 def _group(writes: Sequence[Append]) -> list[Append]:
     """Choose those that go together, in their order. The first of them may be of any size."""
-    candidates = [write for write in writes if write.looks_nothing_up]
-    if len(candidates) < 2:
-        return candidates
+    if len(writes) < 2:
+        return [*writes]
     chosen: list[Append] = []
     rows = characters = 0
     branches: dict[str, str | None] = {}
-    for write in candidates:
+    for write in writes:
         if branches.setdefault(write.session_id, write.branch) != write.branch:
             continue
         more = len(write.drafts), sum(map(_characters, write.drafts))
@@ -472,31 +505,30 @@ class Draft:
 
     def record(self, session_id: str) -> MessageRecord:
         """Give what a reader would see of a message of a session, once the row is complete."""
-        row = self.row
-
-        def read(column: str) -> Any:
-            stored = row[column]
-            return None if stored is None else load_json(stored)
-
+        row, layout = self.row, self.layout
+        calls, metadata, payload, blocks = [
+            None if (stored := row[column]) is None else load_json(stored)
+            for column in ("tool_calls", "metadata", "payload", "blocks")
+        ]
         return make_message_record(
             row["id"],
             session_id,
             row["seq"],
             row["branch"],
             row["turn"],
-            told_role(row["role"], self.layout),
-            row["content"] if row["blocks"] is None else read("blocks"),
-            read("tool_calls"),
+            row["role"] if layout is None else told_role(row["role"], layout),
+            row["content"] if blocks is None else blocks,
+            calls,
             row["tool_call_id"],
             row["name"],
             row["token_count"],
             row["cost"],
-            read("metadata"),
-            read("payload"),
+            metadata,
+            payload,
             row["external_id"],
             row["status"],
             row["created_at"],
-            self.layout,
+            layout,
         )
 
 
@@ -580,6 +612,8 @@ def chat_drafts(
 
 
 def _content(name: str, value: Any) -> str | Document:
+    if type(value) is str:
+        return value
     if isinstance(value, str):
         return validation.text(name, value)
     if isinstance(value, list):
@@ -667,81 +701,33 @@ def _call(message_id: str, position: int, call: dict[str, Any]) -> dict[str, Any
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-def additions_of(writes: Sequence[Append]) -> list[Addition]:
-    """Put the rows of each session together, in the order of the writes."""
-    sessions: dict[str, Addition] = {}
+def _by_session(writes: Sequence[Append]) -> tuple[list[dict[str, Any]], list[Append]]:
+    """Give what to count in each session, and the writes of each side by side, in their order.
+
+    The rows of a write are numbered on from those of the one before it.
+    """
+    sessions: dict[str, list[Append]] = {}
     for write in writes:
-        addition = sessions.get(write.session_id)
-        if addition is None:
-            addition = sessions[write.session_id] = Addition(write)
-        addition.add(write)
-    return list(sessions.values())
-
-
-class Addition:
-    """The rows that are to be appended to one session, and what they add to its counters."""
-
-    __slots__ = (
-        "branch",
-        "calls",
-        "cost",
-        "earliest",
-        "latest",
-        "marks",
-        "rows",
-        "session_id",
-        "tokens",
-        "users",
-    )
-
-    def __init__(self, first: Append) -> None:
-        self.session_id, self.branch = first.session_id, first.branch
-        self.earliest = self.latest = first.now
-        self.users = self.tokens = self.cost = 0
-        self.rows: list[dict[str, Any]] = []
-        self.calls: list[dict[str, Any]] = []
-        self.marks: list[dict[str, Any]] = []
-
-    def add(self, write: Append) -> None:
-        """Add what a write has left to be written, behind what was added before."""
-        now = write.now
-        self.earliest, self.latest = min(now, self.earliest), max(now, self.latest)
-        write.fresh[0].row["idempotency_key"] = write.idempotency_key
-        for new in write.fresh:
-            row = new.row
-            self.users += row["role"] == "user"
-            self.tokens += row["token_count"]
-            self.cost += to_nanos("cost", row["cost"])
-            seq = len(self.rows) + 1
-            row.update(session_id=self.session_id, seq=seq, turn=self.users, created_at=now)
-            self.rows.append(row)
-            if new.calls or new.marks:
-                own = {"session_id": self.session_id, "seq": seq}
-                self.calls += [{**call, **own} for call in new.calls]
-                self.marks += [{**mark, **own} for mark in new.marks or ()]
-
-    def counts(self) -> dict[str, Any]:
-        """Say what to count in the session; see ``EngineDialect.append_messages``."""
-        return {
-            "session_id": self.session_id,
-            "branch": self.branch,
-            "now": self.latest,
-            "skew_limit": self._skew_limit(),
-            "messages": len(self.rows),
-            "users": self.users,
-            "tokens": self.tokens,
-            "cost": from_nanos(self.cost),
-        }
-
-    def _skew_limit(self) -> datetime:
-        """Give the time up to which earlier messages may have been saved; none if these are not
-        in order themselves.
-        """
-        try:
-            skew_limit = self.earliest + MAX_SKEW
-        except OverflowError:  # the calendar ends with the year 9999
-            skew_limit = self.earliest
-        return skew_limit if self.latest <= skew_limit else _NEVER
+        sessions.setdefault(write.session_id, []).append(write)
+    counts: list[dict[str, Any]] = []
+    for first, *others in sessions.values():
+        total = first.counts
+        earliest = total["now"]
+        for write in others:
+            more = write.counts
+            for new in write.fresh:
+                new.row["seq"] += total["messages"]
+                new.row["turn"] += total["users"]
+            for each in (*write.calls, *write.marks):
+                each["seq"] += total["messages"]
+            earliest = min(earliest, more["now"])
+            total["now"] = max(total["now"], more["now"])
+            for name in ("messages", "users", "tokens", "cost"):
+                total[name] += more[name]
+        limit = shifted(earliest, MAX_SKEW)
+        total["skew_limit"] = limit if total["now"] <= limit else _NEVER
+        counts.append(total)
+    return counts, [write for several in sessions.values() for write in several]
 
 
 # Rewriting a message where it stands: replacing one, finishing one that was streamed.

@@ -632,7 +632,7 @@ def replace_last(
             return False
         _cut(unit, session, rows[-1][0], [row[1:] for row in rows])
         if drafts:
-            append = Append(session_id, drafts, "skip", None, unit.now())
+            append = Append(unit, session_id, drafts, "skip", None)
             Append.write(unit, [append], solo=True)
     return True
 

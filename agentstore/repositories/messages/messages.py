@@ -11,8 +11,7 @@ from typing import Any
 from sqlalchemy import or_, select
 
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound, StreamUnfinished
-from agentstore.execution.gathering import Body
-from agentstore.execution.unit import Unit
+from agentstore.execution.unit import Body, Unit
 from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import Role, complete
@@ -50,8 +49,6 @@ from agentstore.repositories.messages.append import (
     draft,
     end_stream,
     idle_streams,
-    reads_before_write,
-    replaces,
     rewrite_message,
 )
 from agentstore.repositories.messages.history import (
@@ -71,7 +68,7 @@ from agentstore.repositories.messages.history import (
     within,
 )
 from agentstore.repositories.messages.marks import MarkFilter, count_marked
-from agentstore.repositories.new_sessions import CreateSession, session_to_create
+from agentstore.repositories.new_sessions import CreateSession
 from agentstore.repositories.operations import (
     MOST_IDS,
     UNSET,
@@ -101,7 +98,7 @@ class Messages(Repository):
     __slots__ = ()
 
     @scopes.SAVES
-    @gathers(Append, takes_several=replaces, reads_before_write=reads_before_write)
+    @gathers
     def save(
         self,
         session_id: str,
@@ -178,13 +175,13 @@ class Messages(Repository):
                 "marks": marks,
             }
         )
-        append: Append
-        now, made = self.unit.now(), session_to_create(self.unit, session_id, create_session)
-        append = yield Append(session_id, [new], on_duplicate, idempotency_key, now, branch, made)
+        append: Append = yield Append(
+            self.unit, session_id, [new], on_duplicate, idempotency_key, branch, create_session
+        )
         return append.records()[0]
 
     @scopes.SAVES
-    @gathers(Append, takes_several=replaces, reads_before_write=reads_before_write)
+    @gathers
     def save_many(
         self,
         session_id: str,
@@ -218,13 +215,13 @@ class Messages(Repository):
         if isinstance(messages, Mapping | str) or not isinstance(messages, Collection):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
-        append: Append
-        now, made = self.unit.now(), session_to_create(self.unit, session_id, create_session)
-        append = yield Append(session_id, drafts, on_duplicate, idempotency_key, now, branch, made)
+        append: Append = yield Append(
+            self.unit, session_id, drafts, on_duplicate, idempotency_key, branch, create_session
+        )
         return append.records()
 
     @scopes.SAVES
-    @gathers(Append, reads_before_write=reads_before_write)
+    @gathers
     def save_chat(
         self,
         session_id: str,
@@ -270,9 +267,9 @@ class Messages(Repository):
             InvalidInput: A message cannot be stored; the error says which.
         """
         drafts = chat_drafts(messages, marks, token_counter, unknown)
-        append: Append
-        now, made = self.unit.now(), session_to_create(self.unit, session_id, create_session)
-        append = yield Append(session_id, drafts, "skip", idempotency_key, now, branch, made)
+        append: Append = yield Append(
+            self.unit, session_id, drafts, "skip", idempotency_key, branch, create_session
+        )
         return append.records()
 
     @scopes.SESSION
@@ -315,8 +312,7 @@ class Messages(Repository):
             }
         )
         begun.row["status"] = STREAMING
-        now = self.unit.now()
-        append = Append(session_id, [begun], "refuse", idempotency_key, now)
+        append = Append(self.unit, session_id, [begun], "refuse", idempotency_key)
         Append.write(self.unit, [append], solo=True)
         return append.records()[0]
 
