@@ -119,7 +119,7 @@ INDEXES = {
     "memories_place_updated_at_pk": "`memories.list` and `memories.namespaces`",
     "memories_user_id": "deleting a user",
     "memories_expires_at_pk": "`memories.delete_expired`",
-    "memory_vectors_model_memory": "`memories.embed_pending`",
+    "memory_vectors_model_memory_pk": "`memories.embed_pending`",
     "checkpoint_entries_value": "whether a checkpoint still holds a version",
 }
 """What each index is for, by its name without ``ix_`` or ``uq_``; a test wants all of them."""

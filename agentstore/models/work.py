@@ -250,12 +250,12 @@ class MemoryVector(Base):
 
     __table__ = work.memory_vectors
 
-    memory: Mapped[int]
+    memory_pk: Mapped[int]
     model: Mapped[int]
     version: Mapped[int]
     vectors: Mapped[bytes | None]
 
-    of: Mapped[Memory] = related("Memory")
+    memory: Mapped[Memory] = related("Memory")
 
 
 class CheckpointThread(Base):

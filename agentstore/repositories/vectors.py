@@ -233,24 +233,24 @@ def keep(unit: Unit, pk: int, version: int, kept: Embedded, *, new: bool) -> Non
     table = unit.tables.memory_vectors
     if kept.embeddings is None or kept.vectors == NOTHING:
         if not new:
-            unit.connection.execute(delete(table).where(table.c.memory == pk))
+            unit.connection.execute(delete(table).where(table.c.memory_pk == pk))
         return
     values = {"version": version, "vectors": kept.vectors}
     model = _model(unit, kept.embeddings).with_only_columns(unit.tables.vector_models.c.number)
     while True:
         if not new:
-            this = table.c.memory == pk, table.c.model == model.scalar_subquery()
+            this = table.c.memory_pk == pk, table.c.model == model.scalar_subquery()
             if unit.connection.execute(update(table).where(*this).values(values)).rowcount:
                 return
         row = select(
-            literal(pk, table.c.memory.type),
+            literal(pk, table.c.memory_pk.type),
             model.subquery().c.number,
             literal(version, table.c.version.type),
             literal(kept.vectors, table.c.vectors.type),
         ).where(literal(1) == literal(1))
-        columns = ["memory", "model", "version", "vectors"]
+        columns = ["memory_pk", "model", "version", "vectors"]
         inserting = unit.dialect.insert_missing(table).from_select(columns, row)
-        if unit.connection.execute(inserting.returning(table.c.memory)).first() is not None:
+        if unit.connection.execute(inserting.returning(table.c.memory_pk)).first() is not None:
             return
         _register(unit, kept.embeddings)
         new = False
@@ -288,7 +288,7 @@ def _in_scope(tables: Tables, driver: Dialect, values: bool) -> Prepared:
         select(*key, vectors.vectors, *([memories.value] if values else []))
         .join(
             tables.memory_vectors,
-            and_(vectors.memory == memories.pk, vectors.version == memories.version),
+            and_(vectors.memory_pk == memories.pk, vectors.version == memories.version),
         )
         .where(
             memories.place >= bindparam("place", type_=memories.place.type),
@@ -367,21 +367,21 @@ def _lacking(unit: Unit, embeddings: Embeddings, *, pending: bool) -> Select[Any
     """Select the memories that have no vectors of a model, or those that wait for them."""
     memories, vectors = unit.tables.memories.c, unit.tables.memory_vectors.c
     number = _model(unit, embeddings).with_only_columns(unit.tables.vector_models.c.number)
-    theirs = and_(vectors.memory == memories.pk, vectors.model == number.scalar_subquery())
+    theirs = and_(vectors.memory_pk == memories.pk, vectors.model == number.scalar_subquery())
     query = select(memories.pk, memories.version, memories.value, memories.embedded_fields)
     if pending:
         query = query.join_from(unit.tables.memories, unit.tables.memory_vectors, theirs)
         return query.where(vectors.vectors.is_(None))
     there = and_(theirs, vectors.version == memories.version, vectors.vectors.is_not(None))
     query = query.join_from(unit.tables.memories, unit.tables.memory_vectors, there, isouter=True)
-    return query.where(vectors.memory.is_(None))
+    return query.where(vectors.memory_pk.is_(None))
 
 
 def _next_lacking(
     unit: Unit, embeddings: Embeddings, after: int, limit: int, *, pending: bool
 ) -> list[Row[Any]]:
     tables = unit.tables
-    key = tables.memory_vectors.c.memory if pending else tables.memories.c.pk
+    key = tables.memory_vectors.c.memory_pk if pending else tables.memories.c.pk
     query = _lacking(unit, embeddings, pending=pending).where(key > after).order_by(key)
     return [*unit.connection.execute(query.limit(written(limit)))]
 
@@ -458,10 +458,10 @@ def reembed(
         done += more
     units.run(Mode.WRITE, _complete, embeddings)
     if forget_others:
+        units.run(Mode.WRITE, _forget_models, embeddings)
         after: int | None = 0
         while after is not None:
             after = units.run(Mode.WRITE, _forget_some, embeddings, after)
-        units.run(Mode.WRITE, _forget_models, embeddings)
     return done
 
 
@@ -475,20 +475,22 @@ def _forget_some(unit: Unit, embeddings: Embeddings, after: int) -> int | None:
     """Delete vectors of other models, some at a time; give where to go on."""
     vectors = unit.tables.memory_vectors
     number = _register(unit, embeddings)
-    page = select(vectors.c.memory).where(vectors.c.memory > after).order_by(vectors.c.memory)
+    page = (
+        select(vectors.c.memory_pk).where(vectors.c.memory_pk > after).order_by(vectors.c.memory_pk)
+    )
     found = unit.connection.execute(page.limit(written(_ROWS))).scalars().all()
     if not found:
         return None
-    others = vectors.c.memory.in_(found), vectors.c.model != number
+    others = vectors.c.memory_pk.in_(found), vectors.c.model != number
     unit.connection.execute(delete(vectors).where(*others))
     return int(found[-1])
 
 
 def _forget_models(unit: Unit, embeddings: Embeddings) -> None:
-    models, vectors = unit.tables.vector_models, unit.tables.memory_vectors
-    kept = exists(select(vectors.c.memory).where(vectors.c.model == models.c.number))
+    """Have no other model be searched; its number stays its own, as somebody may still use it."""
+    models = unit.tables.vector_models
     others = models.c.number != _register(unit, embeddings)
-    unit.connection.execute(delete(models).where(others, not_(kept)))
+    unit.connection.execute(update(models).where(others).values(complete=False))
 
 
 def status(unit: Unit) -> VectorStatus:
@@ -496,13 +498,14 @@ def status(unit: Unit) -> VectorStatus:
     models, vectors = unit.tables.vector_models.c, unit.tables.memory_vectors.c
     there = and_(vectors.model == models.number, vectors.vectors.is_not(None))
     query = (
-        select(models.name, models.dims, models.complete, func.count(vectors.memory))
+        select(models.name, models.dims, models.complete, func.count(vectors.memory_pk))
         .join(unit.tables.memory_vectors, there, isouter=True)
         .group_by(models.number, models.name, models.dims, models.complete)
         .order_by(models.number)
     )
     waiting = select(func.count()).where(vectors.vectors.is_(None))
+    found = (VectorModelRecord(*row) for row in unit.connection.execute(query))
     return VectorStatus(
-        models=tuple(VectorModelRecord(*row) for row in unit.connection.execute(query)),
+        models=tuple(each for each in found if each.complete or each.vectors),
         pending=unit.connection.execute(waiting).scalar_one(),
     )

@@ -249,7 +249,7 @@ vector_models = table(
 memory_vectors = table(
     "memory_vectors",
     column(
-        "memory",
+        "memory_pk",
         RowNumber,
         ForeignKey("memories.pk", ondelete="CASCADE"),
         primary_key=True,
@@ -258,7 +258,7 @@ memory_vectors = table(
     column("model", INTEGER, primary_key=True, autoincrement=False),
     column("version", INTEGER),
     nullable("vectors", BYTES),
-    PartialIndex(None, "model", "memory", where=_NO_VECTOR),
+    PartialIndex(None, "model", "memory_pk", where=_NO_VECTOR),
 )
 
 

@@ -210,14 +210,14 @@ def _tables(place: Place) -> None:
     )
     place.create(
         "memory_vectors",
-        column("memory", WHOLE),
+        column("memory_pk", ROW_NUMBER),
         column("model", WHOLE),
         column("version", WHOLE),
         column("vectors", BYTES, null=True),
-        primary_key("memory", "model"),
-        references("memory", "memories", "pk", ondelete="CASCADE"),
+        primary_key("memory_pk", "model"),
+        references("memory_pk", "memories", "pk", ondelete="CASCADE"),
     )
-    place.index("model_memory", "memory_vectors", "model", "memory", where="vectors IS NULL")
+    place.index("model_memory_pk", "memory_vectors", "model", "memory_pk", where="vectors IS NULL")
     place.create(
         "quota_reservations",
         row_number(),

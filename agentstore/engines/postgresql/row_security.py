@@ -64,7 +64,7 @@ _POLICIES = {
     "search_queue": _OF_A_MESSAGE,
     "search_index": _OF_A_MESSAGE,
     "memories": _OF_ME,
-    "memory_vectors": "{s}{p}memory_in_scope(memory)",
+    "memory_vectors": "{s}{p}memory_in_scope(memory_pk)",
 }
 """What is in a scope, by table."""
 
