@@ -68,6 +68,7 @@ HELP = {
     },
     KEEP: {
         "reindex": "Rebuild the search index, while the database is in use.",
+        "embed": "Make the vectors that memories lack, while the database is in use.",
         "doctor": "Find what is wrong with the database, and show the command that fixes it.",
         "health": "Say whether the database can do its work now, in one line, for probes.",
         "upgrade": "Upgrade the database's schema to the newest revision; the data are kept.",
