@@ -220,6 +220,8 @@ class AsyncBranches(AsyncRepository):
         self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> AsyncGenerator[CountedBranch, None]:
         """Go over all pages of ``list``."""
+    async def _grow(self, session_id: str, parent: int, through: int, name: str | None) -> int:
+        """Make a branch of what another shows up to a message's number; it becomes the active one."""
 
 class AsyncCheckpoints(AsyncRepository):
     """See ``Checkpoints``."""

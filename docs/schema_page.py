@@ -44,7 +44,7 @@ AGGREGATES = {
     "Sessions": "Session SessionData Branch BranchSegment Summary",
     "Messages": "Message MessageToolCall MessageMark MessageChunk Blob Attachment",
     "Tools, usage and tasks": "ToolLog TurnUsage Task",
-    "Checkpoints": "CheckpointThread Checkpoint CheckpointValue CheckpointEntry CheckpointWrite",
+    "Checkpoints": "CheckpointThread Checkpoint CheckpointValue CheckpointWrite",
     "Memories": "Memory MemoryVector VectorModel",
 }
 """The sections, in the order of the page, and the models of each."""
@@ -114,13 +114,11 @@ INDEXES = {
     "checkpoints_thread_id_namespace_step_pk": "`checkpoints.latest` and `checkpoints.list`",
     "checkpoints_thread_id_namespace_parent_id": "the children of a checkpoint that is to go",
     "checkpoints_run_id_pk": "`checkpoints.delete_run`",
-    "checkpoint_values_base": "lines that begin on a version that is to go",
     "memories_place_key": "`memories.get`, and that a key is there once",
     "memories_place_updated_at_pk": "`memories.list` and `memories.namespaces`",
     "memories_user_id": "deleting a user",
     "memories_expires_at_pk": "`memories.delete_expired`",
     "memory_vectors_model_memory_pk": "`memories.embed_pending`",
-    "checkpoint_entries_value": "whether a checkpoint still holds a version",
 }
 """What each index is for, by its name without ``ix_`` or ``uq_``; a test wants all of them."""
 

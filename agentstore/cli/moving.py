@@ -492,10 +492,6 @@ STANDARD = "-"
 """Standard input or output; a file of that name is ./-."""
 
 
-class _TranscriptFormat(StrEnum):
-    CHAT, SHAREGPT = "chat", "sharegpt"
-
-
 class _Framework(StrEnum):
     """The frameworks whose databases can be imported."""
 
@@ -512,8 +508,7 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A JSONL file, one conversation a line, - for standard input; with --from a file "
-            "or URL."
+            help="A file of conversations, - for standard input; with --from a file or URL."
         ),
     ],
     from_: Annotated[
@@ -538,16 +533,17 @@ def import_(
         ),
     ] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
-    format_: Annotated[
-        _TranscriptFormat,
-        typer.Option("--format", help="sharegpt: lines with conversations of from and value."),
-    ] = _TranscriptFormat.CHAT,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Import conversations in chat format, or what another framework stored.
+    """Import conversations in any known format, or what another framework stored.
+
+    The format is found out: chat format, ShareGPT, fine-tuning and preference lines, items of the
+    Responses API, exports of ChatGPT, Claude and Open WebUI, sessions of Claude Code, rollouts of
+    Codex, logs of llm, messages of LangChain, runs of LangSmith, tau-bench, SWE-agent; as JSON
+    lines, an array, or one object. Branches, usage and times come along.
 
     Conversations that exist already are skipped.
 
@@ -568,8 +564,8 @@ def import_(
             raise InvalidInput(
                 "Pass the file or URL of a database with --from, not standard input."
             )
-        if atomic or format_ is not _TranscriptFormat.CHAT:
-            raise InvalidInput("--atomic and --format are for files of conversations.")
+        if atomic:
+            raise InvalidInput("--atomic is for files of conversations.")
         database = Database(url, schema, table_prefix)
         if allow and from_ not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
             raise InvalidInput("--allow is for --from langgraph-sqlite and langgraph-postgres.")
@@ -581,7 +577,6 @@ def import_(
         source,
         Database(url, schema, table_prefix),
         atomic=atomic,
-        format=format_.value,
         quarantine=quarantine,
     )
     if as_json:
@@ -621,8 +616,10 @@ def _import_lines(source: str, database: Database, **options: Any) -> transcript
 
 
 def _show_imported(done: transcripts.Imported) -> None:
-    said = counted(done.conversations, "conversation"), counted(done.messages, "message")
-    say(f"Imported {', '.join(said)}.")
+    said = [counted(done.conversations, "conversation"), counted(done.messages, "message")]
+    said += [counted(done.branches, "branch", "branches")] if done.branches else []
+    of = f" ({', '.join(done.formats)})" if done.formats else ""
+    say(f"Imported {', '.join(said)}{of}.")
     if done.unnamed:
         say(
             f"{counted(done.unnamed, 'conversation')} without an id: the id is made of what is "
@@ -634,6 +631,14 @@ def _show_imported(done: transcripts.Imported) -> None:
             f"Skipped {counted(done.skipped, 'conversation')} that had been imported before"
             f"{known if done.skipped_unnamed else ''}."
         )
+    if done.grown:
+        words = (
+            "had other messages when they were imported. To import one anew, delete its session."
+        )
+        say(f"{done.grown:,} of them {words}")
+    if done.left_out:
+        counts = (f"{count:,} {on_one_line(what)}" for what, count in done.left_out.items())
+        say(f"Left out, as no part of what was said: {'; '.join(counts)}.")
 
 
 class _ExportFormat(StrEnum):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
@@ -461,10 +461,17 @@ class AsyncScopedRunner:
         )
 
 
+class Visitor(Protocol):
+    """What runs bodies in a unit of its own that is made of an open one, as a ``Scope`` does."""
+
+    def visit(self, unit: Unit, work: Callable[[Unit], T]) -> T:
+        """Run a body."""
+
+
 class VisitingRunner:
     """Runs what is run in a scope, each in the application's transaction."""
 
-    def __init__(self, runner: Runner, scope: Scope) -> None:
+    def __init__(self, runner: Runner, scope: Visitor) -> None:
         """Run it on the runner of that transaction."""
         self._runner = runner
         self._scope = scope

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from agentstore.models.work import (
         ApiKey,
         Checkpoint,
-        CheckpointEntry,
         CheckpointThread,
         CheckpointValue,
         CheckpointWrite,
@@ -72,7 +71,6 @@ __all__ = [
     "Branch",
     "BranchSegment",
     "Checkpoint",
-    "CheckpointEntry",
     "CheckpointThread",
     "CheckpointValue",
     "CheckpointWrite",

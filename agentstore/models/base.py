@@ -58,7 +58,6 @@ class Models:
     Branch: type[models.Branch]
     BranchSegment: type[models.BranchSegment]
     Checkpoint: type[models.Checkpoint]
-    CheckpointEntry: type[models.CheckpointEntry]
     CheckpointThread: type[models.CheckpointThread]
     CheckpointValue: type[models.CheckpointValue]
     CheckpointWrite: type[models.CheckpointWrite]

@@ -291,8 +291,9 @@ class Checkpoint(Base):
     """One checkpoint; its parent is in the same thread and namespace, or it is a root.
 
     In the root namespace, ``''``, an id belongs to one thread alone; other namespaces may hold
-    the same id in several threads, as copies of a thread do. ``small_values`` are those that no
-    entry names, packed (see ``agentstore.repositories.checkpoints.puts``).
+    the same id in several threads, as copies of a thread do. ``entries`` is what it holds, packed:
+    small values, and versions of others (see ``agentstore.repositories.checkpoints.values``).
+    ``lines`` has for each line of these how many bytes of it they need.
     """
 
     __table__ = work.checkpoints
@@ -309,25 +310,21 @@ class Checkpoint(Base):
     next_node: Mapped[str]
     metadata_: Mapped[dict[str, Any] | None] = column_property(work.checkpoints.c.metadata)
     created_at: Mapped[datetime]
-    small_values: Mapped[bytes | None]
+    entries: Mapped[bytes | None]
+    lines: Mapped[dict[str, Any] | None]
 
     thread: Mapped[CheckpointThread] = related("CheckpointThread")
     parent: Mapped[Checkpoint | None] = related(
         "Checkpoint", remote_side="[Checkpoint.thread_id, Checkpoint.namespace, Checkpoint.id]"
     )
     children: Mapped[list[Checkpoint]] = related("Checkpoint", order_by="Checkpoint.pk")
-    entries: Mapped[list[CheckpointEntry]] = related(
-        "CheckpointEntry", order_by="CheckpointEntry.name"
-    )
 
 
 class CheckpointValue(Base):
     """A piece of a line: the bytes that begin at ``start``; those of a line follow each other.
 
     Without a ``prefix`` it goes on at the end of what the line is so far; else it takes the place
-    of what is between the first ``prefix`` and the last ``suffix`` bytes of that. ``depth`` counts
-    such pieces up to this one. The first piece, at 0, may have a base: what the first
-    ``base_length`` bytes of another line are. ``base_start`` is 0 then, for the foreign key.
+    of what is between the first ``prefix`` and the last ``suffix`` bytes of that.
     """
 
     __table__ = work.checkpoint_values
@@ -335,39 +332,11 @@ class CheckpointValue(Base):
     thread_id: Mapped[str]
     line: Mapped[int]
     start: Mapped[int]
-    base_line: Mapped[int | None]
-    base_start: Mapped[int | None]
-    base_length: Mapped[int | None]
     prefix: Mapped[int | None]
     suffix: Mapped[int]
-    depth: Mapped[int]
     data: Mapped[bytes]
 
     thread: Mapped[CheckpointThread] = related("CheckpointThread")
-
-
-class CheckpointEntry(Base):
-    """Which version a checkpoint holds under which name: what the first ``length`` bytes of a line
-    are.
-
-    These make ``size`` bytes in all, whose ``digest`` this is; a list has ``item_count`` items.
-    ``start`` is 0, for the foreign key: a line is there as long as an entry names it.
-    """
-
-    __table__ = work.checkpoint_entries
-
-    checkpoint_pk: Mapped[int]
-    name: Mapped[str]
-    thread_id: Mapped[str]
-    line: Mapped[int]
-    start: Mapped[int]
-    length: Mapped[int]
-    kind: Mapped[str]
-    size: Mapped[int]
-    item_count: Mapped[int]
-    digest: Mapped[bytes]
-
-    checkpoint: Mapped[Checkpoint] = related("Checkpoint")
 
 
 class CheckpointWrite(Base):

@@ -1,9 +1,10 @@
-"""Conversations in and out, as JSONL in chat format: one conversation a line.
+"""Conversations in and out: files of any known format in, JSONL in chat format out.
 
-A line is an object with ``messages``, a list of chat messages (role, content, tool_calls,
-tool_call_id, name), and usually ``id``, ``title``, ``user``, ``model`` and ``metadata``. What
-goes in comes out equal, message by message and key by key, the keys in their order: keys that
-agentstore has no column for, and unusual orders, are kept beside the columns. A line that could not
+What a file holds is told by its records: see ``formats``. In chat format a line is an object with
+``messages``, a list of chat messages (role, content, tool_calls, tool_call_id, name), and usually
+``id``, ``title``, ``user``, ``model`` and ``metadata``. What goes in comes out equal, message by
+message and key by key, the keys in their order: keys that agentstore has no column for, and unusual
+orders, are kept beside the columns. A line that could not
 be exported unchanged is refused: one with a key twice in an object, or digits that a float would
 lose. So is one with a message that has no role and is no item of the Responses API that is known,
 though a store may hold such items from an adapter, and export them.
@@ -11,8 +12,8 @@ though a store may hold such items from an adapter, and export them.
 An exported line becomes the same session when it is imported again: by its ``id``, or, if it has
 none, by the digest of what it says. What is kept beside the columns never replaces what is in them.
 
-Of a session with branches, the active branch is exported, and is imported as a session with that
-conversation only.
+What is imported of other formats has their branches, their usage and their times. Of a session with
+branches, the active branch is exported, and is imported as a session with that conversation only.
 
 An export leaves out what the format has no place for: other branches, token counts, costs, times,
 marks, tool logs, tasks. It is for conversations; a whole database is moved by copying it.
@@ -23,18 +24,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from array import array
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from hashlib import blake2b
-from io import BufferedReader
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn
+from typing import Any, TypeVar
 
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import (
@@ -51,22 +50,36 @@ from agentstore.errors import (
     SchemaError,
     TransactionMisuse,
     TranscriptError,
-    shown,
 )
+from agentstore.execution.runners import VisitingRunner
+from agentstore.execution.unit import Unit
 from agentstore.moving.copy_ends import Quarantine, SetAside
+from agentstore.moving.formats import Formats
+from agentstore.moving.frameworks.llm import logs_of_llm
+from agentstore.moving.json_records import (
+    END_OF_ARRAY,
+    SQLITE,
+    Broken,
+    Conversation,
+    OtherFile,
+    Said,
+    load_strictly,
+    records_of,
+)
+from agentstore.moving.runs import Found
 from agentstore.records import MessageRecord, SessionRecord
-from agentstore.records.upkeep import counted
 from agentstore.repositories.messages.append import draft
 from agentstore.repositories.sessions import WholeSession
+from agentstore.settings import Settings
 from agentstore.store import Store
-from agentstore.transactions import Repositories, Transaction
+from agentstore.transactions import Repositories, ScopedTransaction, Transaction, runner_of
 from agentstore.values import validation
 from agentstore.values.chat import FromChat, from_chat, is_known_item
+from agentstore.values.token_use import TokenUse
+from agentstore.values.validation import MAIN
 
 __all__ = [
-    "FORMATS",
     "KEYS",
-    "Format",
     "Imported",
     "Progress",
     "conversation_id",
@@ -99,6 +112,11 @@ class Imported:
         set_aside: How many lines were broken and set aside.
         problems: The first twenty of these, each as its number and what is wrong.
         quarantine: The file that lists them; None if there are none.
+        branches: How many branches they have beside the active ones.
+        grown: How many of those that were skipped have other messages in the file than when they
+            were imported. They were left as they are: delete a session to import it anew.
+        formats: How many of those that were stored were in another format, by its name.
+        left_out: What is in the file and no part of a conversation: how many, by what it is.
     """
 
     conversations: int
@@ -109,15 +127,23 @@ class Imported:
     set_aside: int = 0
     problems: tuple[tuple[int, str], ...] = ()
     quarantine: str | None = None
+    branches: int = 0
+    grown: int = 0
+    formats: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Imported) -> Imported:
         """Add up what was stored and skipped."""
+        names = dict.fromkeys((*self.formats, *other.formats))
         return Imported(
             self.conversations + other.conversations,
             self.messages + other.messages,
             self.skipped + other.skipped,
             self.unnamed + other.unnamed,
             self.skipped_unnamed + other.skipped_unnamed,
+            branches=self.branches + other.branches,
+            grown=self.grown + other.grown,
+            formats={n: self.formats.get(n, 0) + other.formats.get(n, 0) for n in names},
         )
 
 
@@ -138,11 +164,12 @@ def import_file(
     path: str | Path,
     *,
     atomic: bool = False,
-    format: Format = "chat",
     progress: Progress | None = None,
     quarantine: Path | None = None,
 ) -> Imported:
-    """Import a file of conversations, in batches, reading it once and never whole.
+    """Import a file of conversations of any known format, in batches, reading it once.
+
+    One conversation at a time is in memory, and never a whole file of several.
 
     Users that are named and not there are created. A conversation whose id is there already is
     skipped, so an import that was cut off is repeated to go on. One without an id gets one that
@@ -157,11 +184,10 @@ def import_file(
 
     Args:
         store: Where to.
-        path: A file of JSON lines in UTF-8.
+        path: A file of JSON in UTF-8: lines, one array, or one value; or a database of ``llm``. Its
+            format is found out: see ``formats``.
         atomic: Import all or nothing, in one transaction, during which, on SQLite, nobody else
             can write. Otherwise what came before a broken line stays.
-        format: ``chat``, or ``sharegpt`` for lines with ``conversations`` of ``from`` and
-            ``value``, which become chat messages, and are exported as such.
         progress: Called with the bytes that were read since the last call.
         quarantine: A file to be made for broken lines, if there are any: a JSON object a line,
             with the ``reason`` and, in ``row``, the number of the line and its ``text``. If there
@@ -179,7 +205,6 @@ def import_file(
             file,
             str(path),
             atomic=atomic,
-            format=format,
             progress=progress,
             quarantine=quarantine,
         )
@@ -187,11 +212,10 @@ def import_file(
 
 def import_lines(
     store: Store,
-    lines: BinaryIO | Iterable[bytes],
+    lines: BufferedIOBase | Iterable[bytes],
     source: str = "the input",
     *,
     atomic: bool = False,
-    format: Format = "chat",
     progress: Progress | None = None,
     quarantine: Path | None = None,
 ) -> Imported:
@@ -203,18 +227,23 @@ def import_lines(
         )
     kept = None if quarantine is None else Quarantine(quarantine, resumed=True)
     aside = None if kept is None else SetAside(kept)
-    if isinstance(lines, BufferedReader):
-        # One JSON array may be one line of gigabytes: its first bytes are enough to refuse it.
-        is_array = lines.peek(1).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
-        lines = [b"["] if is_array else lines
-    reading = Reading(lines, source, format, store.sessions._scope(), aside)
     tell = progress or (lambda _: None)
     store_all = _store_at_once if atomic else _store_in_batches
-    total = store_all(store, reading, tell)
-    if not reading.is_sound():
-        for size in reading.check_rest():
-            tell(size)
-        raise reading.error(total.conversations)
+    with ExitStack() as stack:
+        found: Iterable[Found] | None = None
+        if (
+            isinstance(lines, BufferedReader)
+            and lines.peek(16).startswith(SQLITE)
+            and isinstance(lines.name, str)
+        ):
+            found = stack.enter_context(logs_of_llm(lines.name))
+        reading = Reading(lines, source, store.sessions._scope(), aside, found)
+        total = store_all(store, reading, tell)
+        if not reading.is_sound():
+            for size in reading.check_rest():
+                tell(size)
+            raise reading.error(total.conversations)
+    total = replace(total, left_out=dict(reading.formats.left_out))
     if kept is None or not aside:
         return total
     kept.keep(aside)
@@ -233,7 +262,8 @@ def import_conversation(repositories: Repositories, conversation: dict[str, Any]
             session.
     """
     conversation = with_user(conversation, repositories.sessions._scope())
-    return _store(repositories, conversation_id(conversation), conversation)
+    done = _store(repositories, conversation_id(conversation), conversation)
+    return done.messages if done.conversations else None
 
 
 def _store_in_batches(store: Store, reading: Reading, tell: Progress) -> Imported:
@@ -305,25 +335,30 @@ def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
     done = Imported(0, 0, 0)
     for line in batch:
         try:
-            count = _store(transaction, line.session_id, line.conversation)
+            done += _store(transaction, line.session_id, line.conversation)
         except (InvalidInput, AlreadyExists, CrossTenantAccess, NotAllowedInScope) as error:
             raise _LineRefused(line, str(error)) from error
-        unnamed = int(line.conversation.get("id") is None)
-        stored = Imported(1, count or 0, 0, unnamed)
-        done += Imported(0, 0, 1, 0, unnamed) if count is None else stored
     return done
 
 
-def _store(repositories: Repositories, session_id: str, conversation: dict[str, Any]) -> int | None:
+def _store(repositories: Repositories, session_id: str, conversation: dict[str, Any]) -> Imported:
     user = as_key(conversation.get("user"))
+    made = conversation if isinstance(conversation, Conversation) else None
+    unnamed = int(conversation.get("id") is None)
     there = repositories.sessions.find(session_id)
     if there is not None:
         if there.user_id != user:
             raise InvalidInput("Its id is taken by another user's session. Give it another id.")
-        return None
-    messages = new_messages(conversation)
+        grown = made is not None and there.metadata.get("imported") != made["metadata"]["imported"]
+        return Imported(0, 0, 1, 0, unnamed, grown=int(grown))
+    lines = [conversation["messages"], *(each.messages for each in (made.branches if made else ()))]
+    drafts = [new_messages(messages) for messages in lines]
     if user is not None and repositories.users.find(user) is None:
         repositories.users.create(user, id=user)
+    times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
+    if made is not None:
+        kind = ScopedTransaction if repositories._scoped else Transaction
+        repositories = kind(VisitingRunner(runner_of(repositories), times))
     repositories.sessions.create(
         user,
         id=session_id,
@@ -334,27 +369,88 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     layout = layout_of(conversation)
     if layout is not None:
         repositories.sessions._keep_layout(session_id, layout)
-    if messages:
-        repositories.messages.save_many(session_id, messages)
-    return len(messages)
+    seqs = [_save(repositories, session_id, lines[0], drafts[0], times)]
+    numbers = [0]
+    branches = [] if made is None else made.branches
+    for branch, new in zip(branches, drafts[1:], strict=True):
+        shown = seqs[branch.parent][: branch.shared]
+        through = shown[-1] if shown else 0
+        parent = numbers[branch.parent]
+        numbers.append(repositories.branches._grow(session_id, parent, through, branch.name))
+        seqs.append([*shown, *_save(repositories, session_id, branch.messages, new, times)])
+    if branches:
+        repositories.branches.switch(session_id, MAIN)
+    count = sum(map(len, drafts))
+    formats = {} if made is None else {made.form: 1}
+    return Imported(1, count, 0, unnamed, branches=len(branches), formats=formats)
+
+
+def _save(
+    repositories: Repositories,
+    session_id: str,
+    messages: Sequence[dict[str, Any]],
+    drafts: Sequence[FromChat],
+    times: _Times,
+) -> list[int]:
+    """Save messages at the end of the active branch, as many at once as were said at one time.
+
+    Returns:
+        Their numbers.
+    """
+    seqs: list[int] = []
+    begin = 0
+    for end, message in enumerate(messages, 1):
+        said = message if isinstance(message, Said) else _NOTHING_KNOWN
+        times.at = said.at or times.at
+        used = said.usage is not None or said.cost is not None
+        after = getattr(messages[end], "at", None) if end < len(messages) else None
+        if end < len(messages) and not used and after in (None, times.at):
+            continue
+        saved = repositories.messages.save_many(session_id, drafts[begin:end])
+        seqs += [record.seq for record in saved]
+        begin = end
+        if used:
+            repositories.usage.record(
+                session_id,
+                usage=said.usage or TokenUse(),
+                model=said.model,
+                cost=said.cost,
+                requests=said.requests,
+            )
+    return seqs
+
+
+_NOTHING_KNOWN = Said({})
+
+
+class _Times:
+    """Lets what is written be as old as in the source.
+
+    Attributes:
+        at: When it is now; None for the present.
+    """
+
+    def __init__(self, at: datetime | None) -> None:
+        self.at = at
+        self._settings: tuple[Settings, Settings] | None = None
+
+    def visit(self, unit: Unit, work: Callable[[Unit], T]) -> T:
+        """Run a body at that time."""
+        if self._settings is None or self._settings[0] is not unit.settings:
+            clock = unit.settings.clock
+            own = replace(unit.settings, clock=lambda: self.at or clock())
+            self._settings = unit.settings, own
+        return work(replace(unit, settings=self._settings[1]))
 
 
 def _size(batch: Sequence[Line]) -> int:
     return sum(line.size for line in batch)
 
 
-# Lines of a file as conversations, or as what is wrong with them.
-#
-# A line is JSON that comes out of the store as it went in: what Python's reader would drop
-# without a word, the first of two equal keys and digits beyond a float, is refused. Nothing that
-# a line says is in the words about it, but for a key that is a single short word.
+# Records of a file as conversations, or as what is wrong with them.
 
 
-Format = Literal["chat", "sharegpt"]
-"""How the conversations of a file are written."""
-
-FORMATS: tuple[Format, ...] = ("chat", "sharegpt")
-"""Every format."""
+T = TypeVar("T")
 
 _MOST_NAMED = 20
 """Broken lines that an error names; the rest is counted."""
@@ -364,34 +460,6 @@ _BATCH_MESSAGES = 2000
 
 _BATCH_BYTES = 8 * 2**20
 """Bytes of lines in memory, but for a line that has more."""
-
-_MOST_DIGITS = 767
-"""Digits of the longest float, written out whole."""
-
-_SHAREGPT_ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "assistant": "assistant",
-    "function_call": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "function_response": "tool",
-    "observation": "tool",
-}
-_ARRAY = (
-    "the file is one JSON array, and lines are expected, one conversation each. Write its elements "
-    "on lines of their own, for example with: jq -c '.[]'"
-)
-_OBJECT = (
-    "the file is one JSON object over several lines, and one conversation a line is expected. "
-    "Write it so, for example with: jq -c ."
-)
-_SHAREGPT = (
-    "'messages' is missing, and 'conversations' is how ShareGPT calls them. Import the file with "
-    "--format sharegpt, or format='sharegpt'"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,43 +478,34 @@ class Line:
     raw: bytes
 
 
-class _Broken(Exception):
-    """Says what is wrong with a line."""
-
-
-class _NotLines(_Broken):
-    """The whole file is something else than was expected; its other lines need no words."""
-
-
 class Reading:
     """Reads lines, once and one by one, and keeps what is wrong with them.
 
     Attributes:
+        formats: What tells records apart.
         aside: Where broken lines are set aside; None if the first of them ends the import.
         problems: The first broken lines, each as its number and what is wrong.
     """
 
     def __init__(
         self,
-        lines: Iterable[bytes],
+        lines: BufferedIOBase | Iterable[bytes],
         source: str,
-        form: Format,
         user_id: str | None = None,
         aside: SetAside | None = None,
+        found: Iterable[Found] | None = None,
     ) -> None:
-        """Take the lines of a source; those that name no user are this one's."""
-        if form not in FORMATS:
-            raise InvalidInput(f"format must be one of {', '.join(FORMATS)}.")
-        self._lines: Iterator[tuple[int, bytes]] = enumerate(lines, start=1)
+        """Take the lines of a source, or what was found in it; who names no user is this one's."""
+        self.formats = Formats()
+        self._lines = lines
         self._source = source
-        self._form = form
         self._user_id = user_id
         self._seen = LinesSeen()
-        self._first = True
         self.aside = aside
         self.problems: list[tuple[int, str]] = []
         self._broken = 0
         self._ended = False
+        self._read = self._conversations(self._found() if found is None else found)
 
     def is_sound(self) -> bool:
         """Whether nothing is wrong so far that ends the import."""
@@ -456,8 +515,7 @@ class Reading:
         """Give conversations in batches, up to the first line that is broken."""
         batch: list[Line] = []
         messages = size = 0
-        for number, raw in self._lines:
-            line = self._read(number, raw)
+        for line in self._read:
             if not self.is_sound():
                 break
             if line is None:
@@ -495,125 +553,74 @@ class Reading:
 
     def check_rest(self) -> Iterator[int]:
         """Note what is wrong with the lines that were not read yet, and give their sizes."""
-        for number, raw in self._lines:
-            line = self._read(number, raw)
+        for line in self._read:
             if line is not None:
                 self.check(line)
-            yield len(raw)
+                yield line.size
 
     def error(self, imported: int) -> TranscriptError:
         """Give the error that names the broken lines."""
         return TranscriptError(self._source, tuple(self.problems), self._broken, imported)
 
-    def _read(self, number: int, raw: bytes) -> Line | None:
-        """Read a line; None if it is empty, or broken, which is noted."""
+    def _found(self) -> Iterator[Found | None]:
+        """Tell records apart; None where one is broken."""
+        number = 0
         try:
-            conversation = self._parse(number, raw)
-            if conversation is None:
-                return None
-            session_id = conversation_id(conversation)
-            whole = raw.strip() if conversation.get("id") is not None else b""
-            before = self._seen.note(session_id, whole, number)
-        except _Broken as broken:
-            if isinstance(broken, _NotLines):
-                self._ended = True
-                self._lines = enumerate(())
-            self.refuse(number, str(broken), raw)
-            return None
-        if before is not None and not before.same:
-            self.refuse(number, f"it has the id of line {before.number} but differs from it", raw)
-            return None
-        return Line(number, len(raw), session_id, conversation, b"" if self.aside is None else raw)
+            for number, raw in enumerate(records_of(self._lines), start=1):
+                try:
+                    record = self._parse(number, raw)
+                    yield from () if record is None else self.formats.take(number, raw, record)
+                except Broken as broken:
+                    self.refuse(number, str(broken), raw)
+                    yield None
+        except OtherFile as other:
+            self._ended = True
+            self.refuse(number + 1, str(other), b"")
+            yield None
+        else:
+            yield from self.formats.end()
 
-    def _parse(self, number: int, raw: bytes) -> dict[str, Any] | None:
+    def _parse(self, number: int, raw: bytes) -> Any:
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise _Broken(f"not UTF-8 (byte {error.start})") from None
+            raise Broken(f"not UTF-8 (byte {error.start})") from None
         if not text.strip():
             return None
-        first, self._first = self._first, False
-        if first and text.lstrip()[0] == "[":
-            raise _NotLines(_ARRAY)
-        if first and text.strip() == "{":
-            raise _NotLines(_OBJECT)
-        loaded = _load(text)
-        if not isinstance(loaded, dict):
-            raise _Broken("not a JSON object")
-        conversation: dict[str, Any] = loaded
-        if self._form == "sharegpt":
-            conversation = _from_sharegpt(conversation)
-        elif "messages" not in conversation and "conversations" in conversation:
-            raise (_NotLines if first else _Broken)(_SHAREGPT)
+        return text if raw == END_OF_ARRAY else load_strictly(text)
+
+    def _conversations(self, found: Iterable[Found | None]) -> Iterator[Line | None]:
+        """Give conversations; None where something is broken, which is noted."""
+        for one in found:
+            if one is None:
+                yield None
+                continue
+            try:
+                size = len(one.raw)
+                for conversation in one.convert():
+                    yield self._line(one, size, conversation)
+                    size = 0
+            except Broken as broken:
+                self.refuse(one.number, str(broken), one.raw)
+                yield None
+
+    def _line(self, found: Found, size: int, conversation: dict[str, Any]) -> Line | None:
         _require_conversation(conversation)
-        return with_user(conversation, self._user_id)
-
-
-# --- JSON --------------------------------------------------------------------------------------
-
-
-class _Inexact(Exception):
-    def __init__(self, literal: str) -> None:
-        self.literal = literal
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise _Broken(
-            f"an object has a key twice ({shown(twice)}); one of the values would be lost"
-        )
-    return found
-
-
-def _number(literal: str) -> float:
-    value = float(literal)
-    if repr(value) != literal and not _is_print_of(literal, value):
-        raise _Inexact(literal)
-    return value
-
-
-def _is_print_of(literal: str, value: float) -> bool:
-    """Say whether a literal is a float, printed in its shortest form or in more digits.
-
-    Many programs print 17 digits, which is 0.10000000000000001 for 0.1.
-    """
-    try:
-        said = Decimal(literal)
-        digits = max(1, len("".join(map(str, said.as_tuple().digits)).rstrip("0")))
-        return said == Decimal(repr(value)) or (
-            digits <= _MOST_DIGITS and said == Decimal(f"{value:.{digits - 1}e}")
-        )
-    except ArithmeticError:
-        return False
-
-
-def _constant(name: str) -> NoReturn:
-    raise _Broken(f"{name} is not JSON")
-
-
-_decoder = json.JSONDecoder(
-    object_pairs_hook=_object, parse_float=_number, parse_constant=_constant
-)
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][-+.eE0-9]*')
-
-
-def _load(text: str) -> Any:
-    try:
-        return _decoder.decode(text)
-    except json.JSONDecodeError as error:
-        raise _Broken(f"not JSON: {error.msg} (character {error.pos + 1})") from None
-    except _Inexact as found:
-        places = (token.start() for token in _TOKENS.finditer(text) if token[0] == found.literal)
-        raise _Broken(
-            f"a float cannot hold the number at character {next(places, 0) + 1}: round it, or "
-            "write it as a string"
-        ) from None
-    except RecursionError:
-        raise _Broken("not JSON: nested too deeply") from None
-    except ValueError:  # of a whole number with more digits than Python converts
-        raise _Broken("a number has more than 4,300 digits: write it as a string") from None
+        conversation = with_user(conversation, self._user_id)
+        named = conversation
+        if isinstance(conversation, Conversation):
+            named = {**conversation, "branches": conversation.branches}
+        session_id = conversation_id(named)
+        whole = b"" if conversation.get("id") is None else found.raw.strip()
+        if whole and named is not conversation:
+            whole = json.dumps(named).encode()
+        before = self._seen.note(session_id, whole, found.number)
+        if before is not None and not before.same:
+            problem = f"it has the id of line {before.number} but differs from it"
+            self.refuse(found.number, problem, found.raw)
+            return None
+        raw = b"" if self.aside is None else found.raw
+        return Line(found.number, size, session_id, conversation, raw)
 
 
 # --- What a conversation is --------------------------------------------------------------------
@@ -622,15 +629,15 @@ def _load(text: str) -> Any:
 def _require_conversation(conversation: dict[str, Any]) -> None:
     messages = conversation.get("messages")
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise _Broken("'messages' must be a list of objects")
+        raise Broken("'messages' must be a list of objects")
     for key in ("id", "user"):
         if not isinstance(as_key(conversation.get(key)), str | None):
-            raise _Broken(f"{key!r} must be a string, a whole number or null")
+            raise Broken(f"{key!r} must be a string, a whole number or null")
     for key in ("title", "model"):
         if not isinstance(conversation.get(key), str | None):
-            raise _Broken(f"{key!r} must be a string or null")
+            raise Broken(f"{key!r} must be a string or null")
     if not isinstance(conversation.get("metadata"), dict | None):
-        raise _Broken("'metadata' must be an object or null")
+        raise Broken("'metadata' must be an object or null")
 
 
 def _check(conversation: dict[str, Any]) -> None:
@@ -643,189 +650,33 @@ def _check(conversation: dict[str, Any]) -> None:
     validation.optional_key("user", as_key(conversation.get("user")))
     validation.json_object("metadata", conversation.get("metadata"))
     validation.document("line", layout_of(conversation))
-    for number, message in enumerate(new_messages(conversation)):
-        draft(message, f"messages[{number}].")
+    lines = [conversation["messages"]]
+    if isinstance(conversation, Conversation):
+        lines += (branch.messages for branch in conversation.branches)
+    for messages in lines:
+        for number, message in enumerate(new_messages(messages)):
+            draft(message, f"messages[{number}].")
 
 
-def new_messages(conversation: dict[str, Any]) -> list[FromChat]:
-    """Give the messages of a conversation as the arguments that save them.
+def new_messages(said: Sequence[dict[str, Any]]) -> list[FromChat]:
+    """Give chat messages as the arguments that save them.
 
     Raises:
         InvalidInput: One has no role, and is no item of the Responses API.
     """
     messages = []
-    for number, said in enumerate(conversation["messages"]):
-        if "role" not in said and not is_known_item(said):
+    for number, one in enumerate(said):
+        if "role" not in one and not is_known_item(one):
             raise InvalidInput(
                 f"messages[{number}] must have a role, or be an item of the Responses API: of a "
                 "known type, a call with name and call_id, a result with its call's id. Convert "
                 "what another program wrote to chat format first."
             )
-        message = from_chat(said)
-        if isinstance(said, _Spoken):
-            message["metadata"] = {"from": said.speaker}
+        message = from_chat(one)
+        if isinstance(one, Said):
+            message.update(metadata=one.metadata, external_id=one.external_id)
         messages.append(message)
     return messages
-
-
-# --- ShareGPT ----------------------------------------------------------------------------------
-
-
-class _Spoken(dict[str, Any]):
-    """A turn of ShareGPT's form as a chat message.
-
-    Attributes:
-        speaker: Its ``from``, which is kept in the message's metadata.
-    """
-
-    __slots__ = ("speaker",)
-
-    def __init__(self, speaker: str, message: dict[str, Any]) -> None:
-        super().__init__(message)
-        self.speaker = speaker
-
-
-def _from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:
-    """Give a conversation of ShareGPT's form in chat format; other keys stay as they are."""
-    turns = conversation.get("conversations")
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise _Broken("'conversations' must be a list of objects")
-    if "messages" in conversation:
-        raise _Broken("it must not have both 'conversations' and 'messages'")
-    messages = _from_turns(turns)
-    return {
-        "messages" if key == "conversations" else key: messages if key == "conversations" else value
-        for key, value in conversation.items()
-    }
-
-
-def _from_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give turns as messages: each result of a tool with the id of the call that it answers."""
-    messages: list[dict[str, Any]] = []
-    waiting: deque[str] = deque()
-    made = 0
-    unplaced = _unplaced_results(turns)
-    for n, turn in enumerate(turns):
-        place, speaker, value = f"conversations[{n}]", turn["from"], turn["value"]
-        rest = {key: each for key, each in turn.items() if key not in ("from", "value")}
-        said = [{"role": _SHAREGPT_ROLES[speaker], "content": value, **rest}]
-        if speaker == "function_call":
-            if "tool_calls" in rest:
-                raise _Broken(f"{place} must not have both a call and 'tool_calls'")
-            calls = _calls(value, place, made)
-            made += len(calls)
-            waiting = deque(call["id"] for call in calls)
-            said = [{"role": "assistant", "content": None, "tool_calls": calls, **rest}]
-        elif unplaced[n]:
-            values = [value]
-            if not n or not unplaced[n - 1]:  # the first of a run
-                values = _results(value, place, unplaced[n], len(waiting))
-            said = [
-                {"role": "tool", "content": each, **rest, "tool_call_id": waiting.popleft()}
-                for each in values
-            ]
-        elif said[0]["role"] != "tool":
-            waiting.clear()
-        messages += (_Spoken(speaker, each) for each in said)
-    return messages
-
-
-def _unplaced_results(turns: list[dict[str, Any]]) -> list[int]:
-    """Say of each turn how many results without the id of a call follow each other from it on."""
-    counts: list[int] = []
-    count = 0
-    for n in reversed(range(len(turns))):
-        role = _role_of(turns[n], f"conversations[{n}]")
-        placed = turns[n].get("tool_call_id") is not None
-        count = count + 1 if role == "tool" and not placed else 0
-        counts.append(count)
-    return counts[::-1]
-
-
-def _role_of(turn: dict[str, Any], place: str) -> str:
-    speaker = turn.get("from")
-    if not isinstance(speaker, str) or speaker not in _SHAREGPT_ROLES:
-        known = ", ".join(_SHAREGPT_ROLES)
-        raise _Broken(f"{place}.from must be one of {known}, not {shown(speaker)}")
-    if "role" in turn or "content" in turn or "value" not in turn:
-        raise _Broken(f"{place} must have a 'value', and no 'role' or 'content'")
-    return _SHAREGPT_ROLES[speaker]
-
-
-def _calls(value: Any, place: str, before: int) -> list[dict[str, Any]]:
-    """Give the calls of a turn: a JSON object with name and arguments, or a list of such."""
-    given = _inner(value, place)
-    if isinstance(given, dict):
-        given = [given]
-    if not isinstance(given, list) or not given or not all(map(_is_call, given)):
-        raise _Broken(
-            f'{place} must be a call as JSON, {{"name": ..., "arguments": {{...}}}} and nothing '
-            "else, or a list of calls"
-        )
-    return [
-        {
-            "id": f"call_{number}",
-            "type": "function",
-            "function": {"name": call["name"], "arguments": _arguments(call)},
-        }
-        for number, call in enumerate(given, before + 1)
-    ]
-
-
-def _is_call(call: Any) -> bool:
-    return (
-        isinstance(call, dict)
-        and call.keys() == {"name", "arguments"}
-        and isinstance(call["name"], str)
-        and isinstance(call["arguments"], dict | str)
-    )
-
-
-def _arguments(call: dict[str, Any]) -> str:
-    given = call["arguments"]
-    return given if isinstance(given, str) else _as_json(given)
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _results(value: Any, place: str, results: int, calls: int) -> list[Any]:
-    """Give the first of several results, or all of them, where one turn has them in a JSON list.
-
-    Args:
-        value: What the turn says.
-        place: Where it is.
-        results: How many results follow each other, this one included.
-        calls: How many calls wait for one.
-    """
-    if not calls:
-        raise _Broken(
-            f"{place} is a result without a call: put a turn from function_call before it, whose "
-            'value is {"name": ..., "arguments": {...}}'
-        )
-    if results == calls:
-        return [value]
-    given = None
-    if results == 1:
-        with suppress(_Broken):
-            given = _inner(value, place)
-    if not isinstance(given, list) or len(given) != calls:
-        raise _Broken(
-            f"{place}: {counted(results, 'result')} for {counted(calls, 'call')}. Give one for "
-            "each, in the order of the calls, or a single JSON list of them"
-        )
-    return [each if isinstance(each, str) else _as_json(each) for each in given]
-
-
-def _inner(value: Any, place: str) -> Any:
-    """Read JSON within a turn as strictly as the line."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return _load(value)
-    except _Broken as broken:
-        raise _Broken(f"{place}: {broken}") from None
 
 
 # Conversations out of a store.
@@ -939,6 +790,9 @@ def as_key(value: Any) -> Any:
 def with_user(conversation: dict[str, Any], user_id: str | None) -> dict[str, Any]:
     """Give a conversation that names its user, if it named none."""
     if user_id is None or conversation.get("user") is not None:
+        return conversation
+    if isinstance(conversation, Conversation):
+        conversation["user"] = user_id
         return conversation
     return {**conversation, "user": user_id}
 

@@ -540,6 +540,20 @@ class Branches(Repository):
     iter = over_pages(list)
     """Go over the branches of all pages; see ``list``."""
 
+    @scopes.SESSION
+    @writes
+    def _grow(self, session_id: str, parent: int, through: int, name: str | None) -> int:
+        """Make a branch of what another shows up to a message's number; it becomes the active one.
+
+        Returns:
+            Its number.
+        """
+        parent = validation.amount("parent", parent)
+        through = validation.amount("through", through)
+        name = validation.optional_key("name", name)
+        session = lock_session(self.unit, session_id)
+        return grow(self.unit, session, parent, through, name, activate=True).number
+
     def _read(self, session_id: str, name: str) -> BranchRecord:
         branches = self.tables.branches.c
         query = _select(self.tables).where(

@@ -127,7 +127,6 @@ class Tables:
     checkpoint_threads: Table
     checkpoints: Table
     checkpoint_values: Table
-    checkpoint_entries: Table
     checkpoint_writes: Table
     memories: Table
     memory_vectors: Table

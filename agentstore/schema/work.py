@@ -271,10 +271,6 @@ _IN_A_SESSION = text("session_id IS NOT NULL")
 
 _OF_A_RUN = text("run_id IS NOT NULL")
 
-_BASED = text("base_line IS NOT NULL")
-
-_KINDS = ("json", "bytes", "list", "items")
-
 _ENCODINGS = ("raw", "zlib")
 
 checkpoint_threads = table(
@@ -305,7 +301,8 @@ checkpoints = table(
     column("next_node", TEXT),
     nullable("metadata", OBJECT),
     column("created_at", INSTANT),
-    nullable("small_values", BYTES),
+    nullable("entries", BYTES),
+    nullable("lines", OBJECT),
     UniqueConstraint("thread_id", "namespace", "id"),
     ForeignKeyConstraint(
         ["thread_id", "namespace", "parent_id"],
@@ -325,62 +322,10 @@ checkpoint_values = table(
     ),
     column("line", INTEGER, primary_key=True, autoincrement=False),
     column("start", INTEGER, primary_key=True, autoincrement=False),
-    nullable("base_line", INTEGER),
-    nullable("base_start", INTEGER),
-    nullable("base_length", INTEGER),
     nullable("prefix", INTEGER),
     column("suffix", INTEGER, server_default=text("0")),
-    column("depth", INTEGER),
     column("data", BYTES),
-    ForeignKeyConstraint(
-        ["thread_id", "base_line", "base_start"],
-        [
-            "checkpoint_values.thread_id",
-            "checkpoint_values.line",
-            "checkpoint_values.start",
-        ],
-        name="fk_checkpoint_values_base",
-    ),
     CheckConstraint("start >= 0 AND prefix >= 0 AND suffix >= 0", name="start"),
-    PartialIndex(
-        "ix_checkpoint_values_base",
-        "thread_id",
-        "base_line",
-        "base_start",
-        "base_length",
-        where=_BASED,
-    ),
-)
-
-checkpoint_entries = table(
-    "checkpoint_entries",
-    column(
-        "checkpoint_pk",
-        RowNumber,
-        ForeignKey("checkpoints.pk", ondelete="CASCADE"),
-        primary_key=True,
-        autoincrement=False,
-    ),
-    column("name", TEXT, primary_key=True),
-    column("thread_id", TEXT),
-    column("line", INTEGER),
-    column("start", INTEGER, server_default=text("0")),
-    column("length", INTEGER),
-    column("kind", EnumText(_KINDS)),
-    column("size", INTEGER),
-    column("item_count", INTEGER),
-    column("digest", BYTES),
-    ForeignKeyConstraint(
-        ["thread_id", "line", "start"],
-        [
-            "checkpoint_values.thread_id",
-            "checkpoint_values.line",
-            "checkpoint_values.start",
-        ],
-        name="fk_checkpoint_entries_value",
-    ),
-    CheckConstraint(one_of("kind", _KINDS), name="kind"),
-    Index("ix_checkpoint_entries_value", "thread_id", "line", "start", "length"),
 )
 
 checkpoint_writes = table(

@@ -59,7 +59,6 @@ TABLES = (
     "checkpoints",
     "messages",
     "attachments",
-    "checkpoint_entries",
     "message_chunks",
     "message_marks",
     "message_tool_calls",
@@ -476,31 +475,12 @@ def _tables(place: Place) -> None:
         column("thread_id", TEXT),
         column("line", WHOLE),
         column("start", WHOLE),
-        column("base_line", WHOLE, null=True),
-        column("base_start", WHOLE, null=True),
-        column("base_length", WHOLE, null=True),
         column("prefix", WHOLE, null=True),
         column("suffix", WHOLE, default="0"),
-        column("depth", WHOLE),
         column("data", BYTES),
         primary_key("thread_id", "line", "start"),
         check("start", "start >= 0 AND prefix >= 0 AND suffix >= 0"),
-        references(
-            "thread_id base_line base_start",
-            "checkpoint_values",
-            "thread_id line start",
-            label="base",
-        ),
         references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
-    )
-    place.index(
-        "base",
-        "checkpoint_values",
-        "thread_id",
-        "base_line",
-        "base_start",
-        "base_length",
-        where="base_line IS NOT NULL",
     )
     place.create(
         "checkpoint_writes",
@@ -533,7 +513,8 @@ def _tables(place: Place) -> None:
         column("next_node", TEXT),
         column("metadata", JSON, null=True),
         column("created_at", INSTANT),
-        column("small_values", BYTES, null=True),
+        column("entries", BYTES, null=True),
+        column("lines", JSON, null=True),
         primary_key("pk"),
         check("step", "step >= 0"),
         references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
@@ -622,26 +603,6 @@ def _tables(place: Place) -> None:
     place.index("digest", "attachments", "digest")
     place.index("message_id_pk", "attachments", "message_id", "pk")
     place.index("session_pk", "attachments", "session", "pk")
-    place.create(
-        "checkpoint_entries",
-        column("checkpoint_pk", ROW_NUMBER),
-        column("name", TEXT),
-        column("thread_id", TEXT),
-        column("line", WHOLE),
-        column("start", WHOLE, default="0"),
-        column("length", WHOLE),
-        column("kind", TEXT),
-        column("size", WHOLE),
-        column("item_count", WHOLE),
-        column("digest", BYTES),
-        primary_key("checkpoint_pk", "name"),
-        check("kind", "kind = 'json' OR kind = 'bytes' OR kind = 'list' OR kind = 'items'"),
-        references("checkpoint_pk", "checkpoints", "pk", ondelete="CASCADE"),
-        references(
-            "thread_id line start", "checkpoint_values", "thread_id line start", label="value"
-        ),
-    )
-    place.index("value", "checkpoint_entries", "thread_id", "line", "start", "length")
     place.create(
         "message_chunks",
         column("message_id", OWN_ID),

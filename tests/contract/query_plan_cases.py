@@ -286,6 +286,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "step": lambda n: n % 2,
             "run_id": rarely("rare", *(f"run-{n}" for n in range(1000))),
             "created_at": ago,
+            "lines": always('{"1":1}'),
         },
     ),
     "checkpoint_values": (
@@ -294,21 +295,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "thread_id": numbered("thread"),
             "line": always(1),
             "start": always(0),
-            "base_line": always(None),
-            "base_start": always(None),
-            "base_length": always(None),
             "prefix": always(None),
-        },
-    ),
-    "checkpoint_entries": (
-        2 * THREADS,
-        {
-            "checkpoint_pk": lambda n: n + 1,
-            "name": always("messages"),
-            "thread_id": lambda n: f"thread-{n // 2}",
-            "line": always(1),
-            "start": always(0),
-            "length": always(1),
         },
     ),
     "checkpoint_writes": (

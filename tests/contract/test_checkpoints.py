@@ -78,13 +78,10 @@ def require_no_garbage(place: Any) -> None:
     """All bytes that are stored are of a version that a checkpoint holds, but for first pieces."""
     pieces = rows(place, "checkpoint_values")
     needed: dict[tuple[str, int], int] = {}
-    for entry in rows(place, "checkpoint_entries"):
-        at = (entry.thread_id, entry.line)
-        needed[at] = max(needed.get(at, 0), entry.length)
-    for piece in sorted(pieces, key=lambda piece: -piece.line):
-        if piece.base_line is not None and (piece.thread_id, piece.line) in needed:
-            at = (piece.thread_id, piece.base_line)
-            needed[at] = max(needed.get(at, 0), piece.base_length)
+    for point in rows(place, "checkpoints"):
+        for line, length in (point.lines or {}).items():
+            at = (point.thread_id, int(line))
+            needed[at] = max(needed.get(at, 0), length)
     for piece in pieces:
         end = piece.start + len(piece.data) if piece.start else 0
         assert end <= needed[piece.thread_id, piece.line], piece
@@ -281,7 +278,6 @@ def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(
         store.checkpoints.put(thread, {"messages": [*history(3)["messages"][:2], "changed"]})
         store.checkpoints.put_writes(thread, f"first of {thread}", "t", [("c", 1)])
     one = {
-        "checkpoint_entries": 2,
         "checkpoint_threads": 1,
         "checkpoint_values": 2,
         "checkpoint_writes": 1,
@@ -307,7 +303,7 @@ def test_small_values_are_in_the_row_of_their_checkpoint_and_others_on_lines(
     store.checkpoints.put("thread", small | others, "one")
     assert store.checkpoints.get("one").values == small | others
     assert [*store.checkpoints.get("one").values] == sorted(small | others)
-    assert {row.name for row in rows(place, "checkpoint_entries")} == {*others}
+    assert [len(row.lines) for row in rows(place, "checkpoints")] == [len(others)]
     store.checkpoints.put("thread", {"n": 2}, "two", inherit=["text", "long"])
     both = {"n": 2, "text": "x" * 500, "long": "x" * 511}
     assert store.checkpoints.get("two").values == both
@@ -332,8 +328,11 @@ def test_a_checkpoint_holds_no_more_than_a_page_of_small_values_however_many_are
         store.checkpoints.put("thread", new, inherit=[*expected])
         expected |= new
     assert store.checkpoints.latest("thread").values == expected
-    held = [row.small_values for row in rows(place, "checkpoints")]
-    assert [len(each) <= 4_300 for each in held] == [True] * 4
+    held = [row.entries for row in rows(place, "checkpoints")]
+    on_lines = [len(row.lines or ()) for row in rows(place, "checkpoints")]
+    assert [len(each) <= 4_300 + 60 * n for each, n in zip(held, on_lines, strict=True)] == [
+        True
+    ] * 4
     assert len(held[-1]) > 3_600
 
 
@@ -381,12 +380,12 @@ MEANWHILE: dict[str, Callable[[Any], Any]] = {
 def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
     place: Any, meanwhile: str, on_lines: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = puts.read_thread
+    reading = puts.read_parent
     more = {"list": [1, 2], "long": "x" * 600} if on_lines else {}
     new = {"n": 1, "list": [1, 2, 3, 4]} if on_lines else {"n": 1}
     inherited = ["settings", "long"] if on_lines else ["settings"]
 
-    def read_thread(*given: Any) -> Any:
+    def read_parent(*given: Any) -> Any:
         found = reading(*given)
         monkeypatch.undo()
         with Store(place.url) as others, others.transaction() as tx:
@@ -399,7 +398,7 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
     with place.open() as store:
         first = {"n": 0, "settings": "as they are", **more}
         store.checkpoints.put("thread", first, "one", parent_id="")
-        monkeypatch.setattr(puts, "read_thread", read_thread)
+        monkeypatch.setattr(puts, "read_parent", read_parent)
         if meanwhile in (*GONE, "its id in another thread"):
             with pytest.raises(NotFound if meanwhile in GONE else WrongThread):
                 put()
@@ -417,9 +416,9 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
 def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(
     place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = puts.read_thread
+    reading = puts.read_parent
 
-    def read_thread(unit: Any, *given: Any) -> Any:
+    def read_parent(unit: Any, *given: Any) -> Any:
         monkeypatch.undo()
         end = text("SELECT pg_terminate_backend(pg_backend_pid())")
         with pytest.raises(DBAPIError):
@@ -428,7 +427,7 @@ def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(
 
     with place.open() as store:
         store.checkpoints.put("thread", {"n": 0}, "one")
-        monkeypatch.setattr(puts, "read_thread", read_thread)
+        monkeypatch.setattr(puts, "read_parent", read_parent)
         store.checkpoints.put("thread", {"n": 1}, "two")
         assert [each.id for each in store.checkpoints.list("thread")] == ["two", "one"]
 
@@ -437,9 +436,9 @@ def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(
 def test_a_checkpoint_that_is_pruned_meanwhile_is_no_parent(
     place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = puts.read_thread
+    reading = puts.read_parent
 
-    def read_thread(*given: Any) -> Any:
+    def read_parent(*given: Any) -> Any:
         found = reading(*given)
         monkeypatch.undo()
         with Store(place.url) as others:
@@ -449,7 +448,7 @@ def test_a_checkpoint_that_is_pruned_meanwhile_is_no_parent(
     with place.open() as store:
         for step in range(3):
             store.checkpoints.put("thread", {"n": step, "long": "x" * 600}, f"{step}")
-        monkeypatch.setattr(puts, "read_thread", read_thread)
+        monkeypatch.setattr(puts, "read_parent", read_parent)
         with pytest.raises(NotFound, match="parent"):
             store.checkpoints.put("thread", {"n": 9}, "child", parent_id="1", inherit=["long"])
         assert [each.id for each in store.checkpoints.list("thread")] == ["2"]
@@ -635,9 +634,9 @@ def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -
             state = values | history(number)
             puts.add(statements(store, lambda s=state: store.checkpoints.put("thread", s)))
             gets.add(statements(store, lambda: store.checkpoints.latest("thread")))
-        # On a server one statement reads and one writes, elsewhere three write: four, where pieces
+        # On a server one statement reads and one writes, elsewhere two write: three, where pieces
         # are merged.
-        assert puts == ({2} if place.driver.engine == "postgresql" else {4, 5})
+        assert puts == ({2} if place.driver.engine == "postgresql" else {3, 4})
         assert gets == {1}
         assert store.checkpoints.latest("thread").values == state
         fork = store.checkpoints.list("thread").items[40]
@@ -702,7 +701,7 @@ def test_what_is_inherited_is_as_in_the_parent(place: Any, store: Any) -> None:
     assert get("three").values == {"new": 1, "image": b"x"}
     put("thread", {}, "three", parent_id="side", inherit=["messages"])
     assert get("three").values == history(5)
-    before = rows(place, "checkpoint_entries")
+    before = rows(place, "checkpoints")
     for bad, error in (
         ({"inherit": ["nowhere"]}, NotFound),
         ({"inherit": ["messages"], "parent_id": ""}, NotFound),
@@ -714,7 +713,7 @@ def test_what_is_inherited_is_as_in_the_parent(place: Any, store: Any) -> None:
     ):
         with pytest.raises(error):
             put("thread", {"state": 3}, **bad)
-    assert rows(place, "checkpoint_entries") == before
+    assert rows(place, "checkpoints") == before
 
 
 def test_a_list_with_values_gives_each_checkpoint_its_own_by_one_statement(store: Any) -> None:
@@ -885,7 +884,6 @@ def test_what_is_before_a_step_is_deleted_and_the_step_itself_stays(place: Any, 
     receipt = store.checkpoints.delete_before("thread", 3)
     # Of the histories nothing goes: what stays is made of them. Each n goes with its checkpoint.
     assert receipt.rows == {
-        "checkpoint_entries": 6,
         "checkpoint_values": 3,
         "checkpoint_writes": 1,
         "checkpoints": 3,
@@ -909,7 +907,6 @@ def test_a_thread_is_deleted_with_all_that_is_in_it_and_nothing_else(
         store.checkpoints.put(thread, history(3), namespace="inner")
         store.checkpoints.put_writes(thread, "to come", "task", [("channel", 1)])
     assert store.checkpoints.delete_thread("one").rows == {
-        "checkpoint_entries": 2,
         "checkpoint_threads": 1,
         "checkpoint_values": 2,
         "checkpoint_writes": 1,
@@ -917,7 +914,7 @@ def test_a_thread_is_deleted_with_all_that_is_in_it_and_nothing_else(
     }
     assert store.checkpoints.find("first of one") is None
     assert store.checkpoints.get("first of two").values == history(2)
-    for name in ("checkpoints", "checkpoint_entries", "checkpoint_values", "checkpoint_writes"):
+    for name in ("checkpoints", "checkpoint_values", "checkpoint_writes"):
         assert {row.thread_id for row in rows(place, name)} == {"two"}
     with pytest.raises(NotFound, match="thread"):
         store.checkpoints.delete_thread("one")
@@ -1625,7 +1622,7 @@ def test_the_tables_hold_nothing_of_threads_that_are_gone(place: Any, store: Any
     store.checkpoints.delete_thread("thread")
     engine = create_engine(place.url)
     with engine.connect() as connection:
-        for name in ("checkpoints", "checkpoint_entries", "checkpoint_values"):
+        for name in ("checkpoints", "checkpoint_values"):
             count = select(func.count()).select_from(tables()[name])
             assert connection.execute(count).scalar() == 0
     engine.dispose()

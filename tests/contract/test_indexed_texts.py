@@ -39,7 +39,7 @@ TOO_LONG = {
     "four bytes each": at_random(256, [chr(n) for n in range(0x20000, 0x21000)]),
     "escaped": "\x00" * 255,  # seven bytes each, as it is stored
 }
-LONG_NAMES = {"checkpoints.namespace", "checkpoint_entries.name", "checkpoint_writes.namespace"}
+LONG_NAMES = {"checkpoints.namespace", "checkpoint_writes.namespace"}
 """What may take nearly all of an index's room: a namespace tells of namespaces in namespaces."""
 
 TOO_LONG_THREADS = {
@@ -110,7 +110,6 @@ DOORS = {
         lambda s, _, t: s.checkpoints.fork(s.checkpoints.put("b", {}).id, new_checkpoint_id=t),
     ],
     "checkpoints.run_id": [lambda s, _, t: s.checkpoints.put("a", {}, run_id=t)],
-    "checkpoint_entries.name": [lambda s, _, t: s.checkpoints.put("a", {t: 1})],
     "checkpoint_writes.namespace": [
         lambda s, _, t: s.checkpoints.put_writes("a", "c", "t", [("x", 1)], namespace=t)
     ],

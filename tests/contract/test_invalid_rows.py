@@ -55,7 +55,7 @@ REQUIRED = {
     shape.name: {column.name for column in shape.table.c if not column.nullable}
     for shape in shapes(tables())
 }
-OF_VALUES = ("checkpoint_entries", "checkpoint_values")
+OF_VALUES = ("checkpoints", "checkpoint_values")
 WORDS = ("role", "status", "kind", "encoding")
 
 
@@ -348,7 +348,7 @@ def test_bytes_that_are_others_than_were_stored_are_named_and_told_by_the_doctor
     for table in ("blobs", "checkpoint_values", "checkpoint_writes"):
         change(place, table, "data", literal.replace("%s", SECRET))
     packed = literal.replace("%s", SECRET)
-    change(place, "checkpoints", "small_values", f"CASE WHEN id = 'two' THEN {packed} END")
+    change(place, "checkpoints", "entries", f"CASE WHEN id = 'two' THEN {packed} ELSE entries END")
     with place.open() as store:
         calls = {
             "blobs": lambda: store.attachments.read(attached.id),
@@ -359,7 +359,7 @@ def test_bytes_that_are_others_than_were_stored_are_named_and_told_by_the_doctor
         for table, call in calls.items():
             with pytest.raises(InvalidRow) as caught:
                 call()
-            column = "small_values" if table == "checkpoints" else "data"
+            column = "entries" if table == "checkpoints" else "data"
             assert (caught.value.table, caught.value.column) == (table, column)
             assert caught.value.key
             assert SECRET not in shown(caught.value)

@@ -52,6 +52,13 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     },
     ("tasks.list(session_id, status, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("users.reservations()", "sorts*"): "those of one user that expire at one moment, by number",
+    ("*", "reads all: SCAN held*"): "the lines that a checkpoint holds",
+    ("checkpoints.*", "sorts: ((held.key)::bigint)"): "the lines that lose a version",
+    ("checkpoints.put(again)", "sorts: USE TEMP B-TREE*"): "the lines that lose a version",
+    (
+        "checkpoints.list(*",
+        "reads all of an index: pk_checkpoint_values",
+    ): "the server thinks that each holds a hundred lines, as many as this table has for a page",
     ("*", "reads all*search_queue*"): "the queue holds only what is not indexed yet",
     ("search.reindex()", "reads all*"): "it rebuilds the index",
     ("messages.search(*", "sorts*"): "the hits of a page's batch are put in order",

@@ -84,7 +84,7 @@ EXPECTED = {
     "tasks.heartbeat_many": Expected((3, 1), (1, 1, 1)),
     "tasks.complete": Expected((3, 1), (1, 1, 1)),
     "tasks.complete_many": Expected((4, 1), (53, 4, 1)),
-    "checkpoints.put": Expected((5, 1), (2, 2, 1)),
+    "checkpoints.put": Expected((4, 1), (2, 2, 1)),
     "checkpoints.put_child": Expected((4, 1), (2, 2, 1)),
     "checkpoints.get": Expected((1, 0), (1, 1, 0)),
     "checkpoints.put_writes": Expected((4, 1), (1, 1, 1)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import re
@@ -55,12 +54,7 @@ LATER_COLUMNS: dict[str, dict[str, Any]] = {
     "branch_segments": {"messages": 1, "turns": 0},
     "branches": {"own_messages": 0, "own_turns": 0, "reserved": False},
     "checkpoint_values": {
-        **{"line": 1, "start": 0, "base_length": None, "prefix": None},
-        **{"suffix": 0, "depth": 0, "data": b""},
-    },
-    "checkpoint_entries": {
-        **{"line": 1, "start": 0, "length": 0, "size": 0},
-        "digest": hashlib.sha256(b"").digest()[:20],
+        **{"line": 1, "start": 0, "prefix": None, "suffix": 0, "data": b""},
     },
 }
 """What a row has in the columns that came after 0004, once it has been back there. Those of

@@ -358,6 +358,17 @@ class EngineDialect(ABC):
     def next_put(self, tables: Tables) -> ColumnElement[int]:
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
 
+    @abstractmethod
+    def each_line(
+        self, lines: ColumnElement[Any]
+    ) -> tuple[FromClause, ColumnElement[int], ColumnElement[int]]:
+        """Take apart what a column of lines says: a JSON object of numbers by numbers.
+
+        Returns:
+            A row for each, to be joined with the table of the column; the number of the line, and
+            that of its bytes.
+        """
+
     def storing_writes(
         self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool
     ) -> Select[Any] | None:
@@ -379,7 +390,7 @@ class EngineDialect(ABC):
     def putting(
         self, tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool
     ) -> Executable | None:
-        """Give one statement that inserts a checkpoint with its pieces and entries.
+        """Give one statement that inserts a checkpoint with its pieces.
 
         Args:
             tables: The tables.
@@ -390,8 +401,8 @@ class EngineDialect(ABC):
         Returns:
             It gives how many pieces were merged; no row, and nothing is written, if the
             checkpoint's id is taken. Parameters are the columns of the checkpoint (``c_``), and
-            lists of those of new pieces (``p_``), of merged ones (``m_``), which take the place of
-            what begins where they do or later on their lines, and of entries (``e_``).
+            lists of those of new pieces (``p_``), and of merged ones (``m_``), which take the place
+            of what begins where they do or later on their lines.
             None where the engine gains nothing by it.
         """
         return None

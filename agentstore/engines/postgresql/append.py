@@ -479,7 +479,6 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: boo
     a longer text again at each call, which takes 0.2 ms.
     """
     points, values = tables.checkpoints, tables.checkpoint_values
-    entries = tables.checkpoint_entries
     new = {
         column.name: bindparam(f"c_{column.name}", type_=column.type)
         for column in points.c
@@ -503,13 +502,9 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: boo
     piece, arriving = _arriving(values, "p_", "thread_id")
     rows = select(thread, *piece.values()).select_from(arriving.join(point, true()))
     stored = pg_insert(values).from_select(["thread_id", *piece], rows).cte("stored")
-
-    entry, arriving = _arriving(entries, "e_", "thread_id", "checkpoint_pk")
-    rows = select(point.c.pk, thread, *entry.values()).select_from(arriving.join(point, true()))
-    held = pg_insert(entries).from_select(["checkpoint_pk", "thread_id", *entry], rows).cte("held")
     if not merges:
         none = literal_column("0", Integer).label("merged")
-        return select(none).select_from(point).add_cte(stored, held)
+        return select(none).select_from(point).add_cte(stored)
     merging = (
         update(values)
         .values({name: end[name] for name in end if name not in values.primary_key.c})
@@ -520,7 +515,7 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: boo
     dropped = delete(values).where(behind).cte("dropped")
     count = select(func.count()).select_from(merged).scalar_subquery()
     counted = select(count.label("merged")).select_from(point)
-    return counted.add_cte(stored, merged, dropped, held)
+    return counted.add_cte(stored, merged, dropped)
 
 
 def _arriving(table: Table, prefix: str, *but: str) -> tuple[dict[str, Any], Any]:

@@ -24,7 +24,9 @@ from weakref import WeakKeyDictionary
 from psycopg import OperationalError, pq
 from psycopg.types.string import TextLoader
 from sqlalchemy import (
+    JSON,
     URL,
+    BigInteger,
     ColumnElement,
     Connection,
     Engine,
@@ -33,11 +35,14 @@ from sqlalchemy import (
     Insert,
     Select,
     Table,
+    Text,
+    cast,
     collate,
     event,
     func,
     select,
     true,
+    type_coerce,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
@@ -703,6 +708,15 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""
         return next_activity(tables)
+
+    def each_line(
+        self, lines: ColumnElement[Any]
+    ) -> tuple[FromClause, ColumnElement[int], ColumnElement[int]]:
+        """Say json_each, whose values are texts."""
+        held = func.json_each_text(cast(type_coerce(lines, Text), JSON)).table_valued(
+            "key", "value", name="held"
+        )
+        return held, cast(held.c.key, BigInteger), cast(held.c.value, BigInteger)
 
     def storing_writes(
         self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool

@@ -57,7 +57,7 @@ _POLICIES = {
     ),
     "checkpoint_threads": f"({_OF_ME} OR ((user_id IS NULL) AND {_OF_A_SESSION}))",
     **dict.fromkeys(
-        ("checkpoints", "checkpoint_values", "checkpoint_entries", "checkpoint_writes"),
+        ("checkpoints", "checkpoint_values", "checkpoint_writes"),
         _OF_A_THREAD,
     ),
     "blobs": _ATTACHED,

@@ -26,6 +26,7 @@ from weakref import ref
 from sqlalchemy import (
     URL,
     AsyncAdaptedQueuePool,
+    BigInteger,
     BindParameter,
     ColumnElement,
     Connection,
@@ -36,11 +37,13 @@ from sqlalchemy import (
     QueuePool,
     Select,
     Table,
+    cast,
     event,
     false,
     func,
     select,
     table,
+    type_coerce,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
@@ -621,6 +624,13 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Count on from the largest; there is one writer, so no two can take the same."""
         largest = func.max(tables.checkpoint_threads.c.activity)
         return select(func.coalesce(largest, 0) + 1).scalar_subquery()
+
+    def each_line(
+        self, lines: ColumnElement[Any]
+    ) -> tuple[FromClause, ColumnElement[int], ColumnElement[int]]:
+        """Say json_each."""
+        held = func.json_each(lines).table_valued("key", "value", name="held")
+        return held, cast(held.c.key, BigInteger), type_coerce(held.c.value, BigInteger)
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import count
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 from sqlalchemy import Dialect, Row, bindparam, delete, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
@@ -34,28 +33,25 @@ from agentstore.repositories.checkpoints.threads import (
     make_thread,
     path_rows,
     read_parent,
-    read_thread,
     require_ids,
     unchanged,
     why_not,
 )
 from agentstore.repositories.checkpoints.values import (
-    OTHER_BYTES,
     Encoded,
+    Entries,
+    Piece,
     Plan,
-    Stored,
-    Version,
-    digest_of,
-    drop_entries,
+    divided,
     drop_unneeded,
+    held_lines,
+    packed,
     planned,
-    put_at_once,
-    stored_by,
-    write_values,
+    write_pieces,
 )
 from agentstore.schema import Tables
 from agentstore.values import validation
-from agentstore.values.encoding import decode_text, dump_json, encode_text, load_json
+from agentstore.values.encoding import dump_json, load_json
 from agentstore.values.ids import new_id
 from agentstore.values.types import Document
 
@@ -118,7 +114,7 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         return _put_if_unchanged(unit, new)
     reads_before_write, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
-        found, seen = read_thread(unit, *_wanted(new, new.parent_id))
+        found, seen = read_parent(unit, *_wanted(new, new.parent_id))
     most = len(new.values)
     lines = Lines(unit, new.thread_id, new.owners, most, seen, makes=new.makes_thread)
     if reads_before_write and (existing := _existing(unit, new)) is not None:
@@ -128,19 +124,19 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
             parent = _parent(unit, new, new.parent_id)
         else:
             parent = _origin(new, new.parent_id, found)
-        row, plans, inherited = _planned(unit, new, parent, lines.new)
+        row, plans = _planned(unit, new, parent, lines.new)
     except NotFound:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
     lines.keep()
-    written = put_at_once(unit, row, plans, inherited)
+    written = _put_at_once(unit, row, plans)
     if written is None:
-        written = _put_in_turn(unit, row, plans, inherited, skips=True)
+        written = _put_in_turn(unit, row, plans, skips=True)
     if not written:
         if not reads_before_write and (existing := _existing(unit, new)) is not None:
             return _put_again(unit, new, existing, lines)
         # Whose id that is, is hidden: the engine itself says that it is taken.
-        written = _put_in_turn(unit, row, plans, inherited, skips=False)
+        written = _put_in_turn(unit, row, plans, skips=False)
     return _info(row)
 
 
@@ -158,22 +154,21 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     if new.parent_id == NO_PARENT or any(new.owners.values()):
         raise NeedsTransaction
     try:
-        found, threads = read_thread(unit, *_wanted(new, new.parent_id))
-        if not threads:
+        found, thread = read_parent(unit, *_wanted(new, new.parent_id))
+        if thread is None:
             raise NeedsTransaction
-        pk, last_line = threads[0]
-        numbers = count(last_line + 1)
+        numbers = count(thread.last_line + 1)
         parent = _origin(new, new.parent_id, found)
-        planned = _planned(unit, new, parent, numbers.__next__)
+        row, plans = _planned(unit, new, parent, numbers.__next__)
     except (NotFound, InvalidRow, DBAPIError):
         raise NeedsTransaction from None
-    seen = {"thread_pk": pk, "seen": last_line}
-    entered = {"wanted": new.thread_id, "lines": next(numbers) - last_line, **seen}
+    seen = {"thread_pk": thread.pk, "seen": thread.last_line}
+    entered = {"wanted": new.thread_id, "lines": next(numbers) - thread.last_line, **seen}
     unused: Unused | None = "root" if new.namespace == ROOT else "place"
     entering = unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
-    if not put_at_once(unit, *planned, (entering, entered)):
+    if not _put_at_once(unit, row, plans, (entering, entered)):
         raise NeedsTransaction
-    return _info(planned[0])
+    return _info(row)
 
 
 def _info(row: Mapping[str, Any]) -> CheckpointInfo:
@@ -195,72 +190,50 @@ def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
     return found
 
 
-class _Origin(NamedTuple):
-    """What a parent has for a new checkpoint.
-
-    Attributes:
-        id: None for a root's.
-        step: -1 for a root's.
-        shared: Its versions on lines.
-        small: Its small values; none where none can be inherited.
-    """
-
-    id: str | None = None
-    step: int = -1
-    shared: Mapping[str, Stored] = MappingProxyType({})
-    small: Mapping[str, Encoded] = MappingProxyType({})
-
-
 def _planned(
-    unit: Unit, new: CheckpointDraft, parent: _Origin, new_line: Callable[[], int]
-) -> tuple[dict[str, Any], dict[str, Plan], dict[str, Version]]:
-    """Give the columns of a new checkpoint, what is to be stored on lines of its values, and what
-    it has there as its parent does.
-    """
-    stored, plans, inherited = _divided(unit, new, parent, {}, new_line)
+    unit: Unit, new: CheckpointDraft, parent: Parent, new_line: Callable[[], int]
+) -> tuple[dict[str, Any], list[Plan]]:
+    """Give the columns of a new checkpoint, and what is to be stored on lines for its values."""
+    entries, plans = _held(unit, new, parent, Parent(), new_line)
     row = {
         **new.row,
+        **packed(entries),
         "thread_id": new.thread_id,
         "namespace": new.namespace,
         "id": new_id() if new.id is None else new.id,
         "parent_id": parent.id,
         "step": validation.amount("step", parent.step + 1) if new.step is None else new.step,
         "created_at": new.created_at or unit.now(),
-        "small_values": stored,
     }
-    return row, plans, inherited
+    return row, plans
 
 
-def _divided(
-    unit: Unit,
-    new: CheckpointDraft,
-    parent: _Origin,
-    own: Mapping[str, Stored],
-    new_line: Callable[[], int],
-) -> tuple[bytes | None, dict[str, Plan], dict[str, Version]]:
-    """Give the small values as they are stored, what is to be stored on lines, and what is
-    inherited there.
+def _held(
+    unit: Unit, new: CheckpointDraft, parent: Parent, own: Parent, new_line: Callable[[], int]
+) -> tuple[Entries, list[Plan]]:
+    """Give what a checkpoint is to hold, and what is to be stored on lines for it.
 
     Args:
         unit: In a write transaction.
         new: The checkpoint.
         parent: What it goes on from.
-        own: Versions of the checkpoint itself, if it is put again.
+        own: What it is so far, if it is put again.
         new_line: Gives the number of a line that nobody uses.
     """
-    inherited: dict[str, Version] = {}
-    kept: Small = {}
-    _, _, shared, small = parent
-    for name in (*shared, *small) if new.inherit is None else new.inherit:
-        if name in small:
-            kept[name] = small[name]
-        elif name in shared:
-            inherited[name] = shared[name].version
-        else:
+    entries: Entries = {}
+    for name in parent.entries if new.inherit is None else new.inherit:
+        if name not in parent.entries:
             raise NotFound("value", name, "The parent has none of this name; pass it in values.")
-    added, others = divided(new.values, kept)
-    plans = planned(unit, others, {**shared, **own}, new_line)
-    return packed({**kept, **added}), plans, inherited
+        entries[name] = parent.entries[name]
+    small, others = divided(new.values, entries)
+    shared, tails = parent.entries, parent.tails
+    if own.entries:
+        shared, tails = {**shared, **own.entries}, {**tails, **own.tails}
+    plans = planned(unit, new.thread_id, others, shared, tails, new_line)
+    entries.update(small)
+    for name, each in plans.items():
+        entries[name] = each.version
+    return entries, [*plans.values()]
 
 
 def _put_again(
@@ -268,7 +241,7 @@ def _put_again(
 ) -> CheckpointInfo:
     """Change a checkpoint; its place in the tree stays, unless another one is given."""
     parent_id, step = existing.parent_id, existing.step
-    parent = _Origin()
+    parent = Parent()
     if new.parent_id is not None or new.inherit:
         asked = (parent_id or NO_PARENT) if new.parent_id is None else new.parent_id
         parent = _parent(unit, new, asked)
@@ -276,23 +249,24 @@ def _put_again(
         if new.parent_id is not None:
             step = validation.amount("step", parent.step + 1)
             _refuse_cycle(unit, new, existing)
-    itself = read_parent(unit, "pk", {"wanted": existing.pk})
-    own = {} if itself is None else stored_by(itself.pieces)
-    stored, plans, inherited = _divided(unit, new, parent, own, lines.new)
+    wanted = {"thread_id": new.thread_id, "namespace": new.namespace, "wanted": existing.pk}
+    itself = read_parent(unit, "pk", wanted)[0] or Parent()
+    entries, plans = _held(unit, new, parent, itself, lines.new)
     lines.keep()
     checkpoints = unit.tables.checkpoints
     values = {
         **new.row,
+        **packed(entries),
         "parent_id": parent_id,
         "step": step if new.step is None else new.step,
         "created_at": new.created_at or existing.created_at,
-        "small_values": stored,
     }
     change = update(checkpoints).where(checkpoints.c.pk == existing.pk).values(values)
     written = unit.connection.execute(change.returning(*checkpoints.c)).one()
-    _, left = drop_entries(unit, [existing.pk])
-    write_values(unit, new.thread_id, existing.pk, plans, inherited)
-    drop_unneeded(unit, new.thread_id, left)
+    write_pieces(unit, new.thread_id, plans)
+    needed = dict(held_lines(entries))
+    less = [line for line, end in held_lines(itself.entries) if needed.get(line, -1) < end]
+    drop_unneeded(unit, new.thread_id, new.namespace, less)
     return checkpoint_info(written)
 
 
@@ -307,27 +281,25 @@ def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
         )
 
 
-def _parent(unit: Unit, new: CheckpointDraft, parent_id: str | None) -> _Origin:
+def _parent(unit: Unit, new: CheckpointDraft, parent_id: str | None) -> Parent:
     """Read what the parent has; raises NotFound if it is not in this namespace of this thread."""
     if parent_id == NO_PARENT:
-        return _Origin()
-    return _origin(new, parent_id, read_parent(unit, *_wanted(new, parent_id)))
+        return Parent()
+    return _origin(new, parent_id, read_parent(unit, *_wanted(new, parent_id))[0])
 
 
 def _wanted(new: CheckpointDraft, parent_id: str | None) -> tuple[str, dict[str, Any]]:
-    """Say how a parent is found; see ``chosen_by``."""
+    """Say how a parent is found; see ``read_parent``."""
     place = {"thread_id": new.thread_id, "namespace": new.namespace, "wanted": parent_id}
     return "latest" if parent_id is None else "place", place
 
 
-def _origin(new: CheckpointDraft, parent_id: str | None, found: Parent | None) -> _Origin:
+def _origin(new: CheckpointDraft, parent_id: str | None, found: Parent | None) -> Parent:
     """Give what a parent has; raises NotFound if it is not there and has to be."""
     if found is not None:
-        inherits = new.inherit is None or new.inherit
-        small = unpacked(found.small_values, found.pk) if inherits else {}
-        return _Origin(found.id, found.step, stored_by(found.pieces), small)
+        return found
     if parent_id in (None, NO_PARENT) or new.roots:
-        return _Origin()
+        return Parent()
     raise NotFound(
         "checkpoint",
         parent_id,
@@ -335,20 +307,68 @@ def _origin(new: CheckpointDraft, parent_id: str | None, found: Parent | None) -
     )
 
 
-def _put_in_turn(
+def _put_in_turn(unit: Unit, row: Mapping[str, Any], plans: list[Plan], *, skips: bool) -> bool:
+    """Insert a checkpoint, then its pieces; ``skips`` is to give False if the id is taken."""
+    inserting = _insert(unit.tables, unit.dialect, dialect_of(unit.connection), skips)
+    if not inserting.execute_many(unit.connection, [row]):
+        return False
+    write_pieces(unit, row["thread_id"], plans)
+    return True
+
+
+def _put_at_once(
     unit: Unit,
     row: Mapping[str, Any],
-    plans: Mapping[str, Plan],
-    inherited: Mapping[str, Version],
-    *,
-    skips: bool,
-) -> bool:
-    """Insert a checkpoint, then its values; ``skips`` is to give False if the id is taken."""
-    inserting = _insert(unit.tables, unit.dialect, dialect_of(unit.connection), skips)
-    for (pk,) in inserting.fetch(unit.connection, row):
-        write_values(unit, row["thread_id"], pk, plans, inherited)
-        return True
-    return False
+    plans: list[Plan],
+    entering: tuple[ReturningUpdate[Any], Mapping[str, Any]] | None = None,
+) -> bool | None:
+    """Insert a checkpoint with its pieces by one statement, if the engine has one.
+
+    Args:
+        unit: In a write transaction that has locked the thread, unless the statement enters it.
+        row: The checkpoint's columns, but for its number.
+        plans: What is to be stored for its values.
+        entering: A statement that enters the thread, and its parameters.
+
+    Returns:
+        Whether it was; not if the id is taken, or the thread was not entered. None if it is to be
+        put in another way.
+
+    Raises:
+        InvalidRow: A piece was to be merged and is not there.
+    """
+    enter, entered = entering or (None, {})
+    pieces, merged = (
+        [each.piece for each in plans if each.piece and each.merges is merges]
+        for merges in (False, True)
+    )
+    putting = _putting(unit.tables, unit.dialect, dialect_of(unit.connection), enter, bool(merged))
+    if putting is None or sum(len(each.data) for each in (*pieces, *merged)) > _MOST_AT_ONCE:
+        return None
+    parameters = {**entered, **{f"c_{name}": value for name, value in row.items()}}
+    for prefix, rows in (("p_", pieces), *([("m_", merged)] if merged else ())):
+        for name in Piece._fields:
+            parameters[prefix + name] = [getattr(each, name) for each in rows]
+    found = putting.fetch(unit.connection, parameters)
+    if found and found[0][0] != len(merged):
+        raise InvalidRow("checkpoint_values", "start", "no piece where one was to be merged")
+    return bool(found)
+
+
+_MOST_AT_ONCE = 65_536
+"""Bytes that travel in an array, in which each takes two characters."""
+
+
+@lru_cache(maxsize=256)
+def _putting(
+    tables: Tables,
+    dialect: EngineDialect,
+    driver: Dialect,
+    enter: ReturningUpdate[Any] | None,
+    merges: bool,
+) -> Prepared | None:
+    statement = dialect.putting(tables, enter, merges=merges)
+    return None if statement is None else Prepared(statement, driver)
 
 
 @lru_cache(maxsize=256)
@@ -356,7 +376,7 @@ def _insert(tables: Tables, dialect: EngineDialect, driver: Dialect, skips: bool
     points = tables.checkpoints
     columns = [column.name for column in points.c if column.name != "pk"]
     inserting = dialect.insert_missing(points) if skips else insert(points)
-    return Prepared(inserting.returning(points.c.pk), driver, columns)
+    return Prepared(inserting.inline(), driver, columns)
 
 
 # Pending writes: what a task wrote after a checkpoint, before the next one is put.
@@ -612,14 +632,6 @@ def copy_all(unit: Unit, thread: Row[Any], target: str) -> int:
         change = update(checkpoints).where(checkpoints.c.pk == bindparam("its_pk"))
         connection.execute(change.values(parent_id=bindparam("new_parent")), parents)
     _copy_rows(unit, "checkpoint_values", source, target)
-    entries = tables.checkpoint_entries
-    theirs = connection.execute(select(entries).where(entries.c.thread_id == source)).mappings()
-    copies = [
-        {**row, "thread_id": target, "checkpoint_pk": copied_pks[row["checkpoint_pk"]]}
-        for row in theirs
-    ]
-    if copies:
-        connection.execute(insert(entries).inline(), copies)
     writes = tables.checkpoint_writes
     pending = connection.execute(select(writes).where(writes.c.thread_id == source)).mappings()
     copies = [
@@ -649,80 +661,3 @@ def _copy_rows(unit: Unit, name: str, source: str, target: str) -> None:
     ]
     rows = select(*values).where(thread_id == source)
     unit.connection.execute(insert(table).from_select([c.name for c in table.c], rows))
-
-
-# Small values, which lie in the row of their checkpoint and not on a line.
-#
-# On a line a value takes a row of two tables and of four indexes. What is small and does not grow
-# is stored whole with each checkpoint instead, also where the parent has the same: that is one
-# row, and it is read with it.
-#
-# The column begins with a digest of what follows, cut short: a msgpack map of names, in which each
-# value has its kind and its body (see ``values``).
-
-
-LARGEST = 512
-"""Bytes up to which a value is small: a row on a line takes about as many, with its indexes."""
-
-MOST = 4096
-"""Bytes of a checkpoint's small values together, with their names; the others are on lines."""
-
-_KINDS = ("json", "bytes")
-"""What does not grow at its end."""
-
-_DIGEST_BYTES = 8
-
-_write = msgspec.msgpack.encode
-_read = msgspec.msgpack.Decoder(dict[str, Encoded]).decode
-
-Small = dict[str, Encoded]
-"""Small values, by name."""
-
-
-def divided(values: Mapping[str, Encoded], beside: Small) -> tuple[Small, dict[str, Encoded]]:
-    """Divide values into small ones and those for lines.
-
-    Args:
-        values: By name.
-        beside: Small values that the checkpoint has already.
-    """
-    room = MOST - sum(map(_size, beside, beside.values()))
-    small: Small = {}
-    for name, value in values.items():
-        size = _size(name, value)
-        if value.kind in _KINDS and len(value.body) <= LARGEST and size <= room:
-            small[name] = value
-            room -= size
-    return small, {name: value for name, value in values.items() if name not in small}
-
-
-def packed(small: Small) -> bytes | None:
-    """Give what is stored of small values; None if there are none."""
-    if not small:
-        return None
-    data = _write({encode_text(name): (each.kind, each.body) for name, each in small.items()})
-    return digest_of(data)[:_DIGEST_BYTES] + data
-
-
-def unpacked(stored: bytes | None, checkpoint_pk: int) -> Small:
-    """Undo ``packed``.
-
-    Raises:
-        InvalidRow: The bytes are not those that were stored.
-    """
-    if stored is None:
-        return {}
-    data = stored[_DIGEST_BYTES:]
-    try:
-        if digest_of(data)[:_DIGEST_BYTES] != stored[:_DIGEST_BYTES]:
-            raise ValueError
-        values = _read(data)
-    except (ValueError, msgspec.MsgspecError):  # whose words would quote it
-        wrong = "checkpoints", "small_values", OTHER_BYTES, f"pk={checkpoint_pk}"
-        raise InvalidRow(*wrong) from None
-    names = "".join(values)
-    return values if names.isascii() else {decode_text(n): each for n, each in values.items()}
-
-
-def _size(name: str, value: Encoded) -> int:
-    return len(name) + len(value.body)

@@ -23,10 +23,12 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
     delete,
     func,
     literal,
     select,
+    true,
     tuple_,
     update,
 )
@@ -41,10 +43,8 @@ from agentstore.records.work import CheckpointRecord
 from agentstore.repositories import operations
 from agentstore.repositories.checkpoints.puts import (
     WRITE,
-    Small,
     in_order,
     tags_of,
-    unpacked,
     write_record,
 )
 from agentstore.repositories.checkpoints.threads import (
@@ -57,12 +57,12 @@ from agentstore.repositories.checkpoints.threads import (
 )
 from agentstore.repositories.checkpoints.values import (
     Encoded,
-    Part,
-    VersionBytes,
-    drop_entries,
+    Entries,
+    Lines,
+    Piece,
+    body_of,
     drop_unneeded,
-    held_by,
-    value_queries,
+    unpacked,
     values_of,
 )
 from agentstore.repositories.operations import chunks, written
@@ -183,9 +183,8 @@ def _rows(unit: Unit, thread_id: str, namespace: str) -> Rows:
 
 @lru_cache(maxsize=256)
 def weight(tables: Tables) -> ColumnElement[int]:
-    """Say how many rows may go with a checkpoint, as an expression: with each entry a value may."""
-    c, entries, writes = tables.checkpoints.c, tables.checkpoint_entries.c, tables.checkpoint_writes
-    values = select(func.count()).where(entries.checkpoint_pk == c.pk).scalar_subquery()
+    """Say how many rows may go with a checkpoint, as an expression: pieces, about, and writes."""
+    c, writes = tables.checkpoints.c, tables.checkpoint_writes
     pending = (
         select(func.count())
         .where(
@@ -195,7 +194,7 @@ def weight(tables: Tables) -> ColumnElement[int]:
         )
         .scalar_subquery()
     )
-    return (1 + 2 * values + pending).label("weight")
+    return (case((c.lines.is_(None), 1), else_=4) + pending).label("weight")
 
 
 def as_many_as(rows: Rows, most: int) -> list[Any]:
@@ -260,18 +259,20 @@ def _take_away(
         unit.connection.execute(change.values(parent_id=bindparam("new_parent")), led_past)
     counts: Counter[str] = Counter()
     going = [row for row in _children_first(rows) if row.id in doomed]
-    counts["checkpoint_entries"], lines = drop_entries(unit, [row.pk for row in going])
+    lines: set[int] = set()
     for chunk in chunks(going):
-        theirs = delete(writes).where(
+        theirs = checkpoints.c.pk.in_([row.pk for row in chunk])
+        for held in unit.connection.execute(select(checkpoints.c.lines).where(theirs)).scalars():
+            lines.update(map(int, held or ()))
+        pending = delete(writes).where(
             writes.c.thread_id == thread_id,
             writes.c.namespace == namespace,
             writes.c.checkpoint_id.in_([row.id for row in chunk]),
         )
-        counts["checkpoint_writes"] += unit.connection.execute(theirs).rowcount
-        gone = delete(checkpoints).where(checkpoints.c.pk.in_([row.pk for row in chunk]))
-        counts["checkpoints"] += unit.connection.execute(gone).rowcount
+        counts["checkpoint_writes"] += unit.connection.execute(pending).rowcount
+        counts["checkpoints"] += unit.connection.execute(delete(checkpoints).where(theirs)).rowcount
     if values:
-        counts["checkpoint_values"] = drop_unneeded(unit, thread_id, lines)
+        counts["checkpoint_values"] = drop_unneeded(unit, thread_id, namespace, lines)
     return counts
 
 
@@ -317,11 +318,11 @@ _AMONG = (8, 32, 128, 512, 1024)
 
 
 class _ReadState(NamedTuple):
-    """What was read of a checkpoint: its columns, its values, the rows of writes."""
+    """What was read of a checkpoint: its columns, what it holds, pieces, the rows of writes."""
 
     point: tuple[Any, ...]
-    versions: Mapping[str, VersionBytes]
-    small: Small
+    entries: Entries
+    lines: Lines
     writes: list[Any]
 
     @property
@@ -334,7 +335,7 @@ class _ReadState(NamedTuple):
         pending = in_order(starmap(write_record, self.writes)) if writes else None
         pk, id, thread, space, parent, step, tags, summary, node, metadata, run, at = self.point
         info = id, thread, space, parent, step, tuple(tags), summary, node, metadata or {}, run, at
-        return CheckpointRecord(*info, values_of(pk, self.versions, self.small), pending)
+        return CheckpointRecord(*info, values_of(pk, self.entries, self.lines), pending)
 
 
 def find_state(
@@ -355,7 +356,12 @@ def find_state(
 def find_encoded(unit: Unit, pk: int) -> dict[str, Encoded]:
     """Read the values of a checkpoint without decoding them."""
     [state] = _read(unit, "pk", {"wanted": pk})
-    return {**{name: held.encoded for name, held in state.versions.items()}, **state.small}
+    return {
+        name: each
+        if isinstance(each, Encoded)
+        else Encoded(each.kind, b"".join(body_of(each, state.lines)), each.items)
+        for name, each in state.entries.items()
+    }
 
 
 def states_page(
@@ -422,22 +428,20 @@ def _read(
     writes: bool = False,
 ) -> list[_ReadState]:
     what = unit.tables, unit.dialect, dialect_of(unit.connection), by, several, writes
-    found = _statement(*what, False).fetch(unit.connection, parameters)
-    if any(part[_BASE] is not None for part in found[2]):
-        found = _statement(*what, True).fetch(unit.connection, parameters)
-    points, lines, parts, *pending = found
-    versions = held_by(lines, parts)
+    points, pieces, *pending = _statement(*what).fetch(unit.connection, parameters)
+    threads: dict[str, dict[int, list[Any]]] = {}
+    for thread, *piece in sorted(pieces):
+        threads.setdefault(thread, {}).setdefault(piece[0], []).append(piece)
     states = {}
     for *point, stored in points:
-        pk = point[0]
-        small = unpacked(stored, pk)
-        states[pk] = _ReadState(tuple(point), versions.get(pk, {}), small, [])
+        lines = threads.get(point[_THREAD], {})
+        states[point[0]] = _ReadState(tuple(point), unpacked(stored, point[0]), lines, [])
     for row in pending[0] if pending else ():
         states[row[0]].writes.append(row[1:])
     return [*states.values()]
 
 
-_BASE = Part._fields.index("base_line")
+_THREAD = COLUMNS.index("thread_id")
 
 
 @lru_cache(maxsize=512)
@@ -448,16 +452,38 @@ def _statement(
     by: str | int,
     several: bool,
     writes: bool,
-    bases: bool,
 ) -> Stacked:
+    checkpoints = tables.checkpoints.c
     chosen = _among(tables, by) if isinstance(by, int) else chosen_by(tables, dialect, by)
-    columns = [tables.checkpoints.c[column] for column in (*COLUMNS, "small_values")]
-    points = chosen.with_only_columns(*columns).cte("chosen")
+    columns = [checkpoints[column] for column in (*COLUMNS, "entries")]
+    points = chosen.with_only_columns(*columns, checkpoints.lines).cte("chosen")
     queries = [
-        select(points),
-        *value_queries(tables, points, bases=bases, several=several),
+        select(*(points.c[column.name] for column in columns)),
+        _pieces(tables, dialect, points, several=several),
     ]
     return Stacked([*queries, _pending(tables, points)] if writes else queries, driver)
+
+
+def _pieces(tables: Tables, dialect: EngineDialect, points: CTE, *, several: bool) -> Select[Any]:
+    """Read the pieces of what checkpoints hold, each behind its thread's id.
+
+    ``several`` may have a line in common, whose pieces come once.
+    """
+    values = tables.checkpoint_values
+    held, line, length = dialect.each_line(points.c.lines)
+    source: Any = points.join(held, true())
+    thread: Any = points.c.thread_id
+    if several:
+        needed = (
+            select(thread, line.label("line"), func.max(length).label("length"))
+            .select_from(source)
+            .group_by(thread, line)
+            .subquery("needed")
+        )
+        source, thread, line, length = needed, *needed.c
+    taken = and_(values.c.thread_id == thread, values.c.line == line, values.c.start < length)
+    columns = [values.c[column] for column in ("thread_id", *Piece._fields)]
+    return select(*columns).select_from(source.join(values, taken))
 
 
 def _among(tables: Tables, size: int) -> Select[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
@@ -28,13 +29,14 @@ from sqlalchemy import (
     literal_column,
     not_,
     select,
+    true,
     tuple_,
     update,
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
-from agentstore.engines.base.statements import Prepared, Stacked, dialect_of
+from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, WrongOwner
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import (
@@ -45,7 +47,7 @@ from agentstore.models.tables import (
 )
 from agentstore.records.base import complete
 from agentstore.records.work import CheckpointInfo, ThreadRecord
-from agentstore.repositories.checkpoints.values import PieceAt, with_pieces
+from agentstore.repositories.checkpoints.values import Entry, Tail, tails_of, unpacked
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
@@ -73,7 +75,7 @@ class Lines:
         thread_id: str,
         owners: Mapping[str, str | None],
         most: int,
-        seen: Sequence[Any] | None,
+        seen: Seen | None,
         *,
         makes: bool,
     ) -> None:
@@ -111,7 +113,7 @@ def enter_thread(
     owners: Mapping[str, str | None],
     *,
     lines: int,
-    seen: Sequence[Any] | None = None,
+    seen: Seen | None = None,
     makes: bool = True,
 ) -> int:
     """Make a thread the most recent one, and make it if it is new; it is locked from here on.
@@ -121,7 +123,7 @@ def enter_thread(
         thread_id: The thread.
         owners: ``user_id`` and ``session_id``, in this order; a thread that has none yet gets them.
         lines: How many numbers of lines to set aside.
-        seen: What ``looking`` gave; None if nobody has looked.
+        seen: The thread, if somebody has looked.
         makes: Whether it is made if it is not there; see ``make_thread``.
 
     Returns:
@@ -133,9 +135,12 @@ def enter_thread(
     """
     what = unit.tables, unit.dialect, dialect_of(unit.connection)
     enter, counted = _enter(*what), {"wanted": thread_id, "lines": lines}
-    if seen is None and unit.dialect.single_writer and not lines:
-        seen = _look(*what).fetch(unit.connection, {"thread_id": thread_id})
-    entered = seen or enter.fetch(unit.connection, counted)
+    entered: Sequence[Any] = ()
+    if seen is not None and seen.newest:
+        entered = [seen[1:4]]
+    elif seen is None and unit.dialect.single_writer and not lines:
+        entered = _look(*what).fetch(unit.connection, {"thread_id": thread_id})
+    entered = entered or enter.fetch(unit.connection, counted)
     if not entered:
         make_thread(unit, thread_id, owners, makes=makes)
         entered = enter.fetch(unit.connection, counted)
@@ -534,55 +539,97 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
 
 
 class Parent(NamedTuple):
-    """What the next checkpoint needs of one.
+    """What the next checkpoint needs of one; without an id and a step where it has none.
 
     Attributes:
-        small_values: As they are stored.
-        pieces: Of the lines of its other values.
+        entries: What it holds.
+        tails: How far the lines of that go.
+    """
+
+    id: str | None = None
+    step: int = -1
+    entries: Mapping[str, Entry] = MappingProxyType({})
+    tails: Mapping[int, Tail] = MappingProxyType({})
+
+
+class Seen(NamedTuple):
+    """A thread that may be put into, as it is.
+
+    Attributes:
+        newest: Whether it is the most recent one; not asked for where many write at a time.
     """
 
     pk: int
-    id: str
-    step: int
-    small_values: bytes | None
-    pieces: list[PieceAt]
+    user_id: str | None
+    session_id: str | None
+    last_line: int
+    newest: bool
 
 
-def read_parent(unit: Unit, by: str, parameters: Mapping[str, Any]) -> Parent | None:
-    """Read a checkpoint, with the lines of its values, by one statement; see ``chosen_by``."""
-    return _read_parent(unit, by, parameters, thread=False)[0]
-
-
-def read_thread(
+def read_parent(
     unit: Unit, by: str, parameters: Mapping[str, Any]
-) -> tuple[Parent | None, Sequence[Any]]:
-    """Read ``read_parent`` and, of the same moment, the thread: a row, or none.
+) -> tuple[Parent | None, Seen | None]:
+    """Read a thread and, of the same moment, a checkpoint in it with how far its lines go.
 
-    It is what ``looking`` gives where one writes at a time; else its number and its last line.
+    Args:
+        unit: The open unit.
+        by: ``latest``, ``place`` (by its id) or ``pk``.
+        parameters: The ``thread_id`` and ``namespace``, and what is ``wanted``.
     """
-    return _read_parent(unit, by, parameters, thread=True)
-
-
-def _read_parent(
-    unit: Unit, by: str, parameters: Mapping[str, Any], *, thread: bool
-) -> tuple[Parent | None, Sequence[Any]]:
-    what = unit.tables, unit.dialect, dialect_of(unit.connection), by, thread
-    points, pieces, *threads = _parents(*what).fetch(unit.connection, parameters)
-    found = [Parent._make((*point, [PieceAt._make(row) for row in pieces])) for point in points]
-    return next(iter(found), None), threads[0] if threads else ()
+    what = unit.tables, unit.dialect, dialect_of(unit.connection), by
+    rows = _parents(*what).fetch(unit.connection, parameters)
+    if not rows:
+        return None, None
+    *thread, pk, id, step, stored = rows[0][:9]
+    seen = Seen._make(thread)
+    if pk is None:
+        return None, seen
+    tails = tails_of([row[9:] for row in rows if row[9] is not None])
+    return Parent(id, step, unpacked(stored, pk), tails), seen
 
 
 @lru_cache(maxsize=256)
-def _parents(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, by: str, thread: bool
-) -> Stacked:
-    columns = [tables.checkpoints.c[column] for column in Parent._fields[:4]]
-    chosen = chosen_by(tables, dialect, by).with_only_columns(*columns).cte("chosen")
-    queries = [select(chosen), with_pieces(tables, chosen)]
-    threads = tables.checkpoint_threads.c
-    of_its = select(threads.pk, threads.last_line).where(threads.id == bindparam("thread_id"))
-    its = looking(tables) if dialect.single_writer else of_its
-    return Stacked([*queries, its] if thread else queries, driver)
+def _parents(tables: Tables, dialect: EngineDialect, driver: Dialect, by: str) -> Prepared:
+    threads, points, values = (
+        tables.checkpoint_threads,
+        tables.checkpoints,
+        tables.checkpoint_values,
+    )
+    wanted = [points.c.thread_id == threads.c.id, in_namespace(points)]
+    if by == "latest":
+        latest = _latest(tables).with_only_columns(points.c.pk).scalar_subquery()
+        wanted = [points.c.pk == latest]
+    else:
+        column = points.c.pk if by == "pk" else points.c.id
+        wanted.append(column == bindparam("wanted"))
+    newest: Any = literal_column("0", Integer)
+    if dialect.single_writer:
+        newest = threads.c.activity == select(func.max(_other(threads).activity)).scalar_subquery()
+    held, line, _ = dialect.each_line(points.c.lines)
+    piece = and_(values.c.thread_id == threads.c.id, values.c.line == line)
+    return Prepared(
+        select(
+            threads.c.pk,
+            *_entered(tables),
+            newest,
+            *(points.c[name] for name in ("pk", "id", "step", "entries")),
+            values.c.line,
+            values.c.start,
+            func.length(values.c.data, type_=Integer),
+            values.c.prefix,
+        )
+        .select_from(
+            threads.outerjoin(points, and_(*wanted))
+            .outerjoin(held, true())
+            .outerjoin(values, piece)
+        )
+        .where(*_enterable(tables, "thread_id")),
+        driver,
+    )
+
+
+def _other(table: Any) -> Any:
+    return table.alias("other").c
 
 
 def chosen_by(tables: Tables, dialect: EngineDialect, by: str) -> Select[Any]:

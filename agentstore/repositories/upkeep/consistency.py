@@ -25,24 +25,33 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    true,
     tuple_,
     type_coerce,
     update,
 )
 from sqlalchemy.schema import CreateIndex
 
+from agentstore.engines import dialect_for
 from agentstore.errors import InvalidRow, named
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import being_deleted, session_is_open, session_not_being_deleted
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.repositories.checkpoints import puts
-from agentstore.repositories.checkpoints.puts import unpacked
-from agentstore.repositories.checkpoints.values import OTHER_BYTES, damaged_versions, decode
+from agentstore.repositories.checkpoints.values import (
+    OTHER_BYTES,
+    Encoded,
+    damaged_versions,
+    decode,
+    packed,
+    unpacked,
+)
 from agentstore.repositories.line_counts import wrong_branches, wrong_segments
 from agentstore.repositories.listing import Halves, halves, newest
 from agentstore.repositories.messages.append import tool_call_rows
 from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables
+from agentstore.values.encoding import load_json
 
 RECENT = 200
 """Sessions that a quick look takes."""
@@ -179,22 +188,14 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
             what = f"Rows of messages that are gone, or that say another session: {_many(found)}."
             where = f"{name}, messages {listed(found)}"
             yield Finding(Severity.ERROR, "orphans", what, where, _RESTORE)
-    entries, values, points = (
-        tables.checkpoint_entries.c,
-        tables.checkpoint_values.c,
-        tables.checkpoints.c,
-    )
-    value = and_(
-        values.thread_id == entries.thread_id,
-        values.line == entries.line,
-        values.start == entries.start,
-    )
-    point = and_(points.pk == entries.checkpoint_pk, points.thread_id == entries.thread_id)
-    query = select(entries.name).where(~exists().where(value) | ~exists().where(point))
+    values, points = tables.checkpoint_values.c, tables.checkpoints
+    held, line, _ = dialect_for(connection.engine.url).each_line(points.c.lines)
+    value = and_(values.thread_id == points.c.thread_id, values.line == line, values.start == 0)
+    query = select(points.c.id).select_from(points.join(held, true())).where(~exists().where(value))
     lost = list(connection.execute(query.limit(_MOST)).scalars())
     if lost:
-        what = f"Values of checkpoints that are gone: {_many(lost)}."
-        where = f"checkpoint_entries, names {listed(lost)}"
+        what = f"Checkpoints with values that are gone: {_many(lost)}."
+        where = f"checkpoints, ids {listed(lost)}"
         yield Finding(Severity.ERROR, "orphans", what, where, _RESTORE)
     blobs, attachments = tables.blobs.c, tables.attachments.c
     attached = exists().where(attachments.digest == blobs.digest)
@@ -313,7 +314,7 @@ def stored_bytes(connection: Connection, tables: Tables) -> Iterator[Finding]:
     yield from _found(tables.checkpoint_values, [*islice(wrong, _MOST)])
     points = tables.checkpoints
     yield from _compared(
-        connection, points, [points.c.pk, points.c.small_values], _is_packed, "small_values"
+        connection, points, [points.c.pk, points.c.entries, points.c.lines], _is_packed, "entries"
     )
     kinds = [writes.c.kind, writes.c.encoding]
     yield from _compared(connection, writes, [*kinds, writes.c.data], _is_written)
@@ -328,10 +329,13 @@ def _is_written(kind: str, encoding: str, data: bytes) -> bool:
     return True
 
 
-def _is_packed(pk: int, stored: bytes | None) -> bool:
-    for each in unpacked(stored, pk).values():
-        decode(each.kind, [each.body], 0)
-    return True
+def _is_packed(pk: int, stored: bytes | None, lines: Any) -> bool:
+    entries = unpacked(stored, pk)
+    for each in entries.values():
+        if isinstance(each, Encoded):
+            decode(each.kind, [each.body], each.items)
+    written = packed(entries)["lines"]
+    return bool(lines == (written and load_json(written)))
 
 
 def _compared(

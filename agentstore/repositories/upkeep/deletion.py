@@ -518,7 +518,7 @@ def delete_some_owned(
         left = most - counts.total()
         if there is not None and each.name not in there:
             continue
-        if each.table is unit.tables.checkpoint_entries:
+        if each.table is unit.tables.checkpoints:
             removed, more = _remove_some_checkpoints(unit, kind, key, left, must=not counts)
             counts.update(removed)
             left -= removed.total()
@@ -651,9 +651,9 @@ def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
 def _in_pieces(tables: Tables, kind: str) -> list[_Owned]:
     """Give the tables in the order in which they lose rows if not all go at once.
 
-    Nothing refers to tasks; nothing but entries does to checkpoints.
+    Nothing refers to tasks, nor to checkpoints but others of them.
     """
-    first = (tables.tasks, tables.checkpoint_entries)
+    first = (tables.tasks, tables.checkpoints)
     return sorted(
         _owned_by(tables, kind),
         key=lambda each: first.index(each.table) if each.table in first else len(first),

@@ -753,13 +753,9 @@ def _untagged(terms: PruningTerms, rows: Items) -> list[Any]:
 def _count_in_thread(unit: Unit, terms: PruningTerms, thread_id: str) -> Counter[str]:
     """Count what a thread would lose, page by page; memory holds the thread's lines."""
     tables = unit.tables
-    c, entries, writes = (
-        tables.checkpoints.c,
-        tables.checkpoint_entries.c,
-        tables.checkpoint_writes.c,
-    )
+    c, writes = tables.checkpoints.c, tables.checkpoint_writes.c
     matching = _matching(unit, terms).label("matching")
-    query = select(c.id, c.tags, matching).where(c.thread_id == thread_id)
+    query = select(c.id, c.tags, c.lines, matching).where(c.thread_id == thread_id)
     counts: Counter[str] = Counter()
     needed: dict[int, int] = {}
     touched: set[int] = set()
@@ -767,14 +763,12 @@ def _count_in_thread(unit: Unit, terms: PruningTerms, thread_id: str) -> Counter
         going = _untagged(terms, [row for row in rows if row.matching])
         gone = {row.pk for row in going}
         counts["checkpoints"] += len(going)
-        held = select(entries.checkpoint_pk, entries.line, entries.length)
-        held = held.where(entries.checkpoint_pk.in_([row.pk for row in rows]))
-        for pk, line, length in unit.connection.execute(held):
-            if pk in gone:
-                counts["checkpoint_entries"] += 1
-                touched.add(line)
-            else:
-                needed[line] = max(needed.get(line, -1), length)
+        for row in rows:
+            for line, length in (row.lines or {}).items():
+                if row.pk in gone:
+                    touched.add(int(line))
+                else:
+                    needed[int(line)] = max(needed.get(int(line), -1), length)
         for namespace, group in groupby(going, key=lambda row: row.namespace):
             theirs = select(func.count()).where(
                 writes.thread_id == thread_id,
@@ -786,33 +780,24 @@ def _count_in_thread(unit: Unit, terms: PruningTerms, thread_id: str) -> Counter
     return counts
 
 
-def _count_unneeded(unit: Unit, thread_id: str, needed: dict[int, int], touched: set[int]) -> int:
-    """Count the pieces of touched lines, and of those below, that nothing is left to need.
-
-    Lines are numbered as they are begun, so those that a line is built on have smaller numbers.
+def _count_unneeded(
+    unit: Unit, thread_id: str, needed: Mapping[int, int], touched: set[int]
+) -> int:
+    """Count the pieces of touched lines that nothing is left to need; see ``drop_unneeded``.
 
     Args:
         unit: One that sees one state.
         thread_id: The thread.
-        needed: For each line, the length up to which checkpoints that stay hold it; is changed.
-        touched: The lines that checkpoints hold which go; is changed.
+        needed: For each line, the length up to which checkpoints that stay hold it.
+        touched: The lines that checkpoints hold which go.
     """
     values = unit.tables.checkpoint_values.c
-    query = select(values.base_line, values.base_length).where(values.thread_id == thread_id)
-    gone = 0
-    for rows in pages(unit, query, [values.line, values.start], descending=True):
-        for row in rows:
-            goes = row.line in touched and row.start >= max(needed.get(row.line, 0), 1)
-            if not row.start:  # the first piece goes with the line
-                goes = row.line in touched and row.line not in needed
-            gone += goes
-            if row.base_line is None:
-                continue
-            if goes:
-                touched.add(row.base_line)
-            else:
-                needed[row.base_line] = max(needed.get(row.base_line, -1), row.base_length)
-    return gone
+    query = select(values.line, values.start).where(values.thread_id == thread_id)
+    return sum(
+        row.line in touched and row.start >= max(needed.get(row.line, 0), row.line in needed)
+        for rows in pages(unit, query, [values.line, values.start])
+        for row in rows
+    )
 
 
 CHECKPOINTS = _CheckpointRule()

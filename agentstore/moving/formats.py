@@ -1,0 +1,663 @@
+"""What people have on disk, told apart by its keys, as conversations.
+
+Each format is a function of a record, or, where a conversation is spread over many records, a
+``Run`` of them. What a message has besides what chat format says goes into its metadata under the
+name of the format, what a conversation has into its own; what is no part of what was said is left
+out, and counted. Plain chat format and ShareGPT's are taken as they are, key by key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from agentstore.errors import shown
+from agentstore.moving.frameworks.sources import time_of
+from agentstore.moving.json_records import (
+    END_OF_ARRAY,
+    Branch,
+    Broken,
+    Conversation,
+    Node,
+    Said,
+    in_lines,
+    load_strictly,
+)
+from agentstore.moving.runs import (
+    RUNS,
+    Codex,
+    Found,
+    Json,
+    Left,
+    Messages,
+    Run,
+    call_of,
+    object_of,
+    objects,
+    of_messages,
+    rest_of,
+    text_of,
+)
+from agentstore.records.upkeep import counted
+
+
+class Formats:
+    """Tells records apart, one by one, and puts those together that are one conversation.
+
+    Attributes:
+        left_out: How many records, by what they are, that are no part of a conversation.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no record."""
+        self.left_out: Counter[str] = Counter()
+        self._run: Run | None = None
+
+    def take(self, number: int, raw: bytes, record: Any) -> Iterator[Found]:
+        """Take a record; give what is whole with it.
+
+        Raises:
+            Broken: It is of no format that is known.
+        """
+        if raw == END_OF_ARRAY:
+            yield from self.end()
+            return
+        kind = next((each for each in RUNS if each.holds(record)), None)
+        if kind is Messages and isinstance(self._run, Codex):  # items of its older versions
+            kind = Codex
+        if kind is None and isinstance(self._run, Messages) and not _is_known(record):
+            kind = Messages  # which refuses it, with the messages around it
+        if kind is None or type(self._run) is not kind or not self._run.goes_on(record):
+            yield from self.end()
+        if kind is None:
+            yield Found(number, raw, partial(converted, record, self._leave))
+            return
+        if self._run is None:
+            self._run = kind(number, self._leave)
+        self._run.raw += raw
+        self._run.add(record)
+
+    def end(self) -> Iterator[Found]:
+        """Give what was whole with the last record."""
+        run, self._run = self._run, None
+        if run is not None:
+            yield Found(run.number, bytes(run.raw), run.conversations)
+
+    def _leave(self, what: str) -> None:
+        self.left_out[what] += 1
+
+
+def _is_known(record: Any) -> bool:
+    return not isinstance(record, dict) or any(is_of(record) for is_of, _ in _FORMATS)
+
+
+def converted(record: Any, left: Left) -> Sequence[Json]:
+    """Give the conversations that a record holds.
+
+    Raises:
+        Broken: It is of no format that is known, or not as that format has it.
+    """
+    if isinstance(record, list):
+        if not record or not all(isinstance(each, dict) for each in record):
+            raise Broken("not a JSON object")
+        if all(map(Messages.holds, record)):
+            return [{"messages": record}]
+        if {"from", "value"} <= record[0].keys():
+            return [from_sharegpt({"conversations": record})]
+        return [each for one in record for each in converted(one, left)]
+    if not isinstance(record, dict):
+        raise Broken("not a JSON object")
+    for is_of, convert in _FORMATS:
+        if is_of(record):
+            found = convert(record, left)
+            return found if isinstance(found, list) else [found]
+    raise Broken(
+        "'messages' must be a list of objects, and it is of no other format that is known. "
+        'Write it in chat format, {"messages": [{"role": "user", "content": "..."}]}'
+    )
+
+
+# Trees: exports of applications, a conversation a record.
+
+
+def from_chatgpt(record: Json, left: Left) -> Conversation:
+    """Convert a conversation of ChatGPT's export: a tree, and the node that is shown last."""
+    nodes: dict[str, Node] = {}
+    models: list[str] = []
+    for key, node in record["mapping"].items():
+        message = object_of(object_of(node).get("message"))
+        said = _chatgpt_message(key, message, record["mapping"]) if message else None
+        if message and said is None:
+            left("chatgpt: empty messages")
+        nodes[key] = Node(object_of(node).get("parent"), said)
+        model = object_of(message.get("metadata")).get("model_slug")
+        models += [model] if isinstance(model, str) else []
+    messages, branches = in_lines(nodes, record.get("current_node"))
+    known = ("mapping", "title", "current_node", "id", "conversation_id", "default_model_slug")
+    return Conversation(
+        "chatgpt",
+        messages,
+        branches,
+        id=record.get("conversation_id") or record.get("id"),
+        title=record.get("title"),
+        model=record.get("default_model_slug") or next(reversed(models), None),
+        metadata={"chatgpt": rest_of(record, *known)},
+    )
+
+
+def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
+    """Give a message; None for one that says nothing."""
+    content, author = object_of(message.get("content")), object_of(message.get("author"))
+    role, recipient = author.get("role"), message.get("recipient") or "all"
+    kind = content.get("content_type")
+    more = rest_of(message, "id", "content", "author", "create_time")
+    if more.get("recipient") == "all":
+        del more["recipient"]
+    said: Any
+    if kind in ("text", "multimodal_text") and isinstance(content.get("parts"), list):
+        parts = [part for part in content["parts"] if part not in ("", None)]
+        said = [
+            {"type": "text", "text": part}
+            if isinstance(part, str)
+            else {"type": str(object_of(part).get("content_type")), **object_of(part)}
+            for part in parts
+        ]
+        if all(isinstance(part, str) for part in parts) and len(parts) < 2:
+            said = "".join(parts)
+    elif kind in ("code", "execution_output", "tether_quote", "system_error") and isinstance(
+        content.get("text"), str
+    ):
+        said = content["text"]
+        more |= {"content": rest_of(content, "text")}
+    elif kind in ("user_editable_context", "model_editable_context"):
+        role = "system" if role != "assistant" else role
+        said = "\n\n".join(
+            each
+            for name, each in content.items()
+            if name != "content_type" and isinstance(each, str) and each
+        )
+    else:
+        said = [{"type": str(kind), **content}] if set(content) - {"content_type"} else None
+    if not said:
+        return None
+    chat: Json = {"role": role, "content": said}
+    if role == "assistant" and recipient != "all" and isinstance(said, str):
+        chat |= {"content": None, "tool_calls": [call_of(key, recipient, said)]}
+    elif role == "tool":
+        parent = str(object_of(mapping.get(key)).get("parent"))
+        called = object_of(object_of(mapping.get(parent)).get("message"))
+        if called and called.get("recipient") == author.get("name"):
+            chat["tool_call_id"] = parent
+        chat |= rest_of({"name": author.get("name")})
+    if inner := rest_of(author, "role", "name"):
+        more["author"] = inner
+    at = time_of(message.get("create_time"))
+    return Said(chat, {"chatgpt": more} if more else None, external_id=key, at=at)
+
+
+def from_claude_ai(record: Json, left: Left) -> Conversation:
+    """Convert a conversation of Claude's export, whose messages name the one before."""
+    nodes: dict[str, Node] = {}
+    for number, each in enumerate(objects(record["chat_messages"], "chat_messages")):
+        key = text_of(each.get("uuid")) or str(number)
+        blocks = each.get("content") or []
+        said: Any = blocks
+        plain = [object_of(block).get("type") == "text" for block in blocks]
+        if not blocks or plain == [True]:
+            said = each.get("text") or (blocks[0].get("text") if blocks else None)
+        role = {"human": "user"}.get(each.get("sender", ""), each.get("sender"))
+        more = rest_of(
+            each, "uuid", "content", "text", "sender", "parent_message_uuid", "created_at"
+        )
+        more = {name: value for name, value in more.items() if value != []}
+        chat = {"role": role, "content": said}
+        at = time_of(each.get("created_at"))
+        parent = each.get("parent_message_uuid") or next(reversed(nodes), None)
+        if "parent_message_uuid" in each and parent not in nodes:
+            parent = None
+        nodes[key] = Node(parent, Said(chat, {"claude.ai": more}, external_id=key, at=at))
+    messages, branches = in_lines(nodes, record.get("current_leaf_message_uuid"))
+    known = ("chat_messages", "uuid", "name", "current_leaf_message_uuid", "model")
+    return Conversation(
+        "claude.ai",
+        messages,
+        branches,
+        id=record.get("uuid"),
+        title=record.get("name"),
+        model=record.get("model"),
+        metadata={"claude.ai": rest_of(record, *known)},
+    )
+
+
+def from_open_webui(record: Json, left: Left) -> Conversation:
+    """Convert a chat of Open WebUI: a tree, and the id of the message that is shown last."""
+    chat = record["chat"] if isinstance(record.get("chat"), dict) else record
+    history = chat["history"]
+    nodes: dict[str, Node] = {}
+    for key, each in history["messages"].items():
+        known = ("id", "role", "content", "parentId", "childrenIds", "timestamp", "usage")
+        message = Said(
+            {"role": each.get("role"), "content": each.get("content")},
+            {"open-webui": rest_of(each, *known)},
+            external_id=key,
+            at=time_of(each.get("timestamp")),
+        )
+        message.used(each.get("usage"), each.get("model"))
+        nodes[key] = Node(each.get("parentId"), message)
+    messages, branches = in_lines(nodes, history.get("currentId"))
+    models = chat.get("models")
+    about = rest_of(record, "id", "chat", "title") | rest_of(
+        chat, "id", "history", "messages", "title", "models"
+    )
+    return Conversation(
+        "open-webui",
+        messages,
+        branches,
+        id=record.get("id"),
+        title=record.get("title") or chat.get("title"),
+        model=models[0] if isinstance(models, list) and models else None,
+        metadata={"open-webui": about},
+    )
+
+
+# Data sets and trajectories.
+
+
+def from_preference(record: Json, left: Left) -> Conversation:
+    """Convert a preference line: what was preferred is the conversation, the other a branch."""
+    if "preferred_output" in record:
+        given, keys = record["input"], ("input", "preferred_output", "non_preferred_output")
+    else:
+        given, keys = record.get("prompt") or [], ("prompt", "chosen", "rejected")
+    more = rest_of(record, *keys)
+    if isinstance(given, dict):
+        more |= rest_of(given, "messages")
+        given = given.get("messages")
+    said = [[{"role": "user", "content": given}] if isinstance(given, str) else given]
+    for key in keys[1:]:
+        each = record.get(key)
+        said.append([{"role": "assistant", "content": each}] if isinstance(each, str) else each)
+    begin, chosen, other = (objects(each, "messages") for each in said)
+    while chosen and other and chosen[0] == other[0]:  # where both repeat the prompt
+        begin, chosen, other = [*begin, chosen[0]], chosen[1:], other[1:]
+    branch = Branch(0, len(begin), other, "non-preferred")
+    return Conversation("preference", [*begin, *chosen], [branch], metadata=more)
+
+
+def from_answer(record: Json, left: Left) -> Conversation:
+    """Convert a request or an answer of an API, or one with the other, as batches have them."""
+    body = record.get("body") or record.get("params") or record.get("request")
+    asked = record if body is None else object_of(body)
+    answer = object_of(record.get("response")) or (record if "output" in record else {})
+    answer = object_of(answer.get("body")) or answer or record
+    messages: list[Json] = []
+    system = asked.get("system") or asked.get("instructions")
+    if isinstance(system, str | list) and system:
+        messages.append({"role": "system", "content": system})
+    given = asked.get("messages") or asked.get("input") or []
+    messages += (
+        [{"role": "user", "content": given}] if isinstance(given, str) else objects(given, "input")
+    )
+    out = answer.get("output")
+    if isinstance(answer.get("choices"), list):
+        out = [each.get("message") for each in answer["choices"][:1]]
+    if isinstance(out, list) and out:
+        said = [Said(each) for each in objects(out, "output")]
+        said[-1].used(answer.get("usage"), answer.get("model"))
+        messages += said
+    known: tuple[str, ...] = (
+        "messages",
+        "input",
+        "output",
+        "choices",
+        "usage",
+        "model",
+        "system",
+        "instructions",
+    )
+    known += ("body", "params", "request", "response", "custom_id", "id")
+    more = rest_of(record, *known) | rest_of(asked, *known) | rest_of(answer, *known)
+    return Conversation(
+        "request",
+        messages,
+        id=record.get("custom_id") or record.get("id"),
+        model=asked.get("model") or answer.get("model"),
+        metadata={"request": more},
+    )
+
+
+def from_tau(record: Json, left: Left) -> Json:
+    """Convert a run of tau-bench; what it was rewarded with goes into the metadata."""
+    messages = [_without_nothing(each) for each in objects(record["traj"], "traj")]
+    return Conversation("tau-bench", messages, metadata={"tau-bench": rest_of(record, "traj")})
+
+
+def _without_nothing(message: Json) -> Json:
+    """Leave out keys of a client's object that were not set."""
+    return {k: v for k, v in message.items() if v is not None or k in ("role", "content")}
+
+
+def from_tau2(record: Json, left: Left) -> list[Json]:
+    """Convert the simulations of a file of tau2-bench."""
+    about = rest_of(object_of(record.get("info")))
+    made: list[Json] = []
+    for run in objects(record["simulations"], "simulations"):
+        messages: list[Json] = []
+        for each in objects(run.get("messages"), "messages"):
+            for said in each.get("tool_messages") or [each]:
+                chat: Json = {"role": said.get("role"), "content": said.get("content")}
+                if said.get("role") == "tool":
+                    chat["tool_call_id"] = said.get("id")
+                if calls := said.get("tool_calls"):
+                    chat["tool_calls"] = [
+                        {**call_of(call.get("id"), call.get("name"), call.get("arguments"))}
+                        for call in calls
+                    ]
+                known = ("role", "content", "tool_calls", "timestamp", "usage", "cost")
+                more = {"tau2-bench": rest_of(said, *known)}
+                message = Said(chat, more, at=time_of(said.get("timestamp")))
+                message.used(said.get("usage"))
+                message.cost = _money(said.get("cost")) if message.usage else None
+                messages.append(message)
+        more = rest_of(run, "id", "messages") | {"info": about}
+        id = run.get("id")
+        made.append(Conversation("tau2-bench", messages, id=id, metadata={"tau2-bench": more}))
+    return made
+
+
+def _money(value: Any) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1000:
+        return None
+    return round(Decimal(repr(value)), 9)
+
+
+def from_swe_agent(record: Json, left: Left) -> Conversation:
+    """Convert a trajectory of SWE-agent; its steps say again what its history says."""
+    messages: list[Json] = []
+    for each in objects(record["history"], "history"):
+        chat: Json = {name: each[name] for name in ("role", "content") if name in each}
+        chat |= rest_of({"tool_calls": each.get("tool_calls")})
+        answered = each.get("tool_call_ids")
+        if isinstance(answered, list) and answered and each.get("role") == "tool":
+            chat["tool_call_id"] = answered[0]
+        more = rest_of(each, "role", "content", "tool_calls", "tool_call_ids")
+        messages.append(Said(chat, {"swe-agent": more} if more else None))
+    info = object_of(record.get("info"))
+    used = object_of(info.get("model_stats"))
+    if messages and isinstance(said := messages[-1], Said) and used:
+        sent, received = used.get("tokens_sent", 0), used.get("tokens_received", 0)
+        said.used({"input_tokens": sent, "output_tokens": received})
+        said.cost, said.requests = _money(used.get("instance_cost")), used.get("api_calls", 1)
+    for _ in record.get("trajectory") or []:
+        left("swe-agent: steps, which the history repeats")
+    more = rest_of(record, "history", "trajectory")
+    return Conversation("swe-agent", messages, metadata={"swe-agent": more})
+
+
+def from_instruction(record: Json, left: Left) -> Conversation:
+    """Convert an instruction with its answer, as Alpaca has them, or a prompt with one."""
+    keys = ("instruction", "input", "output", "prompt", "completion", "response", "system")
+    asked = [record.get("instruction") or record.get("prompt"), record.get("input")]
+    answer = next((record[key] for key in keys[2:6] if key != "prompt" and key in record), None)
+    said = [("system", record.get("system")), ("user", "\n\n".join(x for x in asked if x))]
+    messages = [
+        {"role": role, "content": text} for role, text in [*said, ("assistant", answer)] if text
+    ]
+    return Conversation("instruction", messages, metadata=rest_of(record, *keys))
+
+
+def from_items(record: Json, left: Left) -> Conversation:
+    """Convert a rollout of Codex from before its lines: a session, and its items."""
+    session = object_of(record["session"])
+    return Conversation(
+        "codex",
+        [
+            Said(item, at=time_of(item.get("timestamp")))
+            for item in objects(record["items"], "items")
+        ],
+        id=session.get("id"),
+        metadata={"codex": rest_of(session, "id")},
+    )
+
+
+def _refuse(words: str) -> Callable[[Json, Left], Json]:
+    def refuse(record: Json, left: Left) -> Json:
+        raise Broken(words)
+
+    return refuse
+
+
+def from_langsmith(record: Json, left: Left) -> Json:
+    """Convert a run of LangSmith: what went into it, and what came out."""
+    given, out = object_of(record.get("inputs")), object_of(record.get("outputs"))
+    messages = given.get("messages") or []
+    if messages and isinstance(messages[0], list):
+        messages = messages[0]
+    made = out.get("generations") or []
+    made = [made[0][0].get("message")] if made and isinstance(made[0], list) else []
+    if not messages:
+        raise Broken(
+            "this is a run of LangSmith without 'inputs.messages', so no conversation. Export the "
+            "runs whose run_type is llm"
+        )
+    said = [*messages, *made, *objects(out.get("messages") or [], "outputs.messages")]
+    found = of_messages({"messages": said})
+    more = rest_of(record, "id", "inputs", "outputs")
+    begin, more = found["messages"], {"langsmith": more}
+    return Conversation("langsmith", begin, id=record.get("id"), metadata=more)
+
+
+def _is_prompted(record: Json) -> bool:
+    asked = record.get("instruction", record.get("prompt"))
+    answers = (record.get(key) for key in ("output", "completion", "response"))
+    return isinstance(asked, str) and any(isinstance(each, str) for each in answers)
+
+
+def _is_request(record: Json) -> bool:
+    body = record.get("body") or record.get("params") or record.get("request")
+    of_batch = isinstance(body, dict) and ("messages" in body or "input" in body)
+    items = any(isinstance(record.get(key), list) for key in ("input", "output", "choices"))
+    answer = object_of(object_of(record.get("response")).get("body") or record.get("response"))
+    return of_batch or items or "choices" in answer or "output" in answer
+
+
+def _has(*keys: str, of: type = list) -> Callable[[Json], bool]:
+    return lambda record: all(isinstance(record.get(key), of) for key in keys)
+
+
+_FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list[Json]]], ...] = (
+    (_has("mapping", of=dict), from_chatgpt),
+    (_has("chat_messages"), from_claude_ai),
+    (
+        lambda record: (
+            "messages" in object_of(object_of(record.get("chat") or record).get("history"))
+        ),
+        from_open_webui,
+    ),
+    (lambda record: "messages" in record, lambda record, left: of_messages(record)),
+    (_has("conversations"), lambda record, left: from_sharegpt(record)),
+    (lambda record: "run_type" in record, from_langsmith),
+    (lambda record: "preferred_output" in record and "input" in record, from_preference),
+    (lambda record: "chosen" in record and "rejected" in record, from_preference),
+    (_has("traj"), from_tau),
+    (_has("simulations"), from_tau2),
+    (_has("history"), from_swe_agent),
+    (lambda record: "session" in record and isinstance(record.get("items"), list), from_items),
+    (_is_prompted, from_instruction),
+    (_is_request, from_answer),
+    (
+        _has("contents"),
+        _refuse(
+            "this is a request to Gemini, whose 'contents' are not imported: write each as a "
+            'message, {"role": "user" or "assistant", "content": "..."}'
+        ),
+    ),
+)
+"""Every format that has a conversation a record: how it is known, and what converts it."""
+
+
+# ShareGPT.
+
+
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "function_call": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function_response": "tool",
+    "observation": "tool",
+}
+
+
+def from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:
+    """Give a conversation of ShareGPT's form in chat format; other keys stay as they are."""
+    turns = conversation.get("conversations")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise Broken("'conversations' must be a list of objects")
+    messages = _from_turns(turns)
+    return {
+        "messages" if key == "conversations" else key: messages if key == "conversations" else value
+        for key, value in conversation.items()
+    }
+
+
+def _from_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give turns as messages: each result of a tool with the id of the call that it answers."""
+    messages: list[dict[str, Any]] = []
+    waiting: deque[str] = deque()
+    made = 0
+    unplaced = _unplaced_results(turns)
+    for n, turn in enumerate(turns):
+        place, speaker, value = f"conversations[{n}]", turn["from"], turn["value"]
+        rest = {key: each for key, each in turn.items() if key not in ("from", "value")}
+        said = [{"role": _SHAREGPT_ROLES[speaker], "content": value, **rest}]
+        if speaker == "function_call":
+            if "tool_calls" in rest:
+                raise Broken(f"{place} must not have both a call and 'tool_calls'")
+            calls = _calls(value, place, made)
+            made += len(calls)
+            waiting = deque(call["id"] for call in calls)
+            said = [{"role": "assistant", "content": None, "tool_calls": calls, **rest}]
+        elif unplaced[n]:
+            values = [value]
+            if not n or not unplaced[n - 1]:  # the first of a run
+                values = _results(value, place, unplaced[n], len(waiting))
+            said = [
+                {"role": "tool", "content": each, **rest, "tool_call_id": waiting.popleft()}
+                for each in values
+            ]
+        elif said[0]["role"] != "tool":
+            waiting.clear()
+        messages += (_spoken(speaker, each) for each in said)
+    return messages
+
+
+def _unplaced_results(turns: list[dict[str, Any]]) -> list[int]:
+    """Say of each turn how many results without the id of a call follow each other from it on."""
+    counts: list[int] = []
+    count = 0
+    for n in reversed(range(len(turns))):
+        role = _role_of(turns[n], f"conversations[{n}]")
+        placed = turns[n].get("tool_call_id") is not None
+        count = count + 1 if role == "tool" and not placed else 0
+        counts.append(count)
+    return counts[::-1]
+
+
+def _role_of(turn: dict[str, Any], place: str) -> str:
+    speaker = turn.get("from")
+    if not isinstance(speaker, str) or speaker not in _SHAREGPT_ROLES:
+        known = ", ".join(_SHAREGPT_ROLES)
+        raise Broken(f"{place}.from must be one of {known}, not {shown(speaker)}")
+    if "role" in turn or "content" in turn or "value" not in turn:
+        raise Broken(f"{place} must have a 'value', and no 'role' or 'content'")
+    return _SHAREGPT_ROLES[speaker]
+
+
+def _calls(value: Any, place: str, before: int) -> list[dict[str, Any]]:
+    """Give the calls of a turn: a JSON object with name and arguments, or a list of such."""
+    given = _inner(value, place)
+    if isinstance(given, dict):
+        given = [given]
+    if not isinstance(given, list) or not given or not all(map(_is_call, given)):
+        raise Broken(
+            f'{place} must be a call as JSON, {{"name": ..., "arguments": {{...}}}} and nothing '
+            "else, or a list of calls"
+        )
+    return [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": call["name"], "arguments": _arguments(call)},
+        }
+        for number, call in enumerate(given, before + 1)
+    ]
+
+
+def _is_call(call: Any) -> bool:
+    return (
+        isinstance(call, dict)
+        and call.keys() == {"name", "arguments"}
+        and isinstance(call["name"], str)
+        and isinstance(call["arguments"], dict | str)
+    )
+
+
+def _arguments(call: dict[str, Any]) -> str:
+    given = call["arguments"]
+    return given if isinstance(given, str) else _as_json(given)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _results(value: Any, place: str, results: int, calls: int) -> list[Any]:
+    """Give the first of several results, or all of them, where one turn has them in a JSON list.
+
+    Args:
+        value: What the turn says.
+        place: Where it is.
+        results: How many results follow each other, this one included.
+        calls: How many calls wait for one.
+    """
+    if not calls:
+        raise Broken(
+            f"{place} is a result without a call: put a turn from function_call before it, whose "
+            'value is {"name": ..., "arguments": {...}}'
+        )
+    if results == calls:
+        return [value]
+    given = None
+    if results == 1:
+        with suppress(Broken):
+            given = _inner(value, place)
+    if not isinstance(given, list) or len(given) != calls:
+        raise Broken(
+            f"{place}: {counted(results, 'result')} for {counted(calls, 'call')}. Give one for "
+            "each, in the order of the calls, or a single JSON list of them"
+        )
+    return [each if isinstance(each, str) else _as_json(each) for each in given]
+
+
+def _inner(value: Any, place: str) -> Any:
+    """Read JSON within a turn as strictly as the line."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return load_strictly(value)
+    except Broken as broken:
+        raise Broken(f"{place}: {broken}") from None
+
+
+def _spoken(speaker: str, message: Json) -> Said:
+    return Said(message, {"from": speaker})

@@ -1,0 +1,265 @@
+"""Files as people have them become the conversations that they hold, whatever their format."""
+
+import gzip
+import json
+import zipfile
+from decimal import Decimal
+from io import BytesIO
+
+import pytest
+
+from agentstore.errors import InvalidInput, NotASource, TranscriptError
+from agentstore.moving import json_records, transcripts
+from tests.imports import samples
+from tests.imports.samples import SAMPLES, lines, whole
+
+
+def written(sample, tmp_path):
+    path = tmp_path / "sample"
+    if callable(sample.content):
+        sample.content(path)
+    else:
+        path.write_bytes(sample.content)
+    return path
+
+
+def of_block(block):
+    kind = block.get("type") if isinstance(block, dict) else "text"
+    if kind == "tool_use":
+        return f"-> {block['name']}"
+    if kind == "tool_result":
+        return f"<- {block['content']}"
+    return block.get("text", kind)
+
+
+def told(message):
+    chat = message.to_chat()
+    item = chat if "role" not in chat else {}
+    content = chat.get("content")
+    words = [content] if isinstance(content, str) and content else []
+    if isinstance(content, list):
+        words = [of_block(block) for block in content]
+    calls = [call["function"]["name"] for call in chat.get("tool_calls") or []]
+    calls += [chat["function_call"]["name"]] if "function_call" in chat else []
+    if item.get("type") == "function_call":
+        calls.append(item["name"])
+    elif "output" in item:
+        words.append(item["output"])
+    elif item:
+        words.append(item["type"])
+    if message.role == "tool" and not words[0].startswith("<- "):
+        words = [f"<- {word}" for word in words]
+    return f"{message.role}: {' '.join([*words, *(f'-> {name}' for name in calls)])}"
+
+
+def in_branches(store, session_id):
+    branches = [*store.branches.list(session_id)]
+    branches.sort(key=lambda branch: not branch.current)
+    return {
+        branch.name: [
+            told(m) for m in reversed(list(store.messages.iter(session_id, branch=branch.name)))
+        ]
+        for branch in branches
+    }
+
+
+def in_order_of_creation(store):
+    return [id for _, id in store.sessions._ids_after(0, 100, None)]
+
+
+@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
+def test_a_file_becomes_the_conversations_that_it_holds_and_only_once(store, tmp_path, sample):
+    path = written(sample, tmp_path)
+    done = transcripts.import_file(store, path)
+    ids = in_order_of_creation(store)
+    assert [in_branches(store, id) for id in ids] == sample.become
+    assert done.conversations == len(sample.become)
+    assert done.branches == sum(len(each) - 1 for each in sample.become)
+    assert done.left_out == sample.left
+    assert ids[: len(sample.ids)] == sample.ids
+    used = [each for id in ids for each in store.usage.iter(id)]
+    names = ("input_tokens", "output_tokens", "requests")
+    assert tuple(sum(getattr(each, name) for each in used) for name in names) == sample.used
+    for id in ids:
+        assert store.sessions.verify(id).agree
+    before = list(transcripts.export_lines(store))
+    again = transcripts.import_file(store, path)
+    assert (again.conversations, again.grown) == (0, 0)
+    assert list(transcripts.export_lines(store)) == before
+
+
+def test_what_was_imported_is_as_old_as_it_was_and_keeps_what_else_was_known(store, tmp_path):
+    transcripts.import_file(store, written(SAMPLES["ChatGPT, answered anew"], tmp_path))
+    session = store.sessions.get("g2")
+    assert (session.title, session.model) == ("The weather", "gpt-4o")
+    assert session.metadata["imported"] == {"format": "chatgpt", "messages": 3}
+    assert session.metadata["chatgpt"]["is_archived"] is False
+    question, answer = store.messages.history("g2")
+    assert question.created_at.isoformat() == "2023-11-14T22:14:20.500000+00:00"
+    assert (question.external_id, answer.external_id) == ("q", "a2")
+    assert answer.metadata["chatgpt"]["status"] == "finished_successfully"
+    assert store.messages.find_by_external_id("g2", "a1").content == "Rain."
+
+
+def test_a_branch_goes_on_where_it_was_left_and_can_be_switched_to(store, tmp_path):
+    transcripts.import_file(store, written(SAMPLES["ChatGPT, answered anew"], tmp_path))
+    store.branches.switch("g2", "branch-1")
+    store.messages.save("g2", "user", "Sure?")
+    assert store.messages.chat("g2")[-1] == {"role": "user", "content": "Sure?"}
+    assert [m.turn for m in store.messages.history("g2")] == [1, 1, 2]
+    store.branches.switch("g2", "main")
+    assert [m.content for m in store.messages.history("g2")] == ["Weather?", "Sunny."]
+
+
+def test_usage_that_is_repeated_is_counted_once_with_its_model(store, tmp_path):
+    transcripts.import_file(store, written(SAMPLES["Claude Code"], tmp_path))
+    used = list(store.usage.iter("s1"))
+    assert [(each.model, each.input_tokens) for each in used] == [("claude-sonnet-4-5", 110)] * 2
+    assert used[0].details == {"cached_input_tokens": 100}
+
+
+def test_what_it_cost_is_kept_where_the_source_says_so(store, tmp_path):
+    transcripts.import_file(store, written(SAMPLES["SWE-agent"], tmp_path))
+    (used,) = store.usage.iter(in_order_of_creation(store)[0])
+    assert (used.cost, used.requests) == (Decimal("0.0125"), 2)
+
+
+def test_a_history_of_imported_calls_is_one_that_models_accept(store, tmp_path):
+    transcripts.import_file(store, written(SAMPLES["Claude Code with calls at once"], tmp_path))
+    history = store.messages.history("s1")
+    assert [m.role for m in history] == ["user", "assistant", "user", "user", "assistant"]
+    assert [m.to_chat() for m in history] == store.messages.chat("s1")
+
+
+def test_a_conversation_that_has_grown_since_is_named(store, tmp_path):
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(lines(*samples.REWOUND[:2]))
+    transcripts.import_file(store, path)
+    path.write_bytes(lines(*samples.REWOUND))
+    done = transcripts.import_file(store, path)
+    assert (done.skipped, done.grown) == (1, 1)
+    store.sessions.delete("s1")
+    assert transcripts.import_file(store, path).messages == 5
+
+
+def test_a_broken_line_leaves_its_conversation_out_unless_it_is_set_aside(store, tmp_path):
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(lines(*samples.CLAUDE_CODE) + b'{"type": "user", "uuid": "cut')
+    with pytest.raises(TranscriptError, match="line 8: not JSON"):
+        transcripts.import_file(store, path)
+    assert store.sessions.count() == 0
+    done = transcripts.import_file(store, path, quarantine=tmp_path / "aside.jsonl")
+    assert (done.conversations, done.set_aside) == (1, 1)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_all_kinds_of_records_may_be_in_one_file(store, tmp_path, atomic):
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(
+        lines(*samples.CLAUDE_CODE, *samples.CODEX, {"id": "x", "messages": samples.TALK})
+    )
+    done = transcripts.import_file(store, path, atomic=atomic)
+    assert done.formats == {"claude-code": 1, "codex": 1}
+    assert in_order_of_creation(store) == ["s1", "r1", "x"]
+
+
+def test_in_a_scope_what_is_imported_is_the_users(store, tmp_path):
+    store.users.create("Ann", id="ann")
+    transcripts.import_file(store.scoped("ann"), written(SAMPLES["ChatGPT"], tmp_path))
+    assert store.sessions.get("g1").user_id == "ann"
+    assert store.messages.history("g1")[0].created_at.year == 2023
+
+
+def zipped():
+    made = BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("conversations.json", whole([samples.CHATGPT]))
+    return made.getvalue()
+
+
+def sqlite_of(table):
+    return samples.database(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY)")
+
+
+TALK = whole({"messages": samples.TALK})
+REFUSED = {
+    "gzip": (gzip.compress(TALK), "compressed by gzip.*gunzip -c"),
+    "a ZIP archive": (zipped(), "ZIP archive.*unzip -p"),
+    "zstd": (b"\x28\xb5\x2f\xfd\0\0", "zstd -dc"),
+    "bzip2": (b"BZh91AY&SY", "bunzip2"),
+    "xz": (b"\xfd7zXZ\0\0", "xz -dc"),
+    "Parquet": (b"PAR1\0\0", "Parquet.*duckdb"),
+    "UTF-16": (TALK.decode().encode("utf-16"), "iconv -f UTF-16"),
+    "UTF-16 without a mark": (TALK.decode().encode("utf-16-be"), "iconv -f UTF-16"),
+    "HTML": (b"<!DOCTYPE html><p>hi", "HTML or XML.*the JSON"),
+    "text": (b"User: hi\nAI: hello\n", "line 1: not JSON"),
+    "a number": (b"7\n", "not a JSON object"),
+    "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
+    "another object": (whole({"a": 1, "b": 2}), "no other format that is known. Write it in chat"),
+    "Gemini's contents": (
+        whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
+        "'contents' are not imported: write each as a message",
+    ),
+    "a chain of LangSmith": (
+        lines({"id": "x", "run_type": "chain", "inputs": {"question": "hi"}}),
+        "LangSmith without 'inputs.messages'.*run_type is llm",
+    ),
+    "a message of nobody": (whole([{"role": "user", "content": "hi"}, {"text": "x"}]), "known"),
+    "an array that is cut off": (whole([samples.CHATGPT])[:-20], "not JSON"),
+    "a circle": (
+        whole(
+            {
+                "mapping": {
+                    "a": samples.node("a", "b", "user", "x"),
+                    "b": samples.node("b", "a", "user", "y"),
+                },
+                "current_node": "a",
+            }
+        ),
+        "in a circle",
+    ),
+    "LangGraph's checkpoints": (sqlite_of("checkpoints"), "--from langgraph-sqlite"),
+    "the OpenAI Agents SDK's sessions": (sqlite_of("agent_messages"), "--from openai-sqlite"),
+    "ADK's sessions": (sqlite_of("app_states"), "--from adk"),
+    "Open WebUI's database": (sqlite_of("chat"), "Open WebUI.*json_object.* import -"),
+    "LangChain's database": (sqlite_of("message_store"), "SELECT message FROM message_store"),
+    "another database": (sqlite_of("things"), "no table of responses"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, content, words):
+    path = written(samples.Sample(content, []), tmp_path)
+    with pytest.raises((TranscriptError, NotASource), match=words) as caught:
+        transcripts.import_file(store, path)
+    assert isinstance(caught.value, InvalidInput)
+    assert store.sessions.count() == 0
+
+
+def test_the_advice_for_open_webui_works(store, tmp_path):
+    path = tmp_path / "chats.jsonl"
+    row = {"id": "w1", "title": "t", "chat": samples.OPEN_WEBUI["chat"]}
+    path.write_bytes(lines(row))  # as json_object writes them
+    assert transcripts.import_file(store, path).formats == {"open-webui": 1}
+
+
+def test_an_array_is_read_element_by_element_and_a_value_only_up_to_a_size(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(json_records, "MOST_BYTES", 100_000)
+    path = tmp_path / "many.json"
+    talks = [{"id": str(n), "messages": [samples.said("user", "x" * 1000)]} for n in range(300)]
+    path.write_bytes(whole(talks))
+    assert transcripts.import_file(store, path).conversations == 300
+    path.write_bytes(whole([{"messages": [samples.said("user", "x" * 1000)] * 300}]))
+    with pytest.raises(TranscriptError, match=r"more than 0 MiB.*lines of their own"):
+        transcripts.import_file(store, path)
+
+
+def test_json_is_taken_apart_wherever_it_is_read_in_pieces():
+    text = json.dumps([{"a": '"]}\\'}, [1, {"b": "{"}], {}]).encode()
+    for size in range(1, len(text) + 1):
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        found = list(json_records._values(pieces))
+        assert [json.loads(each) for each in found[:-1]] == json.loads(text)
+        assert found[-1] == json_records.END_OF_ARRAY
