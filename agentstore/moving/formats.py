@@ -70,7 +70,9 @@ class Formats:
         kind = next((each for each in RUNS if each.holds(record)), None)
         if kind is Messages and isinstance(self._run, Codex):  # items of its older versions
             kind = Codex
-        if kind is None and isinstance(self._run, Messages) and not _is_known(record):
+        if kind is None and self._run is not None and not _is_known(record):
+            if not isinstance(self._run, Messages) or not isinstance(record, dict):
+                raise Broken(_UNKNOWN)
             kind = Messages  # which refuses it, with the messages around it
         if kind is None or type(self._run) is not kind or not self._run.goes_on(record):
             yield from self.end()
@@ -93,7 +95,15 @@ class Formats:
 
 
 def _is_known(record: Any) -> bool:
-    return not isinstance(record, dict) or any(is_of(record) for is_of, _ in _FORMATS)
+    if isinstance(record, list):
+        return bool(record) and all(isinstance(each, dict) for each in record)
+    return isinstance(record, dict) and any(is_of(record) for is_of, _ in _FORMATS)
+
+
+_UNKNOWN = (
+    "it is of no format that is known; chat format is "
+    '{"messages": [{"role": "user", "content": "..."}]}'
+)
 
 
 def converted(record: Any, left: Left) -> Sequence[Json]:
@@ -116,10 +126,7 @@ def converted(record: Any, left: Left) -> Sequence[Json]:
         if is_of(record):
             found = convert(record, left)
             return found if isinstance(found, list) else [found]
-    raise Broken(
-        "'messages' must be a list of objects, and it is of no other format that is known. "
-        'Write it in chat format, {"messages": [{"role": "user", "content": "..."}]}'
-    )
+    raise Broken(_UNKNOWN)
 
 
 # Trees: exports of applications, a conversation a record.

@@ -176,7 +176,7 @@ def _from_langchain(kind: str, message: Json) -> Said:
 
 
 class ClaudeCode(Run):
-    """A session of Claude Code: lines that name the line before them.
+    """A session of Claude Code: lines that name the line before them, or what its SDK streams.
 
     A message of the model's is over several lines, one block each, and all repeat its usage.
     Results of calls that were made at once leave the line of their own call; they are one after
@@ -189,15 +189,8 @@ class ClaudeCode(Run):
         "ai-title": "aiTitle",
         "custom-title": "customTitle",
     }
-    _KNOWN: tuple[str, ...] = (
-        "message",
-        "uuid",
-        "parentUuid",
-        "logicalParentUuid",
-        "sessionId",
-        "timestamp",
-    )
-    _KNOWN += ("type", "isSidechain")
+    _KNOWN = ("message", "uuid", "parentUuid", "logicalParentUuid", "sessionId", "session_id")
+    _MORE = ("timestamp", "type", "isSidechain", "parent_tool_use_id")
     _SESSION = ("cwd", "gitBranch", "version", "userType", "entrypoint", "slug")
 
     def __init__(self, number: int, left: Left) -> None:
@@ -209,6 +202,7 @@ class ClaudeCode(Run):
         self._last_result: dict[str, str] = {}
         self._answers: dict[str, str] = {}
         self._agents: dict[str, str | None] = {}
+        self._tips: dict[str | None, str] = {}
         self._session: str | None = None
         self._titles: dict[str, str] = {}
         self._about: dict[str | None, Json] = {}
@@ -218,18 +212,22 @@ class ClaudeCode(Run):
         """See ``Run``."""
         if not isinstance(record, dict) or not isinstance(record.get("type"), str):
             return False
-        one = {"uuid", "parentUuid"} <= record.keys() or {"summary", "leafUuid"} <= record.keys()
-        return one or "sessionId" in record or record["type"] == "file-history-snapshot"
+        if "sessionId" in record or record["type"] == "file-history-snapshot":
+            return True
+        keys = ({"uuid", "message"}, {"session_id", "uuid"}, {"session_id", "message"})
+        return any(each <= record.keys() for each in (*keys, {"summary", "leafUuid"}))
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
-        other = record.get("sessionId") not in (None, self._session)
+        other = _session_of(record) not in (None, self._session)
         return not (self._nodes and other and record.get("parentUuid") not in self._places)
 
     def add(self, record: Json) -> None:
         """See ``Run``."""
         kind, key, message = record["type"], record.get("uuid"), object_of(record.get("message"))
-        self._session = text_of(record.get("sessionId")) or self._session
+        self._session = _session_of(record) or self._session
+        if not isinstance(key, str) and "parentUuid" not in record and message:
+            key = f"{self._session}-{len(self._nodes)}"  # older streams have no ids
         if isinstance(title := record.get(self._TITLES.get(kind, "")), str):
             self._titles[kind] = title
             return
@@ -247,32 +245,41 @@ class ClaudeCode(Run):
         if same is not None and (said := self._nodes[same].said) and isinstance(content, list):
             said["content"] += [block for block in content if block not in said["content"]]
             said.used(message.get("usage"), message.get("model"))
+            more = object_of(said.metadata).get(self.form, {})
+            said.metadata = {self.form: {**more, "message": _about_message(message)}}
             self._places[key] = same
             return
+        agent = None
+        if record.get("isSidechain") or record.get("parent_tool_use_id"):
+            named = text_of(record.get("agentId")) or text_of(record.get("parent_tool_use_id"))
+            agent = named or self._agents.get(parent or "") or key
+        results = _gives_results(content)
+        follows = kind == "assistant" or results or record.get("isCompactSummary")
+        if "parentUuid" not in record or (before is None and follows):
+            parent = self._tips.get(agent)
         call = self._answers.get(parent or "", parent)
         last = self._last_result.get(call or "")
-        if call is not None and _gives_results(content):
+        if call is not None and results:
             parent = last or parent
             self._last_result[call], self._answers[key] = key, call
         elif last is not None and parent != call:  # behind a result, so behind those beside it
             parent = last
-        said = self._said(record, message, key, parent)
+        said = self._said(record, message, key, agent)
         self._nodes[key] = Node(parent, said)
-        self._places[key] = key
+        self._places[key] = self._tips[agent] = key
         if kind == "assistant":
             said.used(message.get("usage"), message.get("model"))
             if isinstance(message.get("id"), str) and isinstance(content, list):
                 self._messages[message["id"]] = key
 
-    def _said(self, record: Json, message: Json, key: str, parent: str | None) -> Said:
-        agent = None
-        if record.get("isSidechain"):
-            agent = text_of(record.get("agentId")) or self._agents.get(parent or "") or key
+    def _said(self, record: Json, message: Json, key: str, agent: str | None) -> Said:
         self._agents[key] = agent
         about = rest_of({name: record.get(name) for name in self._SESSION})
         about = self._about.setdefault(agent, about)
-        more = {k: v for k, v in rest_of(record, *self._KNOWN).items() if about.get(k) != v}
-        if inner := rest_of(message, "role", "content", "usage", "type"):
+        more = {
+            k: v for k, v in rest_of(record, *self._KNOWN, *self._MORE).items() if about.get(k) != v
+        }
+        if inner := _about_message(message):
             more["message"] = inner
         if isinstance(message.get("model"), str) and message["model"] != "<synthetic>":
             about["model"] = message["model"]
@@ -302,6 +309,14 @@ class ClaudeCode(Run):
         return made
 
 
+def _session_of(record: Json) -> str | None:
+    return text_of(record.get("sessionId")) or text_of(record.get("session_id"))
+
+
+def _about_message(message: Json) -> Json:
+    return rest_of(message, "role", "content", "usage", "type")
+
+
 def _gives_results(content: Any) -> bool:
     return isinstance(content, list) and any(
         isinstance(block, dict) and block.get("type") == "tool_result" for block in content
@@ -312,7 +327,6 @@ class Codex(Run):
     """A rollout of Codex: items of the Responses API, and what happened besides."""
 
     form: ClassVar[str] = "codex"
-    _TYPES = frozenset({"session_meta", "response_item", "turn_context", "event_msg", "compacted"})
     _NOT_SAID = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<permissions")
 
     def __init__(self, number: int, left: Left) -> None:
@@ -330,9 +344,7 @@ class Codex(Run):
         if not isinstance(record, dict) or "role" in record:
             return False
         old = {"id", "timestamp", "instructions"} <= record.keys() or "record_type" in record
-        return old or (
-            record.get("type") in Codex._TYPES and isinstance(record.get("payload"), dict)
-        )
+        return old or ("type" in record and isinstance(record.get("payload"), dict))
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
@@ -343,7 +355,7 @@ class Codex(Run):
     def add(self, record: Json) -> None:
         """See ``Run``."""
         payload, kind = object_of(record.get("payload")), record.get("type")
-        if kind not in self._TYPES:  # a line of older versions
+        if "payload" not in record:  # a line of older versions
             old = {"record_type": "record_type", "instructions": "session_meta"}
             kind = next((old[key] for key in old if key in record), "response_item")
             payload = record

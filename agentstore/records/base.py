@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from html import escape
@@ -51,15 +51,16 @@ def briefly(*names: str) -> Callable[[type[T]], type[T]]:
     return decorate
 
 
-def maker(record: type[T]) -> Callable[..., T]:
-    """Give a function that makes a frozen record of its fields, in their order.
+def maker(record: type[T], names: Sequence[str] = ()) -> Callable[..., T]:
+    """Give a function that makes a frozen record of its fields, in this order or in their own.
 
     The ``__init__`` of a frozen dataclass sets each field through ``object.__setattr__``: 2.6 µs
     for 18 fields, against 0.4 here, which for 50 messages is a tenth of reading a history. So
     a twin that is not frozen is filled, and then declared to be the record that it equals.
     """
-    names = [each.name for each in fields(cast("Any", record))]
-    blank: Any = make_dataclass(record.__name__, names, slots=True)
+    own = [each.name for each in fields(cast("Any", record))]
+    assert not names or {*names} == {*own}
+    blank: Any = make_dataclass(record.__name__, names or own, slots=True)
 
     def make(*values: Any) -> T:
         filled = blank(*values)

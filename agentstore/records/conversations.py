@@ -316,8 +316,17 @@ def _is_whole(payload: dict[str, Any], chat: dict[str, Any]) -> bool:
     )
 
 
-make_message_record = maker(MessageRecord)
-"""Makes a message of all its fields, faster than its constructor."""
+MESSAGE_FIELDS = (
+    *("id", "session_id", "seq", "branch", "turn", "role", "content"),
+    *("token_count", "cost", "status", "created_at"),
+    *("tool_calls", "tool_call_id", "name", "metadata", "payload", "external_id", "_layout"),
+)
+"""The fields of a message: those first that each has, then those that most have not."""
+
+make_message_record = maker(MessageRecord, MESSAGE_FIELDS)
+"""Makes a message of all its fields, in the order of ``MESSAGE_FIELDS``, faster than its
+constructor.
+"""
 
 
 CHAT_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")

@@ -70,7 +70,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.engines.base.dialect import EngineDialect
-from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.engines.base.statements import Packed, Prepared, dialect_of
 from agentstore.errors import InvalidRow, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import (
@@ -79,7 +79,7 @@ from agentstore.models.tables import (
     session_not_being_deleted,
 )
 from agentstore.records import MessageRecord
-from agentstore.records.conversations import make_message_record, told_role
+from agentstore.records.conversations import MESSAGE_FIELDS, make_message_record, told_role
 from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables
 from agentstore.values import validation
@@ -89,28 +89,11 @@ from agentstore.values.validation import INCOMPLETE, MAIN, STREAMING
 # The columns of a message as repositories read them, and the record that is made of them.
 
 
-_COLUMNS = (
-    "id",
-    "session_id",
-    "seq",
-    "branch",
-    "turn",
-    "role",
-    "content",
-    "tool_calls",
-    "tool_call_id",
-    "name",
-    "token_count",
-    "cost",
-    "metadata",
-    "payload",
-    "external_id",
-    "status",
-    "created_at",
-    "chat_keys",
-    "blocks",
-)
+_COLUMNS = (*MESSAGE_FIELDS[:-1], "chat_keys", "blocks")
 """As a record has its fields, and the blocks that are its content instead of the text."""
+
+_RARE = _COLUMNS.index("tool_calls")
+"""From here on the columns are mostly NULL."""
 
 Columns = Callable[[ReadOnlyColumnCollection[str, Any]], list[ColumnElement[Any]]]
 """Gives what is read of a message, of the columns of the table or of something that has them too:
@@ -128,7 +111,11 @@ def message_columns(
 
 def line_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
     """Give the columns of a message on a line, whose session is the parameter ``session_id``."""
-    columns = message_columns(messages)
+    return [*_often(messages), Packed(*[messages[name] for name in _COLUMNS[_RARE:]])]
+
+
+def _often(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
+    columns = message_columns(messages)[:_RARE]
     columns[_COLUMNS.index("session_id")] = bindparam("session_id", type_=SafeText())
     return columns
 
@@ -144,9 +131,9 @@ def main_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnEle
     They hold no subquery, so they may stand in a RETURNING clause: on SQLite columns have no table
     there, and a subquery would take its own columns for them.
     """
-    columns = line_columns(messages)
+    columns = _often(messages)
     columns[_COLUMNS.index("branch")] = literal(MAIN, SafeText())
-    return columns
+    return [*columns, *(messages[name] for name in _COLUMNS[_RARE:])]
 
 
 def branch_name(messages: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[Any]:
@@ -217,11 +204,11 @@ def streamed(unit: Unit, ids: Sequence[str]) -> tuple[dict[str, Partial], dict[s
 def message_record(row: Any) -> MessageRecord:
     """Make a record of a row with ``message_columns``, and perhaps more behind them."""
     layout, blocks = row[_LAYOUT], row[_BLOCKS]
-    fields = row[:_BLOCKS]
-    if layout is not None or blocks is not None:
-        fields = [*fields]
-        fields[_ROLE] = told_role(fields[_ROLE], layout)
-        fields[_CONTENT] = fields[_CONTENT] if blocks is None else blocks
+    if layout is None and blocks is None:
+        return make_message_record(*row[:_BLOCKS])
+    fields = [*row[:_BLOCKS]]
+    fields[_ROLE] = told_role(fields[_ROLE], layout)
+    fields[_CONTENT] = fields[_CONTENT] if blocks is None else blocks
     return make_message_record(*fields)
 
 

@@ -43,7 +43,7 @@ WAYS: dict[str, tuple[Numbers, ...]] = {
     "save": ((52, 18), (70, 19), (64, 18), (74, 20)),
     "history": ((58, 16), (69, 17), (66, 16), (70, 17)),
     "put": ((96, 17), (114, 18), (97, 16), (101, 17)),
-    "history of a fork": ((58, 16), (69, 17), (65, 16), (69, 17)),
+    "history of a fork": ((58, 16), (69, 17), (66, 16), (69, 17)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 

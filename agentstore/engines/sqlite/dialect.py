@@ -309,6 +309,8 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
 _COMPARE = (
     "The schema is incomplete; nothing was written. Run agentstore doctor, which checks all of it."
 )
+_BLOB = "JSON cannot hold BLOB values"
+"""What ``Packed`` meets where a column of texts holds bytes."""
 _LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
 
 _STALE = (
@@ -338,6 +340,8 @@ def diagnose(error: DBAPIError) -> Diagnosis:
         return Diagnosis(
             Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
         )
+    if code == sqlite3.SQLITE_ERROR and str(error.orig) == _BLOB:
+        return Diagnosis(Failure.FINAL, errors.InvalidRow("", "", "bytes"))
     if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
         return Diagnosis(Failure.FINAL, errors.SchemaDamaged(f"{lost[0]}. {_COMPARE}"))
     kind, advice = _ADVICE.get(code, (errors.DatabaseError, UNKNOWN))

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_arg
 
 from sqlalchemy import Select, bindparam, case, func, select
 
+from agentstore.engines.base.statements import Packed
 from agentstore.errors import InvalidInput, TurnTooLarge
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
@@ -121,13 +122,13 @@ class ChatLine(NamedTuple):
     seq: int
     role: str
     content: str | None
+    streaming: str | None
     blocks: list[Any] | None
     tool_calls: list[Any] | None
     tool_call_id: str | None
     name: str | None
     layout: list[Any] | None
     payload: Any
-    streaming: str | None = None
 
     def to_chat(self) -> dict[str, Any]:
         """See ``MessageRecord``."""
@@ -157,13 +158,15 @@ def _chat_columns(messages: Any) -> list[Any]:
         messages.seq,
         messages.role,
         messages.content,
-        messages.blocks,
-        messages.tool_calls,
-        messages.tool_call_id,
-        messages.name,
-        messages.chat_keys,
-        case((messages.chat_keys.is_not(None), messages.payload)),
         case((messages.status == STREAMING, messages.id)),
+        Packed(
+            messages.blocks,
+            messages.tool_calls,
+            messages.tool_call_id,
+            messages.name,
+            messages.chat_keys,
+            case((messages.chat_keys.is_not(None), messages.payload)),
+        ),
     ]
 
 
@@ -195,7 +198,7 @@ def _chat_line(seq: int, message: Mapping[str, Any], layout: Any = None) -> Chat
     answers, name = get("tool_call_id"), get("name")
     payload = None if layout is None else get("payload")
     return ChatLine(
-        seq, message["role"], text, blocks, get("tool_calls"), answers, name, layout, payload
+        seq, message["role"], text, None, blocks, get("tool_calls"), answers, name, layout, payload
     )
 
 
