@@ -83,7 +83,7 @@ HELP = {
         "backup": "Save the database in a new SQLite file, while it is in use, and compare the "
         "two.",
         "restore": "Restore a backup into a new database, and compare the two.",
-        "import": "Import conversations in chat format, or what another framework stored.",
+        "import": "Import conversations in any known format, or what another framework stored.",
         "export": "Export conversations in chat format, one a line, in the order of their "
         "creation.",
     },
