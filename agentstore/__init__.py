@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentstore.store import Store
     from agentstore.transactions import ScopedStore, Transaction
     from agentstore.turns import AsyncTurn, Turn
+    from agentstore.values.embeddings import Embeddings
 
     __version__: str
 
@@ -63,6 +64,9 @@ __all__ = [
     "DatabaseUnreachable",
     "DayStatistics",
     "DeletionReceipt",
+    "EmbeddingFailed",
+    "EmbeddingModelChanged",
+    "Embeddings",
     "ExpiryReport",
     "ExportIncomplete",
     "Finding",
@@ -73,6 +77,7 @@ __all__ = [
     "ImportDiffers",
     "ImportSuperseded",
     "InvalidCursor",
+    "InvalidEmbedding",
     "InvalidInput",
     "InvalidJson",
     "InvalidRow",
@@ -152,6 +157,8 @@ __all__ = [
     "UserRecord",
     "UserStatistics",
     "UserStats",
+    "VectorModelRecord",
+    "VectorStatus",
     "WriteRecord",
     "WrongOwner",
     "WrongSession",
@@ -164,6 +171,7 @@ _HOMES = {
     "AsyncStore": "aio",
     "AsyncTransaction": "aio",
     "AsyncTurn": "turns",
+    "Embeddings": "values.embeddings",
     "ScopedStore": "transactions",
     "Settings": "settings",
     "Store": "store",

@@ -26,6 +26,7 @@ from typing import (
 
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import greenlet_spawn
 
 from agentstore import repositories
 from agentstore.database import adopt_engine, open_async_engine, open_engine, parse_url, show_url
@@ -61,9 +62,10 @@ from agentstore.execution.unit import (
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.records.upkeep import HealthRecord, Statistics
 from agentstore.repositories.listing import Pages, declare
-from agentstore.repositories.operations import Operation, Repository, Units
+from agentstore.repositories.operations import Operation, Repository, Units, embeddings_of
 from agentstore.repositories.scopes import scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
+from agentstore.repositories.vectors import warn_of_other_model
 from agentstore.settings import StoreOptions, settings_for
 from agentstore.transactions import Transaction, in_transaction, scoped_transaction
 from agentstore.turns import AsyncTurn
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from agentstore.records import Page, PruneReport
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
+    from agentstore.values.embeddings import Embeddings
 
 
 Bound = TypeVar("Bound", bound="AsyncRepositories")
@@ -121,7 +124,18 @@ def lift(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
             repeatable=kwargs.get("idempotency_key") is not None,
         )
 
-    return call
+    prepared = getattr(method, "prepared", None)
+    if prepared is None:
+        return call
+
+    @wraps(method)
+    async def call_prepared(self: AsyncRepository, /, *args: Any, **kwargs: Any) -> Any:
+        embeddings = embeddings_of(self._runner)
+        if embeddings is not None:
+            args, kwargs = (), await greenlet_spawn(prepared, embeddings, args, kwargs)
+        return await call(self, *args, **kwargs)
+
+    return call_prepared
 
 
 def lift_units(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -354,6 +368,8 @@ class AsyncStore(AsyncRepositories):
                 raise store_is_closed()
             if not self._opened:
                 await open_database(self._unit_runner)
+                if self._settings.embeddings is not None:
+                    await self._unit_runner.once(Mode.READ, warn_of_other_model)
                 self._opened = True
 
     async def close(self) -> None:
@@ -533,6 +549,12 @@ class _AsyncStoreRunner:
     def __init__(self, store: AsyncStore, joined: AsyncRunner | None = None) -> None:
         self._store = store
         self._joined = joined
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """Those of the store; None for calls that join a transaction of the application's."""
+        refuse_inside_own_transaction(self._store)
+        return None if self._joined is not None else self._store._settings.embeddings
 
     async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         store = self._store

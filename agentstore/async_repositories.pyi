@@ -44,6 +44,7 @@ from agentstore.records import (
     UsageSum,
     UserRecord,
     UserStats,
+    VectorStatus,
 )
 from agentstore.records.base import Role, SessionStatus, TaskStatus
 from agentstore.records.work import (
@@ -54,6 +55,7 @@ from agentstore.records.work import (
     WriteRecord,
 )
 from agentstore.repositories import search as pages
+from agentstore.repositories import vectors
 from agentstore.repositories.branches import Teller
 from agentstore.repositories.checkpoints.removal import CheckpointFilters, CheckpointOrder
 from agentstore.repositories.checkpoints.threads import ROOT
@@ -68,6 +70,7 @@ from agentstore.repositories.sessions import WholeSession
 from agentstore.repositories.usage import SumFilters
 from agentstore.repositories.usage_sums import Branch, One
 from agentstore.values.chat import ChatMessage
+from agentstore.values.embeddings import Embedded, Question
 from agentstore.values.validation import DEFAULT_BACKOFF, DEFAULT_LIMIT, MAX_LIMIT, Backoff, Wanted
 
 class AsyncAttachments(AsyncRepository):
@@ -459,6 +462,7 @@ class AsyncMemories(AsyncRepository):
         value: Mapping[str, Any],
         *,
         ttl: timedelta | None = None,
+        embed: bool | Sequence[str] | Embedded | None = None,
         user_id: str | None = None,
     ) -> MemoryRecord:
         """Put a memory, in the place of the one that is there under this key."""
@@ -503,10 +507,22 @@ class AsyncMemories(AsyncRepository):
         text: str,
         namespace: Sequence[str] = (),
         *,
+        by: Literal["words", "meaning", "both"] | Question = "words",
+        where: Wanted | None = None,
         user_id: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> tuple[MemoryHit, ...]:
-        """Find memories by words in the texts of their values, the best first."""
+        """Find memories by the words of their values or by their meaning, the best first."""
+    async def embed_pending(
+        self, limit: int | None = None, *, progress: vectors.Progress | None = None
+    ) -> int:
+        """Make the vectors of memories that wait for them, of all users."""
+    async def reembed(
+        self, *, forget_others: bool = False, progress: vectors.Progress | None = None
+    ) -> int:
+        """Make the vectors of all memories that have none of the store's model."""
+    async def vector_status(self) -> VectorStatus:
+        """Say of which models there are vectors, and how many memories wait for theirs."""
     async def namespaces(
         self,
         prefix: Sequence[str] = (),

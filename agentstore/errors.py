@@ -867,6 +867,51 @@ class ExportIncomplete(AgentStoreError):
         )
 
 
+# --- Embeddings -----------------------------------------------------------------------------
+
+
+@facts(
+    "The embedding function of {model!r} raised {error}; see the cause. What has no vector for "
+    "this reason waits for embed_pending()."
+)
+class EmbeddingFailed(AgentStoreError):
+    """The application's embedding function raised something, which is the cause of this."""
+
+    model: str
+    error: str
+    """The name of what it raised."""
+
+
+@facts(
+    "The embedding function gave {problem}; {model!r} is declared with dims={dims}, and each text "
+    "needs a vector. Nothing was stored."
+)
+class InvalidEmbedding(AgentStoreError):
+    """What the application's embedding function gave are no such vectors."""
+
+    model: str
+    dims: int
+    problem: str
+
+
+@facts()
+class EmbeddingModelChanged(AgentStoreError):
+    """A search by meaning with a model that has no vectors here yet, but others have."""
+
+    model: str
+    dims: int
+    others: tuple[str, ...]
+    """The models of the vectors that are there, with their dimensions."""
+
+    def _words(self) -> str:
+        return (
+            f"The vectors here are of {', '.join(map(named, self.others))}, and those of "
+            f"{named(self.model)} with dims={self.dims} are not all there. Run agentstore embed, "
+            "or reembed(), which keeps the old ones; until then search with the old model, or by "
+            "words."
+        )
+
+
 # --- Imports of frameworks' databases --------------------------------------------------------
 
 

@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.schema import Names
+from agentstore.values.embeddings import Embeddings
 from agentstore.values.prices import Prices, default_prices
 from agentstore.values.redaction import Secrets
 from agentstore.values.tokens import check_language
@@ -67,6 +69,7 @@ class StoreOptions(TypedDict, total=False):
     telemetry: bool
     search_characters: int | None
     search_stems: str | None
+    embeddings: Embeddings | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,9 @@ class Settings:
             another language is not searched but has to be rebuilt (``store.search.reindex``).
             None leaves it as the database has it, which is ``none`` unless somebody said
             otherwise. The default is the variable ``AGENTSTORE_SEARCH_STEMS``, or None.
+        embeddings: How vectors of memories are made, by which they are found by their meaning; a
+            dict with ``embed`` and ``dims``, as LangGraph's, is taken too. None, the default,
+            makes none. The variable ``AGENTSTORE_EMBEDDINGS`` is ``module:name`` of such an object.
     """
 
     create: bool = True
@@ -171,6 +177,7 @@ class Settings:
     telemetry: bool = False
     search_characters: int | None = None
     search_stems: str | None = None
+    embeddings: Embeddings | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later, and less clearly."""
@@ -241,6 +248,8 @@ class Settings:
             )
         if self.search_stems is not None:
             check_language(self.search_stems)
+        if self.embeddings is not None:
+            object.__setattr__(self, "embeddings", Embeddings.of(self.embeddings))
 
     @property
     def names(self) -> Names:
@@ -309,6 +318,14 @@ def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: None if text.lower() == "none" else read(text)
 
 
+def _imported(text: str) -> Any:
+    module, _, name = text.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError):
+        raise ValueError(text) from None
+
+
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True}
 _FLAGS |= {"0": False, "false": False, "no": False, "off": False}
 _COMMITS = {level: level for level in ("local", "on", "remote_write", "remote_apply")}
@@ -352,5 +369,6 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "telemetry": _FLAG,
     "search_characters": _COUNT_OR_NONE,
     "search_stems": _TEXT,
+    "embeddings": (_imported, "module:name of Embeddings"),
 }
 """How the text of a variable becomes a setting; only ``clock`` has none."""

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.repositories.upkeep.statistics import Order
     from agentstore.retention import RetentionPolicy
+    from agentstore.values.embeddings import Embeddings
 
 
 # The store: repositories over one database, synchronously.
@@ -144,6 +145,10 @@ class Store(Repositories):
         self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
         try:
             self._runner.open()
+            if settings.embeddings is not None:
+                from agentstore.repositories.vectors import warn_of_other_model
+
+                self._runner.run(Mode.READ, warn_of_other_model, repeatable=True)
         except BaseException:
             self.close()
             raise
@@ -389,6 +394,14 @@ class _StoreRunner:
     def __init__(self, store: Store, runner: Runner) -> None:
         self._store = store
         self._runner = runner
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """Those of the store; None for calls that join a transaction of the application's."""
+        store = self._store
+        store._require_open()
+        refuse_inside_own_transaction(store)
+        return store._runner.settings.embeddings if self._runner is store._runner else None
 
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         store = self._store

@@ -45,7 +45,7 @@ AGGREGATES = {
     "Messages": "Message MessageToolCall MessageMark MessageChunk Blob Attachment",
     "Tools, usage and tasks": "ToolLog TurnUsage Task",
     "Checkpoints": "CheckpointThread Checkpoint CheckpointValue CheckpointWrite",
-    "Memories": "Memory",
+    "Memories": "Memory MemoryVector VectorModel",
 }
 """The sections, in the order of the page, and the models of each."""
 
@@ -118,6 +118,7 @@ INDEXES = {
     "memories_place_updated_at_pk": "`memories.list` and `memories.namespaces`",
     "memories_user_id": "deleting a user",
     "memories_expires_at_pk": "`memories.delete_expired`",
+    "memory_vectors_model_memory_pk": "`memories.embed_pending`",
 }
 """What each index is for, by its name without ``ix_`` or ``uq_``; a test wants all of them."""
 

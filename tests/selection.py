@@ -97,7 +97,7 @@ TESTS_OF = {
     "agentstore/moving/backup.py": "backup restore",
     "agentstore/moving/cop*": "copy",
     "agentstore/moving/frameworks/*": "importing import_openai import_tutorial",
-    "agentstore/moving/*": "transcripts backup",
+    "agentstore/moving/*": "transcripts import_formats backup",
     "agentstore/records/*": "reprs parity messages",
     "agentstore/repositories/attachments.py": "attachments",
     "agentstore/repositories/branch*": "branches forks",

@@ -24,6 +24,7 @@ COMMANDS = {
         "tail",
         "search",
         "reindex",
+        "embed",
         "ls",
     ),
     "operations": (
@@ -54,6 +55,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit; see ``application``."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if "AGENTSTORE_EMBEDDINGS" in os.environ:
+        sys.path.insert(0, "")  # it names a module, which may be in this folder
     if given == ["--version"]:
         try:
             print(versions(), flush=True)

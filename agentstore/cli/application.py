@@ -68,6 +68,7 @@ HELP = {
     },
     KEEP: {
         "reindex": "Rebuild the search index, while the database is in use.",
+        "embed": "Make the vectors that memories lack, while the database is in use.",
         "doctor": "Find what is wrong with the database, and show the command that fixes it.",
         "health": "Say whether the database can do its work now, in one line, for probes.",
         "upgrade": "Upgrade the database's schema to the newest revision; the data are kept.",
@@ -82,7 +83,7 @@ HELP = {
         "backup": "Save the database in a new SQLite file, while it is in use, and compare the "
         "two.",
         "restore": "Restore a backup into a new database, and compare the two.",
-        "import": "Import conversations in chat format, or what another framework stored.",
+        "import": "Import conversations in any known format, or what another framework stored.",
         "export": "Export conversations in chat format, one a line, in the order of their "
         "creation.",
     },

@@ -457,6 +457,45 @@ def reindex(
         say(f"{counted(messages, 'message')} of {database} {are} indexed.")
 
 
+@app.command(rich_help_panel=KEEP)
+def embed(
+    pending: Annotated[
+        bool,
+        typer.Option("--pending", help="Only of those whose vectors could not be made before."),
+    ] = False,
+    forget_others: Annotated[
+        bool,
+        typer.Option("--forget-others", help="Delete the vectors of other models in the end."),
+    ] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make the vectors that memories lack, while the database is in use.
+
+    AGENTSTORE_EMBEDDINGS says by what, such as my_agent.meaning:embeddings. If it is interrupted,
+    the same command continues.
+
+    Example: `agentstore embed --forget-others`
+    """
+    with Database(url, schema, table_prefix).open() as store, progress(0) as bar:
+        task = bar.add_task("embedding", total=None)
+
+        def told(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        if pending:
+            made = store.memories.embed_pending(progress=told)
+        else:
+            made = store.memories.reembed(forget_others=forget_others, progress=told)
+        status = store.memories.vector_status()
+    if as_json:
+        print_json({"embedded": made, **plain(status)})
+    else:
+        say(f"{made:,} embedded, {status.pending:,} pending.")
+
+
 # ``ls``: the sessions, those with the newest activity first.
 
 

@@ -163,7 +163,11 @@ def column(
 ) -> Callable[[Place, str], sa.Column[Any]]:
     """Describe a column; the default is SQL text."""
     return lambda place, table: sa.Column(
-        name, kind, nullable=null, server_default=None if default is None else sa.text(default)
+        name,
+        kind,
+        nullable=null,
+        autoincrement=False,
+        server_default=None if default is None else sa.text(default),
     )
 
 

@@ -114,6 +114,7 @@ class _BridgedRunner:
 
     def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
+        self.embeddings = getattr(runner, "embeddings", None)
 
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         return await_only(self._runner.run(mode, work, repeatable=repeatable))

@@ -51,6 +51,7 @@ from agentstore.execution.writer import Writer
 from agentstore.schema import Names, tables
 from agentstore.settings import Settings
 from agentstore.values import validation
+from agentstore.values.embeddings import Embeddings
 from agentstore.values.types import is_in_autocommit
 
 if TYPE_CHECKING:
@@ -420,6 +421,12 @@ class ScopedRunner:
         self._runner = runner
         self._prepare = scope.unit if entered else scope.enter
 
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """Those of the runner, if it has some."""
+        found: Embeddings | None = getattr(self._runner, "embeddings", None)
+        return found
+
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         """Run a body in a unit of the scope; see ``Runner``."""
         prepare = self._prepare
@@ -437,6 +444,12 @@ class AsyncScopedRunner:
         """Run it on this runner; see ``ScopedRunner``."""
         self._runner = runner
         self._prepare = scope.unit if entered else scope.enter
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """Those of the runner, if it has some."""
+        found: Embeddings | None = getattr(self._runner, "embeddings", None)
+        return found
 
     async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         """Run a body in a unit of the scope; see ``AsyncRunner``."""

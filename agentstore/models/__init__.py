@@ -50,12 +50,14 @@ if TYPE_CHECKING:
         CheckpointValue,
         CheckpointWrite,
         Memory,
+        MemoryVector,
         QuotaReservation,
         Task,
         ToolLog,
         TurnUsage,
         User,
         UserPreference,
+        VectorModel,
     )
     from agentstore.schema.base import NAMING_CONVENTION
     from agentstore.values.types import day, month, week
@@ -73,6 +75,7 @@ __all__ = [
     "CheckpointValue",
     "CheckpointWrite",
     "Memory",
+    "MemoryVector",
     "Message",
     "MessageChunk",
     "MessageMark",
@@ -86,6 +89,7 @@ __all__ = [
     "TurnUsage",
     "User",
     "UserPreference",
+    "VectorModel",
     "day",
     "month",
     "named",

@@ -208,6 +208,8 @@ class Memory(Base):
 
     ``place`` is the owner and the names of the namespace in UTF-8, with a zero byte behind each,
     so that what is below a namespace is a range of the index. ``ttl`` is in microseconds.
+    ``version`` grows with every put; ``embedded_fields`` are the fields that vectors are made of,
+    NULL for those of the store.
     """
 
     __table__ = work.memories
@@ -221,8 +223,39 @@ class Memory(Base):
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
+    version: Mapped[int]
+    embedded_fields: Mapped[list[Any] | None]
 
     user: Mapped[User | None] = related("User")
+    vectors: Mapped[list[MemoryVector]] = related("MemoryVector", order_by="MemoryVector.model")
+
+
+class VectorModel(Base):
+    """A model of which there are vectors. They are searched once it is ``complete``."""
+
+    __table__ = work.vector_models
+
+    number: Mapped[int]
+    name: Mapped[str]
+    dims: Mapped[int]
+    complete: Mapped[bool]
+
+
+class MemoryVector(Base):
+    """The vectors that a model made of a memory: 32-bit floats, little-endian, of length one.
+
+    They are of the ``version`` of the memory, and count for no other. NULL stands where the
+    embedding function has failed, until it is called again.
+    """
+
+    __table__ = work.memory_vectors
+
+    memory_pk: Mapped[int]
+    model: Mapped[int]
+    version: Mapped[int]
+    vectors: Mapped[bytes | None]
+
+    memory: Mapped[Memory] = related("Memory")
 
 
 class CheckpointThread(Base):

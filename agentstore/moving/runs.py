@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from agentstore.moving.frameworks.sources import time_of
@@ -47,7 +48,7 @@ def objects(value: Any, what: str) -> list[Json]:
     return value
 
 
-def object_of(value: Any) -> Json:
+def mapping_of(value: Any) -> Json:
     """Give an object; for anything else an empty one."""
     return value if isinstance(value, dict) else {}
 
@@ -169,14 +170,14 @@ def _from_langchain(kind: str, message: Json) -> Said:
     known = ("content", "tool_calls", "tool_call_id", "name", "usage_metadata", "type")
     more = {key: value for key, value in rest_of(data, *known).items() if value not in ({}, [])}
     said = Said(chat, {"langchain": more} if more else None)
-    used = object_of(data.get("usage_metadata"))
-    model = object_of(data.get("response_metadata")).get("model_name")
+    used = mapping_of(data.get("usage_metadata"))
+    model = mapping_of(data.get("response_metadata")).get("model_name")
     said.used({key: used.get(key) for key in ("input_tokens", "output_tokens")}, model)
     return said
 
 
 class ClaudeCode(Run):
-    """A session of Claude Code: lines that name the line before them.
+    """A session of Claude Code: lines that name the line before them, or what its SDK streams.
 
     A message of the model's is over several lines, one block each, and all repeat its usage.
     Results of calls that were made at once leave the line of their own call; they are one after
@@ -189,15 +190,8 @@ class ClaudeCode(Run):
         "ai-title": "aiTitle",
         "custom-title": "customTitle",
     }
-    _KNOWN: tuple[str, ...] = (
-        "message",
-        "uuid",
-        "parentUuid",
-        "logicalParentUuid",
-        "sessionId",
-        "timestamp",
-    )
-    _KNOWN += ("type", "isSidechain")
+    _KNOWN = ("message", "uuid", "parentUuid", "logicalParentUuid", "sessionId", "session_id")
+    _MORE = ("timestamp", "type", "isSidechain", "parent_tool_use_id")
     _SESSION = ("cwd", "gitBranch", "version", "userType", "entrypoint", "slug")
 
     def __init__(self, number: int, left: Left) -> None:
@@ -209,6 +203,7 @@ class ClaudeCode(Run):
         self._last_result: dict[str, str] = {}
         self._answers: dict[str, str] = {}
         self._agents: dict[str, str | None] = {}
+        self._tips: dict[str | None, str] = {}
         self._session: str | None = None
         self._titles: dict[str, str] = {}
         self._about: dict[str | None, Json] = {}
@@ -218,18 +213,22 @@ class ClaudeCode(Run):
         """See ``Run``."""
         if not isinstance(record, dict) or not isinstance(record.get("type"), str):
             return False
-        one = {"uuid", "parentUuid"} <= record.keys() or {"summary", "leafUuid"} <= record.keys()
-        return one or "sessionId" in record or record["type"] == "file-history-snapshot"
+        if "sessionId" in record or record["type"] == "file-history-snapshot":
+            return True
+        keys = ({"uuid", "message"}, {"session_id", "uuid"}, {"session_id", "message"})
+        return any(each <= record.keys() for each in (*keys, {"summary", "leafUuid"}))
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
-        other = record.get("sessionId") not in (None, self._session)
+        other = _session_of(record) not in (None, self._session)
         return not (self._nodes and other and record.get("parentUuid") not in self._places)
 
     def add(self, record: Json) -> None:
         """See ``Run``."""
-        kind, key, message = record["type"], record.get("uuid"), object_of(record.get("message"))
-        self._session = text_of(record.get("sessionId")) or self._session
+        kind, key, message = record["type"], record.get("uuid"), mapping_of(record.get("message"))
+        self._session = _session_of(record) or self._session
+        if not isinstance(key, str) and "parentUuid" not in record and message:
+            key = f"{self._session}-{len(self._places)}"  # older streams have no ids
         if isinstance(title := record.get(self._TITLES.get(kind, "")), str):
             self._titles[kind] = title
             return
@@ -247,32 +246,41 @@ class ClaudeCode(Run):
         if same is not None and (said := self._nodes[same].said) and isinstance(content, list):
             said["content"] += [block for block in content if block not in said["content"]]
             said.used(message.get("usage"), message.get("model"))
+            more = mapping_of(said.metadata).get(self.form, {})
+            said.metadata = {self.form: {**more, "message": _about_message(message)}}
             self._places[key] = same
             return
+        agent = None
+        if record.get("isSidechain") or record.get("parent_tool_use_id"):
+            named = text_of(record.get("agentId")) or text_of(record.get("parent_tool_use_id"))
+            agent = named or self._agents.get(parent or "") or key
+        results = _gives_results(content)
+        follows = kind == "assistant" or results or record.get("isCompactSummary")
+        if "parentUuid" not in record or (before is None and follows):
+            parent = self._tips.get(agent)
         call = self._answers.get(parent or "", parent)
         last = self._last_result.get(call or "")
-        if call is not None and _gives_results(content):
+        if call is not None and results:
             parent = last or parent
             self._last_result[call], self._answers[key] = key, call
         elif last is not None and parent != call:  # behind a result, so behind those beside it
             parent = last
-        said = self._said(record, message, key, parent)
+        said = self._said(record, message, key, agent)
         self._nodes[key] = Node(parent, said)
-        self._places[key] = key
+        self._places[key] = self._tips[agent] = key
         if kind == "assistant":
             said.used(message.get("usage"), message.get("model"))
             if isinstance(message.get("id"), str) and isinstance(content, list):
                 self._messages[message["id"]] = key
 
-    def _said(self, record: Json, message: Json, key: str, parent: str | None) -> Said:
-        agent = None
-        if record.get("isSidechain"):
-            agent = text_of(record.get("agentId")) or self._agents.get(parent or "") or key
+    def _said(self, record: Json, message: Json, key: str, agent: str | None) -> Said:
         self._agents[key] = agent
         about = rest_of({name: record.get(name) for name in self._SESSION})
         about = self._about.setdefault(agent, about)
-        more = {k: v for k, v in rest_of(record, *self._KNOWN).items() if about.get(k) != v}
-        if inner := rest_of(message, "role", "content", "usage", "type"):
+        more = {
+            k: v for k, v in rest_of(record, *self._KNOWN, *self._MORE).items() if about.get(k) != v
+        }
+        if inner := _about_message(message):
             more["message"] = inner
         if isinstance(message.get("model"), str) and message["model"] != "<synthetic>":
             about["model"] = message["model"]
@@ -302,6 +310,14 @@ class ClaudeCode(Run):
         return made
 
 
+def _session_of(record: Json) -> str | None:
+    return text_of(record.get("sessionId")) or text_of(record.get("session_id"))
+
+
+def _about_message(message: Json) -> Json:
+    return rest_of(message, "role", "content", "usage", "type")
+
+
 def _gives_results(content: Any) -> bool:
     return isinstance(content, list) and any(
         isinstance(block, dict) and block.get("type") == "tool_result" for block in content
@@ -312,7 +328,6 @@ class Codex(Run):
     """A rollout of Codex: items of the Responses API, and what happened besides."""
 
     form: ClassVar[str] = "codex"
-    _TYPES = frozenset({"session_meta", "response_item", "turn_context", "event_msg", "compacted"})
     _NOT_SAID = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<permissions")
 
     def __init__(self, number: int, left: Left) -> None:
@@ -330,20 +345,18 @@ class Codex(Run):
         if not isinstance(record, dict) or "role" in record:
             return False
         old = {"id", "timestamp", "instructions"} <= record.keys() or "record_type" in record
-        return old or (
-            record.get("type") in Codex._TYPES and isinstance(record.get("payload"), dict)
-        )
+        return old or ("type" in record and isinstance(record.get("payload"), dict))
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
-        id = object_of(record.get("payload") or record).get("id")
+        id = mapping_of(record.get("payload") or record).get("id")
         begins = record.get("type") == "session_meta" or "instructions" in record
         return not begins or id in (self._meta.get("id"), self._meta.get("forked_from_id"))
 
     def add(self, record: Json) -> None:
         """See ``Run``."""
-        payload, kind = object_of(record.get("payload")), record.get("type")
-        if kind not in self._TYPES:  # a line of older versions
+        payload, kind = mapping_of(record.get("payload")), record.get("type")
+        if "payload" not in record:  # a line of older versions
             old = {"record_type": "record_type", "instructions": "session_meta"}
             kind = next((old[key] for key in old if key in record), "response_item")
             payload = record
@@ -354,13 +367,14 @@ class Codex(Run):
             self._say(Said(payload, at=at))
         elif kind == "turn_context":
             self._model = text_of(payload.get("model")) or self._model
+            self._left(f"{self.form}: {kind}")
         elif kind == "compacted" and payload.get("message"):
-            more = {self.form: {"type": kind}}
+            more = {self.form: {"type": kind, **rest_of(payload, "message")}}
             self._say(Said({"role": "system", "content": payload["message"]}, more, at=at))
         elif what == "thread_rolled_back":
             self._roll_back(payload.get("num_turns"))
         elif what == "token_count":
-            self._count(object_of(payload.get("info")))
+            self._count(mapping_of(payload.get("info")))
         else:
             self._left(f"{self.form}: {what or kind}")
 
@@ -382,7 +396,7 @@ class Codex(Run):
 
     def _count(self, info: Json) -> None:
         """Note what a request used; the same is often said again."""
-        used, total = object_of(info.get("last_token_usage")), info.get("total_token_usage")
+        used, total = mapping_of(info.get("last_token_usage")), info.get("total_token_usage")
         if self._tip is None or not used or (total is not None and total == self._total):
             return
         self._total = total
@@ -447,7 +461,7 @@ class LlmLogs(Run):
                 system = wanted
                 messages.append(Said({"role": "system", "content": wanted}, at=at))
             for result in row.get("tool_results") or []:
-                messages.append(Said(_llm_result(result), at=at))
+                messages.append(_llm_result(result, at))
             if row["prompt"] or row.get("attachments") or len(messages) == told:
                 content: Any = prompt
                 if row.get("attachments"):
@@ -498,9 +512,11 @@ def _joined(fragments: Any, text: Any) -> str | None:
     return "\n".join(str(each) for each in [*said, text] if each)
 
 
-def _llm_result(result: Json) -> Json:
+def _llm_result(result: Json, at: datetime | None) -> Said:
     named = {key: result.get(key) or None for key in ("tool_call_id", "name")}
-    return {"role": "tool", "content": result.get("output"), **rest_of(named)}
+    more = rest_of(result, "id", "response_id", "output", *named)
+    chat = {"role": "tool", "content": result.get("output"), **rest_of(named)}
+    return Said(chat, {"llm": more} if more else None, at=at)
 
 
 RUNS: tuple[type[Run], ...] = (ClaudeCode, Codex, LlmLogs, Messages)

@@ -56,6 +56,7 @@ from agentstore.execution.unit import Unit
 from agentstore.moving.copy_ends import Quarantine, SetAside
 from agentstore.moving.formats import Formats
 from agentstore.moving.frameworks.llm import logs_of_llm
+from agentstore.moving.frameworks.sources import ODD, make_user
 from agentstore.moving.json_records import (
     END_OF_ARRAY,
     SQLITE,
@@ -353,8 +354,7 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
         return Imported(0, 0, 1, 0, unnamed, grown=int(grown))
     lines = [conversation["messages"], *(each.messages for each in (made.branches if made else ()))]
     drafts = [new_messages(messages) for messages in lines]
-    if user is not None and repositories.users.find(user) is None:
-        repositories.users.create(user, id=user)
+    make_user(repositories, user)
     times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
     if made is not None:
         kind = ScopedTransaction if repositories._scoped else Transaction
@@ -570,8 +570,8 @@ class Reading:
                 try:
                     record = self._parse(number, raw)
                     yield from () if record is None else self.formats.take(number, raw, record)
-                except Broken as broken:
-                    self.refuse(number, str(broken), raw)
+                except (Broken, *ODD) as broken:
+                    self.refuse(number, _reason(broken), raw)
                     yield None
         except OtherFile as other:
             self._ended = True
@@ -600,8 +600,8 @@ class Reading:
                 for conversation in one.convert():
                     yield self._line(one, size, conversation)
                     size = 0
-            except Broken as broken:
-                self.refuse(one.number, str(broken), one.raw)
+            except (Broken, *ODD) as broken:
+                self.refuse(one.number, _reason(broken), one.raw)
                 yield None
 
     def _line(self, found: Found, size: int, conversation: dict[str, Any]) -> Line | None:
@@ -621,6 +621,13 @@ class Reading:
             return None
         raw = b"" if self.aside is None else found.raw
         return Line(found.number, size, session_id, conversation, raw)
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong, in no words of the record's own."""
+    if isinstance(error, Broken):
+        return str(error)
+    return f"not as its format writes it ({type(error).__name__})"
 
 
 # --- What a conversation is --------------------------------------------------------------------

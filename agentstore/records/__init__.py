@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         SessionSummary,
         SummaryRecord,
         TurnRecord,
+        VectorModelRecord,
+        VectorStatus,
     )
     from agentstore.records.upkeep import (
         DayStatistics,
@@ -121,6 +123,8 @@ __all__ = [
     "UserRecord",
     "UserStatistics",
     "UserStats",
+    "VectorModelRecord",
+    "VectorStatus",
     "WriteRecord",
 ]
 
@@ -128,7 +132,8 @@ _HOMES = {
     "base": "Page",
     "conversations": "BranchRecord CountedBranch TurnRecord MemoryHit MemoryRecord "
     "AttachmentRecord MessageList MessageRecord SummaryRecord SearchHit SearchStatus "
-    "RestoredSession SessionCounters SessionRecord SessionSummary",
+    "RestoredSession SessionCounters SessionRecord SessionSummary "
+    "VectorModelRecord VectorStatus",
     "work": "CheckpointInfo CheckpointRecord CheckpointTree Items ThreadRecord WriteRecord "
     "TaskBatch TaskRecord DatabaseTotals ToolLogRecord ToolStats TurnMessages "
     "TurnToolUse UsageRecord UsageSum ApiKeyRecord IssuedApiKey ReservationRecord "

@@ -533,11 +533,40 @@ class MemoryHit:
     """A memory that was found.
 
     Attributes:
-        score: How well it fits, above 0; only to compare hits of one search.
+        score: How well it fits, only to compare hits of one search: by words above 0; by meaning
+            the cosine, from -1 to 1.
     """
 
     memory: MemoryRecord
     score: float
+
+
+@dataclass(frozen=True, slots=True)
+class VectorModelRecord:
+    """A model of which there are vectors.
+
+    Attributes:
+        complete: Whether it is searched: it was the first here, or ``reembed`` has come to its end.
+        vectors: Of how many memories there are some.
+    """
+
+    name: str
+    dims: int
+    complete: bool
+    vectors: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStatus:
+    """What has vectors.
+
+    Attributes:
+        models: In the order in which they were used first.
+        pending: How many memories wait for their vectors.
+    """
+
+    models: tuple[VectorModelRecord, ...]
+    pending: int
 
 
 # Records as HTML, for notebooks: sessions, and histories with what was said.

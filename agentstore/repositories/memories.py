@@ -12,18 +12,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
     Row,
     Select,
-    and_,
     bindparam,
     case,
     delete,
     literal,
-    or_,
     select,
     tuple_,
     update,
@@ -32,16 +30,17 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidCursor, InvalidInput, InvalidRow, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted
-from agentstore.records import MemoryHit, MemoryRecord, Page
+from agentstore.records import MemoryHit, MemoryRecord, Page, VectorStatus
 from agentstore.records.base import complete
-from agentstore.repositories import scopes
+from agentstore.repositories import scopes, vectors
 from agentstore.repositories.listing import Pace, over_pages
 from agentstore.repositories.operations import (
     Repository,
     Units,
     appends,
+    asks_first,
     chunks,
+    embeddings_of,
     ids_of,
     reads,
     reads_snapshot,
@@ -50,12 +49,14 @@ from agentstore.repositories.operations import (
     written,
 )
 from agentstore.values import validation
+from agentstore.values.embeddings import Embedded, Embeddings, Question, strings_in
 from agentstore.values.encoding import decode_text, encode_text
-from agentstore.values.snippets import parse
+from agentstore.values.snippets import SearchTerms, parse
 from agentstore.values.tokens import tokens
 from agentstore.values.types import from_micros, shifted, to_micros
 from agentstore.values.validation import (
     DEFAULT_LIMIT,
+    At,
     Cursors,
     Wanted,
     check_limit,
@@ -64,6 +65,20 @@ from agentstore.values.validation import (
 )
 
 # What agents remember across conversations.
+
+
+def _prepare_put(embeddings: Embeddings, arguments: dict[str, Any]) -> None:
+    """Make the vectors of what is put."""
+    value, embed = arguments.get("value"), arguments.get("embed")
+    if isinstance(value, Mapping) and not isinstance(embed, Embedded):
+        validation.json_object("value", value)
+        arguments["embed"] = vectors.embedded(embeddings, value, embed)
+
+
+def _prepare_search(embeddings: Embeddings, arguments: dict[str, Any]) -> None:
+    """Make the vector of what is looked for."""
+    by = arguments.get("by", "words")
+    arguments["by"] = vectors.asked(embeddings, arguments.get("text"), by)
 
 
 _LOOKED_AT = 250
@@ -84,6 +99,7 @@ class Memories(Repository):
     __slots__ = ()
 
     @scopes.names(user_id=scopes.owner)
+    @asks_first(_prepare_put)
     @writes
     def put(
         self,
@@ -92,19 +108,28 @@ class Memories(Repository):
         value: Mapping[str, Any],
         *,
         ttl: timedelta | None = None,
+        embed: bool | Sequence[str] | Embedded | None = None,
         user_id: str | None = None,
     ) -> MemoryRecord:
         """Put a memory, in the place of the one that is there under this key.
+
+        On a store with embeddings its vector is made before the transaction. If the embedding
+        function fails, and in ``transaction()``, the memory is stored all the same, and waits for
+        ``embed_pending``; until then it is found by words alone.
 
         Args:
             namespace: A list of names.
             key: What it is found by there.
             value: A JSON object.
             ttl: How long it is kept from now on; None for ever.
+            embed: Whether it is to be found by its meaning, or the fields that are: paths such as
+                ``text`` or ``notes[*].text``, each with a vector of its own. None means where the
+                store has embeddings, by their fields.
             user_id: Whose it is; None for nobody's.
 
         Raises:
             NotFound: There is no such user.
+            InvalidEmbedding: The embedding function gave something else than vectors.
             InvalidInput: An argument cannot be stored; owner, namespace and key may have 2,400
                 bytes together.
             InvalidJson: JSON cannot say the value.
@@ -113,16 +138,23 @@ class Memories(Repository):
         if value is None:
             raise InvalidInput("value must be a dict, not None. To drop a memory, delete it.")
         kept, now = ttl_of(ttl), self.unit.now()
+        document = validation.json_object("value", value)
+        meant = vectors.kept_of(self.unit, value, embed)
         row = {
-            "value": validation.json_object("value", value),
+            "value": document,
             "ttl": kept,
             "updated_at": now,
             "expires_at": None if ttl is None else shifted(now, ttl),
+            "embedded_fields": None if meant.fields is None else [*meant.fields],
         }
         table = self.tables.memories
         expired, present = table.c.expires_at <= now, literal(now, table.c.created_at.type)
         again = update(table).where(table.c.place == place, table.c.key == key)
-        again = again.values(**row, created_at=case((expired, present), else_=table.c.created_at))
+        again = again.values(
+            **row,
+            created_at=case((expired, present), else_=table.c.created_at),
+            version=table.c.version + 1,
+        )
         again = again.returning(*table.c)
         self._require_owner(user_id)
         new = {**row, "user_id": user_id, "place": place, "key": key, "created_at": now}
@@ -131,6 +163,9 @@ class Memories(Repository):
         while (written := self.connection.execute(again).first()) is None:
             if (written := self.connection.execute(inserting, new).first()) is not None:
                 break
+        if meant.embeddings is not None or meant.fields is not None:
+            new = written.version == 1
+            vectors.keep(self.unit, written.pk, written.version, meant, new=new)
         return memory_record(written)
 
     @scopes.ONLY_USER
@@ -248,40 +283,138 @@ class Memories(Repository):
     """Go over the memories of all pages; see ``list``."""
 
     @scopes.ONLY_USER
+    @asks_first(_prepare_search)
     @reads_snapshot
     def search(
         self,
         text: str,
         namespace: Sequence[str] = (),
         *,
+        by: Literal["words", "meaning", "both"] | Question = "words",
+        where: Wanted | None = None,
         user_id: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> tuple[MemoryHit, ...]:
-        """Find memories by words in the texts of their values, the best first.
+        """Find memories by the words of their values or by their meaning, the best first.
 
         The words, phrases and signs of a query are those of ``messages.search``, without stems.
-        There is no index of memories: it reads all of the namespace, some at a time. Vectors are
-        not compared.
+        There is no index of memories: it reads all of the namespace, some at a time.
+
+        By meaning, the text's vector is compared with those of all memories of the namespace: none
+        that is near is left out. Those without a vector are not found so. ``both`` fuses the list
+        by meaning with the list of those that have all the words, by their ranks.
 
         Args:
             text: What to look for.
             namespace: The first names of the namespaces; left out, all.
+            by: ``words``, ``meaning`` or ``both``.
+            where: Only those whose values have these, by paths; see ``list``.
             user_id: Whose they are.
             limit: How many to give at most.
 
         Raises:
             InvalidInput: The text cannot be looked for, or an argument is out of range.
+            EmbeddingModelChanged: The vectors here are of another model than the store's.
+            EmbeddingFailed: The embedding function raised something.
+            InvalidEmbedding: It gave something else than a vector.
+            TransactionMisuse: This is by meaning, in a transaction.
         """
-        terms = parse(text)
+        question = vectors.question_of(self.unit, by)
         place = place_of(user_id, namespace_of("namespace", namespace))
+        at = wanted_at("where", where)
         validation.amount("limit", limit, least=1)
-        hits = (
-            (score, -number, row)
-            for number, row in enumerate(_walked(self.unit, place, None, _LOOKED_AT))
-            if (score := terms.score(tokens("\n".join(_texts(row.value))))) is not None
+        if question is None:
+            hits = _by_words(self.unit, parse(text), place, at, limit)
+            return tuple(MemoryHit(memory_record(row), score) for score, row in hits)
+        if question.by == "meaning":
+            near = vectors.nearest(self.unit, question, place, end_of(place), at, limit)
+        else:
+            most = max(limit, vectors.CANDIDATES)
+            found = vectors.nearest(self.unit, question, place, end_of(place), at, most)
+            try:
+                said = _by_words(self.unit, parse(text), place, at, most)
+            except InvalidInput:  # too long a text for words, or one without any
+                said = []
+            near = vectors.fused(limit, [hit.pk for hit in found], [row.pk for _, row in said])
+        table, rows = self.tables.memories, dict[int, Row[Any]]()
+        for chunk in chunks(near):
+            these = select(table).where(table.c.pk.in_([hit.pk for hit in chunk]))
+            rows |= {row.pk: row for row in self.connection.execute(these)}
+        return tuple(MemoryHit(memory_record(rows[hit.pk]), hit.score) for hit in near)
+
+    @scopes.EVERYBODYS
+    @several_units
+    def embed_pending(
+        self, limit: int | None = None, *, progress: vectors.Progress | None = None
+    ) -> int:
+        """Make the vectors of memories that wait for them, of all users.
+
+        Those wait whose embedding function failed when they were put, and those that were put in a
+        transaction. Each batch is kept at once, so it can be interrupted. A memory that is put
+        again meanwhile keeps the vector of what was put.
+
+        Args:
+            limit: Of how many memories at most; None means all.
+            progress: Called after each batch with how many are done, and of how many.
+
+        Returns:
+            How many memories have got their vectors.
+
+        Raises:
+            InvalidInput: The store has no embeddings, or this is called in a transaction.
+            EmbeddingFailed: The embedding function raised something.
+            InvalidEmbedding: It gave something else than vectors.
+        """
+        validation.optional_amount("limit", limit)
+        return vectors.embed_lacking(
+            self._units(), self._embeddings(), pending=True, limit=limit, progress=progress
         )
-        best = heapq.nlargest(limit, hits, key=lambda hit: hit[:2])
-        return tuple(MemoryHit(memory_record(row), score) for score, _, row in best)
+
+    @scopes.EVERYBODYS
+    @several_units
+    def reembed(
+        self, *, forget_others: bool = False, progress: vectors.Progress | None = None
+    ) -> int:
+        """Make the vectors of all memories that have none of the store's model.
+
+        That is so after the model or its dimensions have changed, and for memories that were put
+        before the store had embeddings. The vectors of other models stay, and are searched by
+        stores that are opened with them; from the end of this on, the new ones are searched. If it
+        is interrupted, the next call continues. Others may put and search meanwhile.
+
+        Args:
+            forget_others: Whether to delete the vectors of all other models in the end.
+            progress: Called after each batch with how many are done, and of how many.
+
+        Returns:
+            How many memories have got vectors.
+
+        Raises:
+            InvalidInput: The store has no embeddings, or this is called in a transaction.
+            EmbeddingFailed: The embedding function raised something.
+            InvalidEmbedding: It gave something else than vectors.
+        """
+        return vectors.reembed(
+            self._units(), self._embeddings(), forget_others=forget_others, progress=progress
+        )
+
+    @scopes.EVERYBODYS
+    @reads_snapshot
+    def vector_status(self) -> VectorStatus:
+        """Say of which models there are vectors, and how many memories wait for theirs.
+
+        It counts them all.
+        """
+        return vectors.status(self.unit)
+
+    def _embeddings(self) -> Embeddings:
+        found = embeddings_of(self._runner)
+        if found is None:
+            raise InvalidInput(
+                "This needs a store with embeddings, Store(url, embeddings=...), and is not for "
+                "transactions."
+            )
+        return found
 
     @scopes.ONLY_USER
     @reads
@@ -362,6 +495,20 @@ def _walked(unit: Unit, place: bytes, after: Sequence[Any] | None, size: int) ->
         after = (rows[-1].place, rows[-1].updated_at, rows[-1].pk)
 
 
+def _by_words(
+    unit: Unit, terms: SearchTerms, place: bytes, at: At, limit: int
+) -> list[tuple[float, Row[Any]]]:
+    """Find memories by words, with their scores, the best first."""
+    hits = (
+        (score, -number, row)
+        for number, row in enumerate(_walked(unit, place, None, _LOOKED_AT))
+        if (score := terms.score(tokens("\n".join(strings_in(row.value))))) is not None
+        and has_all(row.value, at)
+    )
+    best = heapq.nlargest(limit, hits, key=lambda hit: hit[:2])
+    return [(score, row) for score, _, row in best]
+
+
 def _places(unit: Unit, place: bytes, after: bytes) -> Select[Any]:
     """Select the places at and below one, each by one look into the index."""
     table = unit.tables.memories
@@ -402,18 +549,6 @@ def _bytes(digits: str) -> bytes:
         return bytes.fromhex(digits)
     except ValueError:
         raise InvalidCursor("cannot be read") from None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Go over the texts in a JSON value, but not the keys."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
 
 
 # Places: an owner and a namespace as bytes, and the rows that are at one or below.
@@ -469,9 +604,7 @@ def end_of(place: bytes) -> bytes:
 
 def is_there(unit: Unit, now: datetime) -> ColumnElement[bool]:
     """Give the condition that a memory has not expired, and its owner stays."""
-    memories = unit.tables.memories.c
-    lasting = or_(memories.expires_at.is_(None), memories.expires_at > now)
-    return and_(lasting, owner_not_being_deleted(unit.tables, memories.user_id))
+    return vectors.is_there(unit.tables, now)
 
 
 def ttl_of(value: object) -> int | None:

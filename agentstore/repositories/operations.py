@@ -49,6 +49,7 @@ from agentstore.execution.unit import Body, Call, GatheredCall, LoneRead, Runner
 from agentstore.records import Page
 from agentstore.schema import Tables
 from agentstore.schema.conversations import in_sessions
+from agentstore.values.embeddings import Embeddings
 from agentstore.values.types import UtcDateTime, from_micros, require_utc, to_micros
 from agentstore.values.validation import Cursors, check_limit
 
@@ -189,6 +190,48 @@ def declare_result(call: Callable[..., Any], body: Callable[..., Generator[Any, 
 def reads(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
     """Make a method an operation that is one SELECT."""
     return _method(Operation(body, Mode.READ, LoneRead))
+
+
+def asks_first(
+    prepare: Callable[[Embeddings, dict[str, Any]], None],
+) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
+    """Have a method call the application's embedding function before its unit begins.
+
+    Only where it has a unit of its own, on a store with embeddings. ``AsyncStore`` prepares in a
+    greenlet, in which the function is awaited.
+
+    Args:
+        prepare: Is given the arguments by name, and changes them.
+    """
+
+    def decorate(
+        method: Callable[Concatenate[R, P], T],
+    ) -> Callable[Concatenate[R, P], T]:
+        signature = inspect.signature(method)
+
+        def prepared(embeddings: Embeddings, args: Any, kwargs: Any) -> dict[str, Any]:
+            arguments = signature.bind(None, *args, **kwargs).arguments
+            del arguments["self"]
+            prepare(embeddings, arguments)
+            return arguments
+
+        @wraps(method)
+        def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            embeddings = embeddings_of(self._runner)
+            if embeddings is None:
+                return method(self, *args, **kwargs)
+            return method(self, **prepared(embeddings, args, kwargs))  # type: ignore[call-arg]
+
+        call.prepare, call.prepared = prepare, prepared  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def embeddings_of(runner: object) -> Embeddings | None:
+    """Give the embeddings of a store that calls with a unit of their own; None in a transaction."""
+    found: Embeddings | None = getattr(runner, "embeddings", None)
+    return found
 
 
 reads_snapshot = operation(Mode.SNAPSHOT)

@@ -499,4 +499,6 @@ def _guarded(
         # Bodies that call one another do so without guards: what they are given is looked at once.
         return guard.run(repository(self.unit), described, without_self, args, kwargs)
 
-    return operation(described.mode)(body)
+    guarded = operation(described.mode)(body)
+    prepare = getattr(method, "prepare", None)
+    return guarded if prepare is None else operations.asks_first(prepare)(guarded)

@@ -129,6 +129,8 @@ class Tables:
     checkpoint_values: Table
     checkpoint_writes: Table
     memories: Table
+    memory_vectors: Table
+    vector_models: Table
 
     def __init__(self, names: Names) -> None:
         """Take the plain tables, or make copies under other names."""

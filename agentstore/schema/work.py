@@ -30,7 +30,7 @@ from agentstore.schema.base import (
     row_number,
     table,
 )
-from agentstore.values.types import EnumText
+from agentstore.values.types import EnumText, RowNumber
 from agentstore.values.validation import TASK_STATUSES
 
 _PENDING = text("status = 'pending'")
@@ -227,10 +227,38 @@ memories = table(
     column("created_at", INSTANT),
     column("updated_at", INSTANT),
     nullable("expires_at", INSTANT),
+    column("version", INTEGER, server_default=text("1")),
+    nullable("embedded_fields", ARRAY),
     UniqueConstraint("place", "key"),
     Index(None, "place", "updated_at", "pk"),
     PartialIndex(None, "user_id", where=_OF_A_USER),
     PartialIndex(None, "expires_at", "pk", where=_EXPIRING),
+)
+
+_NO_VECTOR = text("vectors IS NULL")
+
+vector_models = table(
+    "vector_models",
+    column("number", INTEGER, primary_key=True, autoincrement=False),
+    column("name", TEXT),
+    column("dims", INTEGER),
+    column("complete", BOOLEAN),
+    UniqueConstraint("name", "dims"),
+)
+
+memory_vectors = table(
+    "memory_vectors",
+    column(
+        "memory_pk",
+        RowNumber,
+        ForeignKey("memories.pk", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    column("model", INTEGER, primary_key=True, autoincrement=False),
+    column("version", INTEGER),
+    nullable("vectors", BYTES),
+    PartialIndex(None, "model", "memory_pk", where=_NO_VECTOR),
 )
 
 

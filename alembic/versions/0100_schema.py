@@ -16,6 +16,7 @@ from agentstore.database.revisions import (
     NANOS,
     OWN_ID,
     REAL,
+    ROW_NUMBER,
     TEXT,
     WHOLE,
     Place,
@@ -41,6 +42,8 @@ TABLES = (
     "users",
     "api_keys",
     "memories",
+    "vector_models",
+    "memory_vectors",
     "quota_reservations",
     "sessions",
     "user_preferences",
@@ -185,6 +188,8 @@ def _tables(place: Place) -> None:
         column("created_at", INSTANT),
         column("updated_at", INSTANT),
         column("expires_at", INSTANT, null=True),
+        column("version", WHOLE, default="1"),
+        column("embedded_fields", JSON, null=True),
         primary_key("pk"),
         references("user_id", "users", "id", ondelete="CASCADE"),
         unique("place", "key"),
@@ -192,6 +197,25 @@ def _tables(place: Place) -> None:
     place.index("expires_at_pk", "memories", "expires_at", "pk", where="expires_at IS NOT NULL")
     place.index("place_updated_at_pk", "memories", "place", "updated_at", "pk")
     place.index("user_id", "memories", "user_id", where="user_id IS NOT NULL")
+    place.create(
+        "vector_models",
+        column("number", WHOLE),
+        column("name", TEXT),
+        column("dims", WHOLE),
+        column("complete", FLAG),
+        primary_key("number"),
+        unique("name", "dims"),
+    )
+    place.create(
+        "memory_vectors",
+        column("memory_pk", ROW_NUMBER),
+        column("model", WHOLE),
+        column("version", WHOLE),
+        column("vectors", BYTES, null=True),
+        primary_key("memory_pk", "model"),
+        references("memory_pk", "memories", "pk", ondelete="CASCADE"),
+    )
+    place.index("model_memory_pk", "memory_vectors", "model", "memory_pk", where="vectors IS NULL")
     place.create(
         "quota_reservations",
         row_number(),

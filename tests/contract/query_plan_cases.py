@@ -26,6 +26,7 @@ from agentstore.schema import PLAIN, tables
 from agentstore.values.types import OwnId
 from agentstore.values.validation import Cursors
 from tests.migrations.support import value_for
+from tests.programs.probes import MODEL
 
 USERS = SESSIONS = THREADS = 1_500
 MESSAGES, OTHERS = 6_000, 2_500
@@ -318,6 +319,26 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "ttl": lambda n: None if n % 3 else 3_600_000_000,
             "updated_at": ago,
             "expires_at": lambda n: None if n % 3 else NOW + timedelta(days=1, minutes=n),
+            "version": always(1),
+            "embedded_fields": always(None),
+        },
+    ),
+    "vector_models": (
+        2,
+        {
+            "number": lambda n: n + 1,
+            "name": lambda n: ("m", "older")[n],
+            "dims": always(2),
+            "complete": always(True),
+        },
+    ),
+    "memory_vectors": (
+        2 * OTHERS,
+        {
+            "memory_pk": lambda n: n // 2 + 1,
+            "model": lambda n: n % 2 + 1,
+            "version": always(1),
+            "vectors": lambda n: None if n % 500 == 0 else MODEL.packed([n, 1]),
         },
     ),
 }
@@ -1123,7 +1144,11 @@ CASES: dict[str, dict[str, Prepare]] = {
     "memories.touch": on_a_new(a_memory, "memories.touch", ["k", "other"]),
     "memories.list": listing("memories.list", ["notes"])
     | also("user", lambda s: partial(s.memories.list, ["notes"], user_id="user-7")),
-    "memories.search": call("memories.search", "rare", ["notes", "session-0"]),
+    "memories.search": call("memories.search", "rare", ["notes", "session-0"])
+    | also("by meaning", lambda s: partial(s.memories.search, "rare", ["notes"], by="meaning")),
+    "memories.embed_pending": call("memories.embed_pending", 5),
+    "memories.reembed": call("memories.reembed", forget_others=True),
+    "memories.vector_status": call("memories.vector_status"),
     "memories.namespaces": listing("memories.namespaces")
     | also("user", lambda s: partial(s.memories.namespaces, ["notes"], user_id="user-7")),
     "memories.delete_expired": also("", memories_that_expired),

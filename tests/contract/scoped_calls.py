@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from agentstore.values.embeddings import Question
+from tests.programs.probes import MODEL
+
 
 @dataclass(frozen=True)
 class Ids:
@@ -106,6 +109,9 @@ CHECKPOINTS = (
     {"checkpoint_id": My("checkpoint"), "thread_id": Their("thread")},
     {"checkpoint_id": Their("checkpoint"), "thread_id": My("thread")},
 )
+
+MEANT = Question("meaning", MODEL, MODEL.packed([3, 4]))
+"""A search by meaning, whose vector is that of all that is the same."""
 
 CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "users.get": (USER,),
@@ -326,7 +332,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     },
     "memories.touch": ({"namespace": ["same"], "keys": ["same"]} | USER,),
     "memories.list": (USER, {"namespace": ["same"]} | USER),
-    "memories.search": ({"text": "same"} | USER,),
+    "memories.search": ({"text": "same"} | USER, {"text": "same", "by": MEANT} | USER),
     "memories.namespaces": (USER,),
 }
 """By method: the arguments of each call."""
@@ -397,7 +403,7 @@ WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "checkpoints.threads": ({},),
     "checkpoints.list": ({"namespace": None, "order": "id", "writes": True},),
     "memories.list": ({},),
-    "memories.search": ({"text": "same"},),
+    "memories.search": ({"text": "same"}, {"text": "same", "by": MEANT}),
     "memories.namespaces": ({},),
 }
 """Calls that name nothing, and see all that there is."""

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import zipfile
 from decimal import Decimal
 from io import BytesIO
@@ -10,6 +11,7 @@ import pytest
 
 from agentstore.errors import InvalidInput, NotASource, TranscriptError
 from agentstore.moving import json_records, transcripts
+from tests.drivers import FULL
 from tests.imports import samples
 from tests.imports.samples import SAMPLES, lines, whole
 
@@ -195,7 +197,7 @@ REFUSED = {
     "text": (b"User: hi\nAI: hello\n", "line 1: not JSON"),
     "a number": (b"7\n", "not a JSON object"),
     "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
-    "another object": (whole({"a": 1, "b": 2}), "no other format that is known. Write it in chat"),
+    "another object": (whole({"a": 1, "b": 2}), "no format that is known; chat format is"),
     "Gemini's contents": (
         whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
         "'contents' are not imported: write each as a message",
@@ -254,6 +256,57 @@ def test_an_array_is_read_element_by_element_and_a_value_only_up_to_a_size(
     path.write_bytes(whole([{"messages": [samples.said("user", "x" * 1000)] * 300}]))
     with pytest.raises(TranscriptError, match=r"more than 0 MiB.*lines of their own"):
         transcripts.import_file(store, path)
+
+
+ODD_VALUES = [
+    None,
+    True,
+    7,
+    -1.5,
+    "my diagnosis",
+    "",
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": 1},
+    ["x", {"type": []}],
+]
+
+
+def changed(value, random):
+    """Give a value with another one somewhere in it."""
+    if not isinstance(value, dict | list) or not value or random.random() < 0.1:
+        return random.choice(ODD_VALUES)
+    made = value.copy()
+    place = random.choice([*made] if isinstance(made, dict) else range(len(made)))
+    if random.random() < 0.1:
+        del made[place]
+    else:
+        made[place] = changed(made[place], random)
+    return made
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, each in SAMPLES.items() if isinstance(each.content, bytes)]
+)
+def test_what_is_not_as_its_format_has_it_is_refused_and_breaks_nothing(name):
+    chance = random.Random(name)  # noqa: S311
+    records = [
+        json.loads(x)
+        for x in json_records.records_of(BytesIO(SAMPLES[name].content))
+        if x.strip() and x != b"]"
+    ]
+    for _ in range(200 if FULL else 60):
+        at = chance.randrange(len(records))
+        reading = transcripts.Reading(
+            BytesIO(lines(*records[:at], changed(records[at], chance), *records[at + 1 :])), "odd"
+        )
+        for batch in reading.batches():
+            for line in batch:
+                reading.check(line)
+        list(reading.check_rest())
+        assert "diagnosis" not in "".join(words for _, words in reading.problems)
 
 
 def test_json_is_taken_apart_wherever_it_is_read_in_pieces():

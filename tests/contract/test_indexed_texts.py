@@ -8,14 +8,16 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import create_engine, insert, update
 
-from agentstore import Store, doctor
+from agentstore import Embeddings, Store, doctor
 from agentstore.errors import InvalidInput, InvalidRows
 from agentstore.moving.copying import copy, verify
 from agentstore.moving.transcripts import import_lines
 from agentstore.schema import indexed_texts, tables
+from agentstore.values.embeddings import Embedded
 from agentstore.values.ids import new_id
 from agentstore.values.types import SafeText
 from tests.conftest import on
+from tests.programs.probes import MODEL
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 T = tables()
@@ -56,6 +58,10 @@ TOO_LONG_NAMES = {
 
 def call(name, call_id="c"):
     return [{"id": call_id, "function": {"name": name, "arguments": "{}"}}]
+
+
+def meant_by(name):
+    return Embedded(Embeddings(str, model=name, dims=2), None, MODEL.packed([3, 4]))
 
 
 DOORS = {
@@ -111,6 +117,7 @@ DOORS = {
         lambda s, _, t: s.checkpoints.put_writes("a", t, "t", [("x", 1)])
     ],
     "memories.key": [lambda s, _, t: s.memories.put(["n"], t, {})],
+    "vector_models.name": [lambda s, _, t: s.memories.put(["n"], "k", {}, embed=meant_by(t))],
     "checkpoint_writes.task_id": [
         lambda s, _, t: s.checkpoints.put_writes("a", "c", t, [("x", 1)])
     ],

@@ -44,6 +44,7 @@ SAME = {
     "thread": (("thread_id", "id"),),
     "blob": (("digest", "digest"),),
     "checkpoint": (("checkpoint_pk", "pk"),),
+    "memory": (("memory_pk", "pk"),),
     "in_branch": (("session_id", "session_id"), ("branch", "number")),
     "parent": (("thread_id", "thread_id"), ("namespace", "namespace"), ("parent_id", "id")),
 }

@@ -53,6 +53,7 @@ from tests.contract.scoped_calls import (
 )
 from tests.contract.tenants import repositories_by_name
 from tests.contract.two_worlds import words_of
+from tests.programs.probes import with_a_vector
 
 CLASSES = repositories_by_name()
 ALL_CALLS = {
@@ -90,7 +91,8 @@ def furnish(store, name):
         thread, {"list": [1]}, checkpoint, session_id=session.id, user_id=user.id, run_id=run
     )
     store.checkpoints.put_writes(thread, checkpoint, "t", [("channel", 1)])
-    store.memories.put(["same"], "same", {"text": "same"}, ttl=timedelta(days=1), user_id=user.id)
+    kept = {"ttl": timedelta(days=1), "embed": with_a_vector()}
+    store.memories.put(["same"], "same", {"text": "same"}, **kept, user_id=user.id)
     return Ids(
         user=user.id,
         session=session.id,
@@ -160,6 +162,10 @@ class Watch:
                 for table in tables(PLAIN).metadata.sorted_tables
                 if table.name != "blobs"
             }
+        memories = {row["pk"] for row in found["memories"] if row["user_id"] == self._user}
+        found["memory_vectors"] = [
+            row for row in found["memory_vectors"] if row["memory_pk"] not in memories
+        ]
         mine = {self._user}
         for roots in ("sessions", "checkpoint_threads"):
             theirs = [row for row in found[roots] if row["user_id"] == self._user]

@@ -42,7 +42,7 @@ AIMS: dict[str, Numbers] = {
 WAYS: dict[str, tuple[Numbers, ...]] = {
     "save": ((52, 18), (70, 19), (64, 18), (74, 20)),
     "history": ((58, 16), (69, 17), (66, 16), (70, 17)),
-    "put": ((96, 17), (114, 18), (97, 16), (101, 17)),
+    "put": ((70, 17), (88, 18), (71, 16), (74, 17)),
     "history of a fork": ((58, 16), (69, 17), (66, 16), (69, 17)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""

@@ -22,7 +22,9 @@ from agentstore import Store
 from agentstore.errors import AgentStoreError
 from agentstore.moving import copying
 from agentstore.schema import PLAIN, Names
+from agentstore.values.embeddings import Embedded
 from benchmarks.memory import peak
+from tests.programs.probes import MODEL, with_a_vector
 
 
 def say(**answer: Any) -> None:
@@ -45,6 +47,8 @@ def populate(store: Any) -> str:
     store.users.consume_quota(ada.id, 5)
     store.memories.put(["notes", "\x00 天气"], "\udfff", {"a": [1e22, "\x00"]})
     store.memories.put(["notes"], "k", {}, ttl=timedelta(days=400), user_id=ada.id)
+    for meant in (with_a_vector(), Embedded(MODEL, ("text",), None)):
+        store.memories.put(["meant"], f"{meant.vectors}", {"text": "x"}, embed=meant)
     session = store.sessions.create(
         ada.id,
         title="天气 \\ \t\n",

@@ -11,10 +11,14 @@ from typing import Any
 import psycopg
 from sqlalchemy import Engine, event, make_url
 
-from agentstore import AsyncStore, Store
+from agentstore import AsyncStore, Embeddings, Store
 from agentstore.execution.async_runners import GreenletRunner, ThreadRunner
 from agentstore.execution.writer import Writer
 from agentstore.testing import BlockingStore
+from agentstore.values.embeddings import Embedded
+
+MODEL = Embeddings(lambda texts: [[1.0, len(text)] for text in texts], model="m", dims=2)
+"""Embeddings by which nothing means much."""
 
 
 def engine_of(store: Any) -> Engine:
@@ -29,6 +33,11 @@ def engine_of(store: Any) -> Engine:
         return runner._runner.engine
     assert isinstance(runner, GreenletRunner)
     return runner._engine.sync_engine
+
+
+def with_a_vector() -> Embedded:
+    """Give what ``memories.put`` takes as ``embed``, on any store."""
+    return Embedded(MODEL, None, MODEL.packed([3, 4]))
 
 
 def checked_out(store: Any) -> int:

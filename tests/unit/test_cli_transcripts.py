@@ -11,6 +11,7 @@ from agentstore import Store
 from agentstore.moving import transcripts
 from agentstore.schema import PLAIN, tables
 from agentstore.values.types import Document
+from tests.imports import samples
 from tests.programs.scripts import run_script
 
 
@@ -203,6 +204,34 @@ def test_an_import_says_what_became_of_lines_without_an_id_the_first_time_and_th
     assert again == ["Imported 0 conversations, 0 messages.", f"Skipped 3 conversations {known}"]
     found = json.loads(told("import", path, "--json"))
     assert (found["skipped"], found["skipped_unnamed"], found["unnamed"]) == (3, 2, 0)
+
+
+def test_an_import_says_what_a_file_was_and_what_is_left_out_of_it(told, tmp_path):
+    path = tmp_path / "conversations.json"
+    path.write_bytes(samples.SAMPLES["ChatGPT, answered anew"].content)
+    said = told("import", path).splitlines()
+    assert said == [
+        "Imported 1 conversation, 3 messages, 1 branch (chatgpt).",
+        "Left out, as no part of what was said: 1 chatgpt: empty messages.",
+    ]
+    found = json.loads(told("import", path, "--json"))
+    assert (found["skipped"], found["grown"], found["branches"]) == (1, 0, 0)
+    assert found["left_out"] == {"chatgpt: empty messages": 1}
+    grown = samples.chatgpt("g2", "q", *samples.ASKED)
+    path.write_bytes(samples.pretty([grown, samples.CHATGPT]))
+    said = told("import", path)
+    assert "Imported 1 conversation, 2 messages (chatgpt)." in said
+    assert "1 of them had other messages when they were imported." in said
+
+
+def test_a_database_of_llm_is_imported_by_its_name_and_not_from_standard_input(
+    told, run, url, tmp_path
+):
+    path = tmp_path / "logs.db"
+    samples.SAMPLES["llm"].content(path)
+    assert "Imported 2 conversations, 7 messages (llm)." in told("import", path)
+    said = run("import", "-", given="SQLite format 3\0", code=1, AGENTSTORE_URL=url).stderr
+    assert "a SQLite database, which is read by its name" in said
 
 
 def test_an_import_of_a_file_that_is_not_there_makes_no_database(run, tmp_path):

@@ -12,6 +12,7 @@ from agentstore import AsyncStore, Store, doctor, migrations
 from agentstore.database import parse_url
 from agentstore.errors import DatabaseReadOnly, InvalidInput, UnsupportedUrl
 from agentstore.settings import Settings, settings_for, variable
+from tests.programs.probes import MODEL
 
 GIVEN = {
     "create": ("no", False),
@@ -36,7 +37,7 @@ GIVEN = {
     "search_characters": ("1000", 1_000),
     "search_stems": ("none", "none"),
 }
-OF_OBJECTS = {"secrets", "prices", "clock"}
+OF_OBJECTS = {"secrets", "prices", "clock", "embeddings"}
 TEXTS = {"schema", "table_prefix", "search_stems"}
 
 
@@ -54,14 +55,20 @@ def test_every_setting_is_read_from_the_environment_and_the_code_comes_first(
     (tmp_path / "prices.json").write_text('{"models": {"m": {"input": "1", "output": "2"}}}')
     monkeypatch.setenv("AGENTSTORE_PRICES", str(tmp_path / "prices.json"))
     monkeypatch.setenv("AGENTSTORE_SECRETS_ON_TOOL_LOGS", "keep")
+    monkeypatch.setenv("AGENTSTORE_EMBEDDINGS", "tests.programs.probes:MODEL")
     found = settings_for()
+    assert found.embeddings is MODEL
     assert (found.secrets.on_config, found.secrets.on_tool_logs) == ("refuse", "keep")
     assert found.prices.find("m")
 
 
 @pytest.mark.parametrize(
     "name",
-    [*sorted(GIVEN.keys() - {"schema", "table_prefix", "search_stems"}), "secrets_on_config"],
+    [
+        *sorted(GIVEN.keys() - {"schema", "table_prefix", "search_stems"}),
+        "secrets_on_config",
+        "embeddings",
+    ],
 )
 def test_a_variable_that_cannot_be_read_is_named_and_not_quoted(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -312,6 +312,21 @@ EXAMPLES = [
         ("talks.jsonl, line 7", "line 9", "3 more", "6 conversations", "import it again"),
     ),
     Example(
+        errors.EmbeddingFailed("m", "OSError"),
+        {"model": "m", "error": "OSError"},
+        ("'m' raised OSError", "embed_pending()"),
+    ),
+    Example(
+        errors.InvalidEmbedding("m", 8, "a vector of 7 numbers"),
+        {"model": "m", "dims": 8, "problem": "a vector of 7 numbers"},
+        ("a vector of 7 numbers", "dims=8", "Nothing was stored"),
+    ),
+    Example(
+        errors.EmbeddingModelChanged("m", 8, ("old (dims=7)",)),
+        {"model": "m", "dims": 8, "others": ("old (dims=7)",)},
+        ("'old (dims=7)'", "'m' with dims=8", "agentstore embed", "reembed()"),
+    ),
+    Example(
         errors.ExportIncomplete(("s", "t"), 3),
         {"sessions": ("s", "t"), "total": 3},
         ("'s', 't' and 1 more", "agentstore doctor"),

@@ -261,6 +261,7 @@ EXTRAS = {
     "tui.conversation": {"textual"},
     "tui.lists": {"markdown_it", "textual"},
     "tui.screens": {"textual"},
+    "values.embeddings": {"numpy"},
     "values.genai": {"genai_prices"},
 }
 """What extras bring, by the modules that import it, and no others do."""

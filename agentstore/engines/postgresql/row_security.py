@@ -64,6 +64,7 @@ _POLICIES = {
     "search_queue": _OF_A_MESSAGE,
     "search_index": _OF_A_MESSAGE,
     "memories": _OF_ME,
+    "memory_vectors": "{s}{p}memory_in_scope(memory_pk)",
 }
 """What is in a scope, by table."""
 
@@ -126,6 +127,7 @@ _PARENTS = {
     "thread_in_scope": ("text", "checkpoint_threads", "id"),
     "message_in_scope": ("bigint", "messages", "pk"),
     "blob_in_scope": ("text", "attachments", "digest"),
+    "memory_in_scope": ("bigint", "memories", "pk"),
 }
 
 _ASK_PARENT = """
@@ -183,6 +185,7 @@ _NUMBERED = (
 _GRANTS = (
     "GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}",
     "GRANT SELECT ON {s}{p}alembic_version, {s}{p}search_state TO {role}",
+    "GRANT SELECT, INSERT ON {s}{p}vector_models TO {role}",
     # Who takes changes into the search index locks its state; who searches first wakes it.
     "GRANT UPDATE (number, walk_through) ON {s}{p}search_state TO {role}",
     "GRANT USAGE ON SEQUENCE {s}{p}activity, {sequences} TO {role}",

@@ -86,6 +86,7 @@ from agentstore.values.types import Document, require_utc
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors, Wanted
 
 _PARENT_MISSING = ("refuse", "root")
+_MISSING = ("make", "refuse")
 _ON_EXISTING = ("refuse", "replace")
 
 
@@ -179,10 +180,10 @@ class Checkpoints(Repository):
             id=None if id is None else require_ids(place, id)[0],
             parent_id=parent if parent in (None, NO_PARENT) else require_ids(place, parent)[0],
             values=_encoded(values),
-            inherit=_inheriting(inherit, values),
+            inherit=[] if inherit == () else _inheriting(inherit, values),
             roots=validation.choice("parent_missing", parent_missing, _PARENT_MISSING) == "root",
-            makes_thread=_makes(thread_missing),
-            step=validation.optional_amount("step", step),
+            makes_thread=validation.choice("thread_missing", thread_missing, _MISSING) == "make",
+            step=None if step is None else validation.amount("step", step),
             owners=_owners(user_id, session_id),
             created_at=None if created_at is None else require_utc("created_at", created_at),
             row={
@@ -190,7 +191,7 @@ class Checkpoints(Repository):
                 "summary": validation.text("summary", summary),
                 "next_node": validation.text("next_node", next_node),
                 "metadata": None if not metadata else validation.json_object("metadata", metadata),
-                "run_id": validation.optional_key("run_id", run_id),
+                "run_id": None if run_id is None else validation.key("run_id", run_id),
             },
         )
         return put_checkpoint(self.unit, new)
@@ -752,7 +753,8 @@ class Checkpoints(Repository):
         named = (*place, *require_ids(place, checkpoint_id, task_id))
         task_path = validation.text("task_path", task_path)
         rows = rows_of(writes, positions)
-        replaced, makes = replacing(replace, rows), _makes(thread_missing)
+        replaced = replacing(replace, rows)
+        makes = validation.choice("thread_missing", thread_missing, _MISSING) == "make"
         for row in rows.values():
             row["task_path"] = task_path
         task = dict(zip(columns, named, strict=True))
@@ -775,10 +777,6 @@ class Checkpoints(Repository):
         return in_order(complete(write_record(*row)) for row in self.connection.execute(query))
 
 
-def _makes(thread_missing: str) -> bool:
-    return validation.choice("thread_missing", thread_missing, ("make", "refuse")) == "make"
-
-
 def _asked(thread_id: str, namespace: str) -> tuple[str, str]:
     return validation.text("thread_id", thread_id), validation.text("namespace", namespace)
 
@@ -797,12 +795,14 @@ def _found(
 def _encoded(values: object) -> dict[str, Encoded]:
     if not isinstance(values, Mapping):
         raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
-    return {
-        name_of("the name of a value", name): Encoded("bytes", value)
-        if type(value) is bytes  # there is no place in it that an error could name
-        else encode(value, f"values{key_step(name, n)}")
-        for n, (name, value) in enumerate(values.items())
-    }
+    encoded = {}
+    for n, (name, value) in enumerate(values.items()):
+        named = name_of("the name of a value", name)
+        try:
+            encoded[named] = encode(value)
+        except InvalidInput:  # said again with its place
+            encoded[named] = encode(value, f"values{key_step(name, n)}")
+    return encoded
 
 
 def _inheriting(inherit: object, values: Mapping[str, Any]) -> list[str]:
@@ -814,6 +814,8 @@ def _inheriting(inherit: object, values: Mapping[str, Any]) -> list[str]:
 
 
 def _owners(user_id: str | None, session_id: str | None) -> dict[str, str | None]:
+    if user_id is session_id is None:
+        return {"user_id": None, "session_id": None}
     return {
         "user_id": validation.optional_key("user_id", user_id),
         "session_id": validation.optional_key("session_id", session_id),

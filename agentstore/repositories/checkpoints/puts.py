@@ -28,7 +28,6 @@ from agentstore.repositories.checkpoints.threads import (
     checkpoint_info,
     enter_thread,
     entering,
-    fields_of,
     find_checkpoint,
     make_thread,
     path_rows,
@@ -114,22 +113,21 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         return _put_if_unchanged(unit, new)
     reads_before_write, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
-        found, seen = read_parent(unit, *_wanted(new, new.parent_id))
+        found, seen = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
     most = len(new.values)
     lines = Lines(unit, new.thread_id, new.owners, most, seen, makes=new.makes_thread)
     if reads_before_write and (existing := _existing(unit, new)) is not None:
         return _put_again(unit, new, existing, lines)
     try:
-        if seen is None:
-            parent = _parent(unit, new, new.parent_id)
-        else:
-            parent = _origin(new, new.parent_id, found)
+        if seen is None and new.parent_id != NO_PARENT:
+            found, _ = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
+        parent = found or _no_parent(new, new.parent_id)
         row, plans = _planned(unit, new, parent, lines.new)
     except NotFound:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
     lines.keep()
-    written = _put_at_once(unit, row, plans)
+    written = None if unit.dialect.single_writer else _put_at_once(unit, row, plans)
     if written is None:
         written = _put_in_turn(unit, row, plans, skips=True)
     if not written:
@@ -154,11 +152,11 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     if new.parent_id == NO_PARENT or any(new.owners.values()):
         raise NeedsTransaction
     try:
-        found, thread = read_parent(unit, *_wanted(new, new.parent_id))
+        found, thread = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
         if thread is None:
             raise NeedsTransaction
         numbers = count(thread.last_line + 1)
-        parent = _origin(new, new.parent_id, found)
+        parent = found or _no_parent(new, new.parent_id)
         row, plans = _planned(unit, new, parent, numbers.__next__)
     except (NotFound, InvalidRow, DBAPIError):
         raise NeedsTransaction from None
@@ -173,9 +171,21 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
 
 def _info(row: Mapping[str, Any]) -> CheckpointInfo:
     """Give the record of a row that was put."""
-    written = ("tags", "metadata")
-    read = {name: row[name] and load_json(str(row[name])) for name in written}
-    return CheckpointInfo(**fields_of({**row, **read}))
+    tags = () if row["tags"] is NO_TAGS else tuple(load_json(row["tags"]))
+    metadata = {} if row["metadata"] is None else load_json(row["metadata"])
+    return CheckpointInfo(
+        row["id"],
+        row["thread_id"],
+        row["namespace"],
+        row["parent_id"],
+        row["step"],
+        tags,
+        row["summary"],
+        row["next_node"],
+        metadata,
+        row["run_id"],
+        row["created_at"],
+    )
 
 
 def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
@@ -244,13 +254,13 @@ def _put_again(
     parent = Parent()
     if new.parent_id is not None or new.inherit:
         asked = (parent_id or NO_PARENT) if new.parent_id is None else new.parent_id
-        parent = _parent(unit, new, asked)
+        found, _ = read_parent(unit, new.thread_id, new.namespace, asked)
+        parent = found or _no_parent(new, asked)
         parent_id = parent.id
         if new.parent_id is not None:
             step = validation.amount("step", parent.step + 1)
             _refuse_cycle(unit, new, existing)
-    wanted = {"thread_id": new.thread_id, "namespace": new.namespace, "wanted": existing.pk}
-    itself = read_parent(unit, "pk", wanted)[0] or Parent()
+    itself = read_parent(unit, new.thread_id, new.namespace, existing.pk)[0] or Parent()
     entries, plans = _held(unit, new, parent, itself, lines.new)
     lines.keep()
     checkpoints = unit.tables.checkpoints
@@ -281,23 +291,8 @@ def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
         )
 
 
-def _parent(unit: Unit, new: CheckpointDraft, parent_id: str | None) -> Parent:
-    """Read what the parent has; raises NotFound if it is not in this namespace of this thread."""
-    if parent_id == NO_PARENT:
-        return Parent()
-    return _origin(new, parent_id, read_parent(unit, *_wanted(new, parent_id))[0])
-
-
-def _wanted(new: CheckpointDraft, parent_id: str | None) -> tuple[str, dict[str, Any]]:
-    """Say how a parent is found; see ``read_parent``."""
-    place = {"thread_id": new.thread_id, "namespace": new.namespace, "wanted": parent_id}
-    return "latest" if parent_id is None else "place", place
-
-
-def _origin(new: CheckpointDraft, parent_id: str | None, found: Parent | None) -> Parent:
-    """Give what a parent has; raises NotFound if it is not there and has to be."""
-    if found is not None:
-        return found
+def _no_parent(new: CheckpointDraft, parent_id: str | None) -> Parent:
+    """Give what a root goes on from; raises NotFound if there has to be a parent."""
     if parent_id in (None, NO_PARENT) or new.roots:
         return Parent()
     raise NotFound(

@@ -91,7 +91,10 @@ class Lines:
         """
         ahead = 0 if unit.dialect.single_writer else max(1, most)
         self._unit, self._thread_id = unit, thread_id
-        self._next = enter_thread(unit, thread_id, owners, lines=ahead, seen=seen, makes=makes)
+        if seen is not None and seen.newest and not any(owners.values()):
+            self._next = seen.last_line + 1
+        else:
+            self._next = enter_thread(unit, thread_id, owners, lines=ahead, seen=seen, makes=makes)
         self._kept = self._next + ahead
 
     def new(self) -> int:
@@ -330,6 +333,9 @@ MAX_THREAD = validation.MAX_KEY_BYTES
 MAX_INDEXED = 2400
 """Bytes of a thread, a namespace and ids together; PostgreSQL indexes up to 2,704 in one entry."""
 
+_SHORT = 128
+"""Characters that fit into an index beside as many others, whatever they are: seven bytes each."""
+
 _ONE = literal_column("1", Integer)
 _LIMIT = bindparam("limit", type_=Integer, literal_execute=True)
 """Limits that stand in the statement; see ``operations.written``."""
@@ -357,6 +363,8 @@ def name_of(what: str, value: object) -> str:
     Raises:
         InvalidInput: It is something else, or too long.
     """
+    if type(value) is str and len(value) <= MAX_INDEXED // 8:
+        return value
     name = validation.text(what, value)
     if len(name) > MAX_INDEXED // 8 and len(encode_text(name).encode()) > MAX_INDEXED:
         raise InvalidInput(f"{what} must have up to {MAX_INDEXED} bytes in UTF-8. Shorten it.")
@@ -369,6 +377,10 @@ def place_of(thread_id: object, namespace: object) -> tuple[str, str]:
     Raises:
         InvalidInput: The thread is empty or no str, or together they are too long for an index.
     """
+    if type(thread_id) is type(namespace) is str:
+        thread, space = str(thread_id), str(namespace)
+        if 0 < len(thread) <= _SHORT and len(space) <= _SHORT:
+            return thread, space
     thread = name_of("thread_id", thread_id)
     if not thread or len(encode_text(thread).encode()) > MAX_THREAD:
         raise InvalidInput(
@@ -386,7 +398,10 @@ def require_ids(place: tuple[str, str], *ids: object) -> list[str]:
     Raises:
         InvalidInput: One of them is no key, or together they are too long for an index.
     """
-    keys = [validation.key("checkpoint_id", id) for id in ids]
+    keys = [
+        id if type(id) is str and 0 < len(id) <= _SHORT else validation.key("checkpoint_id", id)
+        for id in ids
+    ]
     whole = "".join((*place, *keys))
     if len(whole) > MAX_INDEXED // 8 and len(encode_text(whole).encode()) > MAX_INDEXED:
         raise InvalidInput(
@@ -567,17 +582,20 @@ class Seen(NamedTuple):
 
 
 def read_parent(
-    unit: Unit, by: str, parameters: Mapping[str, Any]
+    unit: Unit, thread_id: str, namespace: str, wanted: str | int | None
 ) -> tuple[Parent | None, Seen | None]:
     """Read a thread and, of the same moment, a checkpoint in it with how far its lines go.
 
     Args:
         unit: The open unit.
-        by: ``latest``, ``place`` (by its id) or ``pk``.
-        parameters: The ``thread_id`` and ``namespace``, and what is ``wanted``.
+        thread_id: The thread.
+        namespace: The namespace.
+        wanted: The checkpoint's id, or its number; None for the latest.
     """
-    what = unit.tables, unit.dialect, dialect_of(unit.connection), by
-    rows = _parents(*what).fetch(unit.connection, parameters)
+    by = "latest" if wanted is None else "pk" if type(wanted) is int else "place"
+    reading = _parents(unit.tables, unit.dialect, dialect_of(unit.connection), by)
+    place = {"thread_id": thread_id, "namespace": namespace, "wanted": wanted}
+    rows = reading.fetch(unit.connection, place)
     if not rows:
         return None, None
     *thread, pk, id, step, stored = rows[0][:9]

@@ -368,20 +368,18 @@ def _merged_from(pieces: Sequence[int], start: int, end: int) -> int:
         start: Where the line ends.
         end: Where it will end.
     """
-    begins, alike, first = [*pieces], 0, start
-    while begins and first - begins[-1] < LARGEST_PIECE:
-        size, own = _power(first - begins[-1]), _power(end - start)
+    alike, first = 0, start
+    for begin in reversed(pieces):
+        if first - begin >= LARGEST_PIECE:
+            break
+        size, own = (first - begin).bit_length() // 2, (end - start).bit_length() // 2
         if size > own:
             break
-        first = begins.pop()
+        first = begin
         alike = alike + 1 if size == own else 0
         if size < own or alike == ALIKE:
             start, alike = first, 0
     return start
-
-
-def _power(size: int) -> int:
-    return size.bit_length() // 2
 
 
 # What a checkpoint holds, as it stands in its row.
@@ -397,9 +395,10 @@ def divided(values: Mapping[str, Encoded], kept: Entries) -> tuple[Entries, dict
         values: By name.
         kept: What the checkpoint holds already.
     """
-    room = MOST_SMALL - sum(
-        len(name) + len(entry.body) for name, entry in kept.items() if isinstance(entry, Encoded)
-    )
+    room = MOST_SMALL
+    for name, entry in kept.items():
+        if isinstance(entry, Encoded):
+            room -= len(name) + len(entry.body)
     small: Entries = {}
     others: dict[str, Encoded] = {}
     for name, value in values.items():
@@ -419,7 +418,10 @@ def packed(entries: Entries) -> dict[str, Any]:
     """
     if not entries:
         return {"entries": None, "lines": None}
-    data = msgspec.msgpack.encode({encode_text(name): each for name, each in entries.items()})
+    named = entries
+    if not "".join(entries).isascii():
+        named = {encode_text(name): each for name, each in entries.items()}
+    data = msgspec.msgpack.encode(named)
     lines = [f'"{line}":{length}' for line, length in held_lines(entries)]
     return {
         "entries": hashlib.sha256(data).digest()[:_ENTRIES_DIGEST_BYTES] + data,
@@ -446,8 +448,10 @@ def unpacked(stored: bytes | None, checkpoint_pk: int) -> Entries:
         if hashlib.sha256(data).digest()[:_ENTRIES_DIGEST_BYTES] != stored[:_ENTRIES_DIGEST_BYTES]:
             raise ValueError
         read = _read_entries(data)
+        if not "".join(read).isascii():
+            read = {decode_text(name): each for name, each in read.items()}
         return {
-            decode_text(name): Version._make((*each[:-1], tuple(map(tuple, each[-1]))))
+            name: Version._make((*each[:-1], tuple(map(tuple, each[-1]))))
             if len(each) == _LINES
             else Encoded(*each)
             for name, each in read.items()
@@ -497,11 +501,15 @@ def planned(
 
 def tails_of(pieces: Iterable[tuple[int, int, int, int | None]]) -> dict[int, Tail]:
     """Give how far lines go: of the line, start, bytes and prefix of each of their pieces."""
-    tails: dict[int, Tail] = {}
+    ends: dict[int, int] = {}
+    begins: dict[int, list[int]] = {}
     for line, start, size, prefix in sorted(pieces):
-        begins = tails[line].pieces if line in tails else ()
-        tails[line] = Tail(start + size, (*begins, start) if start and prefix is None else ())
-    return tails
+        if not start or prefix is not None:
+            begins[line] = []
+        else:
+            begins.setdefault(line, []).append(start)
+        ends[line] = start + size
+    return {line: Tail(ends[line], begins[line]) for line in ends}
 
 
 def write_pieces(unit: Unit, thread_id: str, plans: Iterable[Plan]) -> None:
@@ -509,15 +517,10 @@ def write_pieces(unit: Unit, thread_id: str, plans: Iterable[Plan]) -> None:
     drop, store = _writing(unit.tables, dialect_of(unit.connection))
     for _, piece, merges in plans:
         if piece is not None:
-            row = piece_row(thread_id, piece)
+            row = {"thread_id": thread_id, **dict(zip(Piece._fields, piece, strict=True))}
             if merges:
                 drop.execute_many(unit.connection, [row])
             store.execute_many(unit.connection, [row])
-
-
-def piece_row(thread_id: str, piece: Piece) -> dict[str, Any]:
-    """Give the columns of a piece."""
-    return {"thread_id": thread_id, **dict(zip(Piece._fields, piece, strict=True))}
 
 
 def drop_unneeded(unit: Unit, thread_id: str, namespace: str, lines: Iterable[int]) -> int:

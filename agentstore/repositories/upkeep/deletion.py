@@ -693,6 +693,9 @@ def owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bo
         return columns.id.in_(_threads(tables, kind, key))
     if "thread_id" in columns:
         return columns.thread_id.in_(_threads(tables, kind, key))
+    if kind == "user" and "memory_pk" in columns:
+        memories = tables.memories.c
+        return columns.memory_pk.in_(select(memories.pk).where(memories.user_id == key))
     if kind == "user" and "user_id" in columns:
         of_user: ColumnElement[bool] = columns.user_id == key
         return of_user

@@ -22,8 +22,9 @@ from typing import Any
 from answers import ask
 from sqlalchemy import make_url
 
-from agentstore import Store, migrations
+from agentstore import Embeddings, Store, migrations
 from agentstore.moving.copying import copy
+from agentstore.values.embeddings import Embedded
 from tests.servers import Server, installations
 
 HARD = 'a "quoted"\ttext, \x00 and \ud800, 北京 🙏, e\u0301'
@@ -86,6 +87,10 @@ def fill(store: Store) -> None:
     store.sessions.delete(store.sessions.create(bob.id).id)
     checkpoints(store, own.id, bob.id)
     work(store, own.id)
+    embeddings = Embeddings(str, model=HARD, dims=2)
+    for vectors in (embeddings.packed([3, 4]), None):
+        meant = Embedded(embeddings, ("text",), vectors)
+        store.memories.put(["meant"], f"{vectors}", {"text": HARD}, embed=meant)
     store.memories.put(["users", alice.id], "likes", {"food": HARD, "more": DOCUMENT})
     store.memories.put(
         ["users", "bob"], "likes", {"food": "tea"}, user_id=bob.id, ttl=timedelta(days=36_000)
