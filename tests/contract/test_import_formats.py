@@ -154,6 +154,18 @@ def test_a_broken_line_leaves_its_conversation_out_unless_it_is_set_aside(store,
     assert (done.conversations, done.set_aside) == (1, 1)
 
 
+def test_what_is_left_out_is_named_in_words_and_not_quoted(store, tmp_path):
+    path = tmp_path / "session.jsonl"
+    kinds = ["progress", "my diagnosis: " + "x" * 100, *(f"kind{n}" for n in range(100))]
+    others = [{"type": kind, "sessionId": "s1"} for kind in kinds]
+    path.write_bytes(lines(*samples.CLAUDE_CODE[1:], *others))
+    left = transcripts.import_file(store, path).left_out
+    assert left["claude-code: progress"] == 1
+    assert sum(left.values()) == len(kinds)
+    assert len(left) <= 51
+    assert "diagnosis" not in str(left)
+
+
 @pytest.mark.parametrize("atomic", [False, True])
 def test_all_kinds_of_records_may_be_in_one_file(store, tmp_path, atomic):
     path = tmp_path / "all.jsonl"
