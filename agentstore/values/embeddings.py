@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy.util import await_only
+from sqlalchemy.util import await_only, greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
 from agentstore.errors import EmbeddingFailed, InvalidEmbedding, InvalidInput, shown
@@ -163,6 +163,10 @@ class Embeddings:
                 raise EmbeddingFailed(self.model, type(error).__name__) from error
             found += self._checked(batch, given)
         return found
+
+    async def avectors(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
+        """Do the same for coroutines."""
+        return await greenlet_spawn(self.vectors, texts, query=query)
 
     def _called(self, texts: list[str], query: bool) -> Any:
         function = self._function
