@@ -12,7 +12,6 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -37,7 +36,7 @@ from agentstore.moving.runs import (
     Messages,
     Run,
     call_of,
-    object_of,
+    mapping_of,
     objects,
     of_messages,
     rest_of,
@@ -137,12 +136,12 @@ def from_chatgpt(record: Json, left: Left) -> Conversation:
     nodes: dict[str, Node] = {}
     models: list[str] = []
     for key, node in record["mapping"].items():
-        message = object_of(object_of(node).get("message"))
+        message = mapping_of(mapping_of(node).get("message"))
         said = _chatgpt_message(key, message, record["mapping"]) if message else None
         if message and said is None:
             left("chatgpt: empty messages")
-        nodes[key] = Node(object_of(node).get("parent"), said)
-        model = object_of(message.get("metadata")).get("model_slug")
+        nodes[key] = Node(mapping_of(node).get("parent"), said)
+        model = mapping_of(message.get("metadata")).get("model_slug")
         models += [model] if isinstance(model, str) else []
     messages, branches = in_lines(nodes, record.get("current_node"))
     known = ("mapping", "title", "current_node", "id", "conversation_id", "default_model_slug")
@@ -159,7 +158,7 @@ def from_chatgpt(record: Json, left: Left) -> Conversation:
 
 def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
     """Give a message; None for one that says nothing."""
-    content, author = object_of(message.get("content")), object_of(message.get("author"))
+    content, author = mapping_of(message.get("content")), mapping_of(message.get("author"))
     role, recipient = author.get("role"), message.get("recipient") or "all"
     kind = content.get("content_type")
     more = rest_of(message, "id", "content", "author", "create_time")
@@ -167,11 +166,12 @@ def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
         del more["recipient"]
     said: Any
     if kind in ("text", "multimodal_text") and isinstance(content.get("parts"), list):
+        more |= {"content": rest_of(content, "content_type", "parts")}
         parts = [part for part in content["parts"] if part not in ("", None)]
         said = [
             {"type": "text", "text": part}
             if isinstance(part, str)
-            else {"type": str(object_of(part).get("content_type")), **object_of(part)}
+            else {"type": str(mapping_of(part).get("content_type")), **mapping_of(part)}
             for part in parts
         ]
         if all(isinstance(part, str) for part in parts) and len(parts) < 2:
@@ -183,6 +183,7 @@ def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
         more |= {"content": rest_of(content, "text")}
     elif kind in ("user_editable_context", "model_editable_context"):
         role = "system" if role != "assistant" else role
+        more |= {"content": content}
         said = "\n\n".join(
             each
             for name, each in content.items()
@@ -196,15 +197,18 @@ def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
     if role == "assistant" and recipient != "all" and isinstance(said, str):
         chat |= {"content": None, "tool_calls": [call_of(key, recipient, said)]}
     elif role == "tool":
-        parent = str(object_of(mapping.get(key)).get("parent"))
-        called = object_of(object_of(mapping.get(parent)).get("message"))
-        if called and called.get("recipient") == author.get("name"):
+        parent = str(mapping_of(mapping.get(key)).get("parent"))
+        called = mapping_of(mapping_of(mapping.get(parent)).get("message"))
+        if called.get("recipient", "all") not in (None, "all"):
             chat["tool_call_id"] = parent
         chat |= rest_of({"name": author.get("name")})
-    if inner := rest_of(author, "role", "name"):
-        more["author"] = inner
+    more |= {"author": rest_of(author, "role", "name")}
+    more = {name: value for name, value in more.items() if value not in ({}, [])}
     at = time_of(message.get("create_time"))
     return Said(chat, {"chatgpt": more} if more else None, external_id=key, at=at)
+
+
+_OF_CLAUDE = ("uuid", "content", "text", "sender", "parent_message_uuid", "created_at")
 
 
 def from_claude_ai(record: Json, left: Left) -> Conversation:
@@ -212,15 +216,13 @@ def from_claude_ai(record: Json, left: Left) -> Conversation:
     nodes: dict[str, Node] = {}
     for number, each in enumerate(objects(record["chat_messages"], "chat_messages")):
         key = text_of(each.get("uuid")) or str(number)
-        blocks = each.get("content") or []
+        blocks = objects(each.get("content") or [], "content")
         said: Any = blocks
-        plain = [object_of(block).get("type") == "text" for block in blocks]
-        if not blocks or plain == [True]:
+        more = rest_of(each, *_OF_CLAUDE)
+        if len(blocks) < 2 and all(block.get("type") == "text" for block in blocks):
             said = each.get("text") or (blocks[0].get("text") if blocks else None)
+            more |= {"block": rest_of(blocks[0], "type", "text")} if blocks else {}
         role = {"human": "user"}.get(each.get("sender", ""), each.get("sender"))
-        more = rest_of(
-            each, "uuid", "content", "text", "sender", "parent_message_uuid", "created_at"
-        )
         more = {name: value for name, value in more.items() if value != []}
         chat = {"role": role, "content": said}
         at = time_of(each.get("created_at"))
@@ -296,110 +298,99 @@ def from_preference(record: Json, left: Left) -> Conversation:
     return Conversation("preference", [*begin, *chosen], [branch], metadata=more)
 
 
+_ASKED = ("messages", "input", "model", "system", "instructions", "custom_id", "id")
+_ANSWERED = ("output", "choices", "usage", "body", "params", "request", "response")
+
+
 def from_answer(record: Json, left: Left) -> Conversation:
-    """Convert a request or an answer of an API, or one with the other, as batches have them."""
+    """Convert a request or an answer of an API, or one with the other, as batches have them.
+
+    Of several answers the first is the conversation, and each other one a branch.
+    """
     body = record.get("body") or record.get("params") or record.get("request")
-    asked = record if body is None else object_of(body)
-    answer = object_of(record.get("response")) or (record if "output" in record else {})
-    answer = object_of(answer.get("body")) or answer or record
-    messages: list[Json] = []
-    system = asked.get("system") or asked.get("instructions")
-    if isinstance(system, str | list) and system:
-        messages.append({"role": "system", "content": system})
-    given = asked.get("messages") or asked.get("input") or []
-    messages += (
-        [{"role": "user", "content": given}] if isinstance(given, str) else objects(given, "input")
-    )
-    out = answer.get("output")
-    if isinstance(answer.get("choices"), list):
-        out = [each.get("message") for each in answer["choices"][:1]]
-    if isinstance(out, list) and out:
-        said = [Said(each) for each in objects(out, "output")]
+    asked = record if body is None else mapping_of(body)
+    answer = mapping_of(record.get("response")) or (record if "output" in record else {})
+    answer = mapping_of(answer.get("body")) or answer or record
+    system, given = (asked.get("system") or asked.get("instructions")), asked.get("input")
+    messages: list[Json] = [{"role": "system", "content": system}] if system else []
+    given = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    messages += objects(asked.get("messages") or given or [], "input")
+    made = [[each.get("message")] for each in objects(answer.get("choices") or [], "choices")]
+    first, *others = made or [answer.get("output") or []]
+    said = [Said(each) for each in objects(first, "output")]
+    if said:
         said[-1].used(answer.get("usage"), answer.get("model"))
-        messages += said
-    known: tuple[str, ...] = (
-        "messages",
-        "input",
-        "output",
-        "choices",
-        "usage",
-        "model",
-        "system",
-        "instructions",
-    )
-    known += ("body", "params", "request", "response", "custom_id", "id")
-    more = rest_of(record, *known) | rest_of(asked, *known) | rest_of(answer, *known)
+    known = (*_ASKED, *_ANSWERED)
     return Conversation(
         "request",
-        messages,
+        [*messages, *said],
+        [Branch(0, len(messages), objects(each, "choices")) for each in others],
         id=record.get("custom_id") or record.get("id"),
         model=asked.get("model") or answer.get("model"),
-        metadata={"request": more},
+        metadata={
+            "request": rest_of(record, *known) | rest_of(asked, *known) | rest_of(answer, *known)
+        },
     )
 
 
 def from_tau(record: Json, left: Left) -> Json:
     """Convert a run of tau-bench; what it was rewarded with goes into the metadata."""
-    messages = [_without_nothing(each) for each in objects(record["traj"], "traj")]
+    messages = [
+        {key: value for key, value in each.items() if value is not None or key == "content"}
+        for each in objects(record["traj"], "traj")  # which a client's object had as null
+    ]
     return Conversation("tau-bench", messages, metadata={"tau-bench": rest_of(record, "traj")})
-
-
-def _without_nothing(message: Json) -> Json:
-    """Leave out keys of a client's object that were not set."""
-    return {k: v for k, v in message.items() if v is not None or k in ("role", "content")}
 
 
 def from_tau2(record: Json, left: Left) -> list[Json]:
     """Convert the simulations of a file of tau2-bench."""
-    about = rest_of(object_of(record.get("info")))
+    about = rest_of(record, "simulations", "tasks")
+    for _ in record.get("tasks") or []:
+        left("tau2-bench: tasks")
     made: list[Json] = []
     for run in objects(record["simulations"], "simulations"):
-        messages: list[Json] = []
-        for each in objects(run.get("messages"), "messages"):
-            for said in each.get("tool_messages") or [each]:
-                chat: Json = {"role": said.get("role"), "content": said.get("content")}
-                if said.get("role") == "tool":
-                    chat["tool_call_id"] = said.get("id")
-                if calls := said.get("tool_calls"):
-                    chat["tool_calls"] = [
-                        {**call_of(call.get("id"), call.get("name"), call.get("arguments"))}
-                        for call in calls
-                    ]
-                known = ("role", "content", "tool_calls", "timestamp", "usage", "cost")
-                more = {"tau2-bench": rest_of(said, *known)}
-                message = Said(chat, more, at=time_of(said.get("timestamp")))
-                message.used(said.get("usage"))
-                message.cost = _money(said.get("cost")) if message.usage else None
-                messages.append(message)
-        more = rest_of(run, "id", "messages") | {"info": about}
+        turns = objects(run.get("messages"), "messages")
+        messages = [
+            _of_tau2(said) for each in turns for said in each.get("tool_messages") or [each]
+        ]
+        more = about | rest_of(run, "id", "messages")
         id = run.get("id")
         made.append(Conversation("tau2-bench", messages, id=id, metadata={"tau2-bench": more}))
     return made
 
 
-def _money(value: Any) -> Decimal | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1000:
-        return None
-    return round(Decimal(repr(value)), 9)
+def _of_tau2(said: Json) -> Said:
+    chat: Json = {"role": said.get("role"), "content": said.get("content")}
+    if said.get("role") == "tool":
+        chat["tool_call_id"] = said.get("id")
+    if calls := said.get("tool_calls"):
+        chat["tool_calls"] = [
+            call_of(call.get("id"), call.get("name"), call.get("arguments"))
+            for call in objects(calls, "tool_calls")
+        ]
+    known = ("role", "content", "tool_calls", "timestamp", "usage", "cost")
+    message = Said(chat, {"tau2-bench": rest_of(said, *known)}, at=time_of(said.get("timestamp")))
+    message.used(said.get("usage"), cost=said.get("cost"))
+    return message
 
 
 def from_swe_agent(record: Json, left: Left) -> Conversation:
     """Convert a trajectory of SWE-agent; its steps say again what its history says."""
-    messages: list[Json] = []
+    messages: list[Said] = []
     for each in objects(record["history"], "history"):
         chat: Json = {name: each[name] for name in ("role", "content") if name in each}
         chat |= rest_of({"tool_calls": each.get("tool_calls")})
+        more = rest_of(each, "role", "content", "tool_calls")
         answered = each.get("tool_call_ids")
-        if isinstance(answered, list) and answered and each.get("role") == "tool":
-            chat["tool_call_id"] = answered[0]
-        more = rest_of(each, "role", "content", "tool_calls", "tool_call_ids")
+        if isinstance(answered, list) and len(answered) == 1 and each.get("role") == "tool":
+            chat["tool_call_id"] = more.pop("tool_call_ids")[0]
         messages.append(Said(chat, {"swe-agent": more} if more else None))
-    info = object_of(record.get("info"))
-    used = object_of(info.get("model_stats"))
-    if messages and isinstance(said := messages[-1], Said) and used:
-        sent, received = used.get("tokens_sent", 0), used.get("tokens_received", 0)
-        said.used({"input_tokens": sent, "output_tokens": received})
-        said.cost, said.requests = _money(used.get("instance_cost")), used.get("api_calls", 1)
+    used = mapping_of(mapping_of(record.get("info")).get("model_stats"))
+    if messages and used:
+        counts = {"input": used.get("tokens_sent"), "output": used.get("tokens_received")}
+        counts = {f"{name}_tokens": count or 0 for name, count in counts.items()}
+        requests, cost = used.get("api_calls"), used.get("instance_cost")
+        messages[-1].used(counts, cost=cost, requests=requests)
     for _ in record.get("trajectory") or []:
         left("swe-agent: steps, which the history repeats")
     more = rest_of(record, "history", "trajectory")
@@ -420,7 +411,7 @@ def from_instruction(record: Json, left: Left) -> Conversation:
 
 def from_items(record: Json, left: Left) -> Conversation:
     """Convert a rollout of Codex from before its lines: a session, and its items."""
-    session = object_of(record["session"])
+    session = mapping_of(record["session"])
     return Conversation(
         "codex",
         [
@@ -428,7 +419,7 @@ def from_items(record: Json, left: Left) -> Conversation:
             for item in objects(record["items"], "items")
         ],
         id=session.get("id"),
-        metadata={"codex": rest_of(session, "id")},
+        metadata={"codex": rest_of(session, "id") | rest_of(record, "session", "items")},
     )
 
 
@@ -441,22 +432,29 @@ def _refuse(words: str) -> Callable[[Json, Left], Json]:
 
 def from_langsmith(record: Json, left: Left) -> Json:
     """Convert a run of LangSmith: what went into it, and what came out."""
-    given, out = object_of(record.get("inputs")), object_of(record.get("outputs"))
-    messages = given.get("messages") or []
-    if messages and isinstance(messages[0], list):
-        messages = messages[0]
-    made = out.get("generations") or []
-    made = [made[0][0].get("message")] if made and isinstance(made[0], list) else []
-    if not messages:
+    given, out = mapping_of(record.get("inputs")), mapping_of(record.get("outputs"))
+    asked, made = given.get("messages"), out.get("generations") or []
+    if isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], list):
+        asked, made = asked[0], made[0] if made else []
+    if not asked:
         raise Broken(
             "this is a run of LangSmith without 'inputs.messages', so no conversation. Export the "
             "runs whose run_type is llm"
         )
-    said = [*messages, *made, *objects(out.get("messages") or [], "outputs.messages")]
-    found = of_messages({"messages": said})
+    first, *others = [[each.get("message")] for each in objects(made, "generations")] or [[]]
+    said = [*asked, *first, *objects(out.get("messages") or [], "outputs.messages")]
     more = rest_of(record, "id", "inputs", "outputs")
-    begin, more = found["messages"], {"langsmith": more}
-    return Conversation("langsmith", begin, id=record.get("id"), metadata=more)
+    more |= {
+        "inputs": rest_of(given, "messages"),
+        "outputs": rest_of(out, "messages", "generations"),
+    }
+    return Conversation(
+        "langsmith",
+        of_messages({"messages": said})["messages"],
+        [Branch(0, len(asked), of_messages({"messages": each})["messages"]) for each in others],
+        id=record.get("id"),
+        metadata={"langsmith": {name: value for name, value in more.items() if value}},
+    )
 
 
 def _is_prompted(record: Json) -> bool:
@@ -469,7 +467,7 @@ def _is_request(record: Json) -> bool:
     body = record.get("body") or record.get("params") or record.get("request")
     of_batch = isinstance(body, dict) and ("messages" in body or "input" in body)
     items = any(isinstance(record.get(key), list) for key in ("input", "output", "choices"))
-    answer = object_of(object_of(record.get("response")).get("body") or record.get("response"))
+    answer = mapping_of(mapping_of(record.get("response")).get("body") or record.get("response"))
     return of_batch or items or "choices" in answer or "output" in answer
 
 
@@ -482,7 +480,7 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
     (_has("chat_messages"), from_claude_ai),
     (
         lambda record: (
-            "messages" in object_of(object_of(record.get("chat") or record).get("history"))
+            "messages" in mapping_of(mapping_of(record.get("chat") or record).get("history"))
         ),
         from_open_webui,
     ),

@@ -22,9 +22,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.values.token_use import TokenUse, token_use
+from agentstore.values.validation import MAX_TOKENS
 
 MOST_BYTES = 256 * 2**20
 """Bytes of a value that is not a line of its own."""
+
+MAX_COST = 1000
+"""What one request may cost."""
 
 END_OF_ARRAY = b"]"
 """What is given between the elements of two arrays."""
@@ -283,14 +287,26 @@ class Said(dict[str, Any]):
         self.requests = 1
         self.model: str | None = None
 
-    def used(self, usage: Any, model: Any = None, *, more: bool = False) -> None:
-        """Note what a request used, if it is said in a way that is known; zero is nothing.
+    def used(
+        self,
+        usage: Any,
+        model: Any = None,
+        *,
+        more: bool = False,
+        cost: Any = None,
+        requests: Any = None,
+    ) -> None:
+        """Note what a request used; zero is nothing. What is not understood is in the metadata.
 
         Args:
             usage: What the source says.
             model: Of which model, as far as that is known.
             more: Whether it is another request than was noted before.
+            cost: What it cost, as a number.
+            requests: How many requests it were.
         """
+        if not usage:
+            return
         try:
             found = token_use(usage)
             if more and self.usage is not None:
@@ -298,7 +314,12 @@ class Said(dict[str, Any]):
                 found = TokenUse(**{name: one[name] + two[name] for name in one})
                 self.requests += 1
         except InvalidInput:
+            self.metadata = {**(self.metadata or {}), "usage": usage}
             return
+        if type(cost) in (int, float) and 0 < cost <= MAX_COST:
+            self.cost = round(Decimal(repr(cost)), 9)
+        if type(requests) is int and 0 < requests <= MAX_TOKENS:
+            self.requests = requests
         if found.input_tokens or found.output_tokens:
             self.usage = found
             self.model = model if isinstance(model, str) and 0 < len(model) < 256 else None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from agentstore.moving.frameworks.sources import time_of
@@ -47,7 +48,7 @@ def objects(value: Any, what: str) -> list[Json]:
     return value
 
 
-def object_of(value: Any) -> Json:
+def mapping_of(value: Any) -> Json:
     """Give an object; for anything else an empty one."""
     return value if isinstance(value, dict) else {}
 
@@ -169,8 +170,8 @@ def _from_langchain(kind: str, message: Json) -> Said:
     known = ("content", "tool_calls", "tool_call_id", "name", "usage_metadata", "type")
     more = {key: value for key, value in rest_of(data, *known).items() if value not in ({}, [])}
     said = Said(chat, {"langchain": more} if more else None)
-    used = object_of(data.get("usage_metadata"))
-    model = object_of(data.get("response_metadata")).get("model_name")
+    used = mapping_of(data.get("usage_metadata"))
+    model = mapping_of(data.get("response_metadata")).get("model_name")
     said.used({key: used.get(key) for key in ("input_tokens", "output_tokens")}, model)
     return said
 
@@ -224,10 +225,10 @@ class ClaudeCode(Run):
 
     def add(self, record: Json) -> None:
         """See ``Run``."""
-        kind, key, message = record["type"], record.get("uuid"), object_of(record.get("message"))
+        kind, key, message = record["type"], record.get("uuid"), mapping_of(record.get("message"))
         self._session = _session_of(record) or self._session
         if not isinstance(key, str) and "parentUuid" not in record and message:
-            key = f"{self._session}-{len(self._nodes)}"  # older streams have no ids
+            key = f"{self._session}-{len(self._places)}"  # older streams have no ids
         if isinstance(title := record.get(self._TITLES.get(kind, "")), str):
             self._titles[kind] = title
             return
@@ -245,7 +246,7 @@ class ClaudeCode(Run):
         if same is not None and (said := self._nodes[same].said) and isinstance(content, list):
             said["content"] += [block for block in content if block not in said["content"]]
             said.used(message.get("usage"), message.get("model"))
-            more = object_of(said.metadata).get(self.form, {})
+            more = mapping_of(said.metadata).get(self.form, {})
             said.metadata = {self.form: {**more, "message": _about_message(message)}}
             self._places[key] = same
             return
@@ -348,13 +349,13 @@ class Codex(Run):
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
-        id = object_of(record.get("payload") or record).get("id")
+        id = mapping_of(record.get("payload") or record).get("id")
         begins = record.get("type") == "session_meta" or "instructions" in record
         return not begins or id in (self._meta.get("id"), self._meta.get("forked_from_id"))
 
     def add(self, record: Json) -> None:
         """See ``Run``."""
-        payload, kind = object_of(record.get("payload")), record.get("type")
+        payload, kind = mapping_of(record.get("payload")), record.get("type")
         if "payload" not in record:  # a line of older versions
             old = {"record_type": "record_type", "instructions": "session_meta"}
             kind = next((old[key] for key in old if key in record), "response_item")
@@ -366,13 +367,14 @@ class Codex(Run):
             self._say(Said(payload, at=at))
         elif kind == "turn_context":
             self._model = text_of(payload.get("model")) or self._model
+            self._left(f"{self.form}: {kind}")
         elif kind == "compacted" and payload.get("message"):
-            more = {self.form: {"type": kind}}
+            more = {self.form: {"type": kind, **rest_of(payload, "message")}}
             self._say(Said({"role": "system", "content": payload["message"]}, more, at=at))
         elif what == "thread_rolled_back":
             self._roll_back(payload.get("num_turns"))
         elif what == "token_count":
-            self._count(object_of(payload.get("info")))
+            self._count(mapping_of(payload.get("info")))
         else:
             self._left(f"{self.form}: {what or kind}")
 
@@ -394,7 +396,7 @@ class Codex(Run):
 
     def _count(self, info: Json) -> None:
         """Note what a request used; the same is often said again."""
-        used, total = object_of(info.get("last_token_usage")), info.get("total_token_usage")
+        used, total = mapping_of(info.get("last_token_usage")), info.get("total_token_usage")
         if self._tip is None or not used or (total is not None and total == self._total):
             return
         self._total = total
@@ -459,7 +461,7 @@ class LlmLogs(Run):
                 system = wanted
                 messages.append(Said({"role": "system", "content": wanted}, at=at))
             for result in row.get("tool_results") or []:
-                messages.append(Said(_llm_result(result), at=at))
+                messages.append(_llm_result(result, at))
             if row["prompt"] or row.get("attachments") or len(messages) == told:
                 content: Any = prompt
                 if row.get("attachments"):
@@ -510,9 +512,11 @@ def _joined(fragments: Any, text: Any) -> str | None:
     return "\n".join(str(each) for each in [*said, text] if each)
 
 
-def _llm_result(result: Json) -> Json:
+def _llm_result(result: Json, at: datetime | None) -> Said:
     named = {key: result.get(key) or None for key in ("tool_call_id", "name")}
-    return {"role": "tool", "content": result.get("output"), **rest_of(named)}
+    more = rest_of(result, "id", "response_id", "output", *named)
+    chat = {"role": "tool", "content": result.get("output"), **rest_of(named)}
+    return Said(chat, {"llm": more} if more else None, at=at)
 
 
 RUNS: tuple[type[Run], ...] = (ClaudeCode, Codex, LlmLogs, Messages)

@@ -56,7 +56,7 @@ from agentstore.execution.unit import Unit
 from agentstore.moving.copy_ends import Quarantine, SetAside
 from agentstore.moving.formats import Formats
 from agentstore.moving.frameworks.llm import logs_of_llm
-from agentstore.moving.frameworks.sources import ODD
+from agentstore.moving.frameworks.sources import ODD, make_user
 from agentstore.moving.json_records import (
     END_OF_ARRAY,
     SQLITE,
@@ -354,8 +354,7 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
         return Imported(0, 0, 1, 0, unnamed, grown=int(grown))
     lines = [conversation["messages"], *(each.messages for each in (made.branches if made else ()))]
     drafts = [new_messages(messages) for messages in lines]
-    if user is not None and repositories.users.find(user) is None:
-        repositories.users.create(user, id=user)
+    make_user(repositories, user)
     times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
     if made is not None:
         kind = ScopedTransaction if repositories._scoped else Transaction

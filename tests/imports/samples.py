@@ -329,6 +329,30 @@ COMPACTED = [
     code("user", "u2", "b1", "In short: sunny.", isCompactSummary=True),
 ]
 
+STREAM = [
+    {
+        "type": "system",
+        "subtype": "init",
+        "session_id": "s9",
+        "model": "claude-sonnet-4-5",
+        "uuid": "i",
+    },
+    {"type": "user", "session_id": "s9", "message": USER},
+    *(
+        {"type": "assistant", "session_id": "s9", "message": said("assistant", [b], **model("m1"))}
+        for b in BLOCKS[1]["content"]
+    ),
+    {"type": "user", "session_id": "s9", "message": BLOCKS[2], "parent_tool_use_id": None},
+    {"type": "assistant", "session_id": "s9", "message": said("assistant", TEXT, **model("m2"))},
+    {
+        "type": "result",
+        "subtype": "success",
+        "session_id": "s9",
+        "total_cost_usd": 0.01,
+        "uuid": "e",
+    },
+]
+
 # --- Codex ---------------------------------------------------------------------------------------
 
 
@@ -687,6 +711,17 @@ SAMPLES: dict[str, Sample] = {
         [TOLD],
         (10, 5, 1),
     ),
+    "several answers": Sample(
+        lines(
+            {
+                "request": {"messages": [USER]},
+                "response": {
+                    "choices": [{"message": m} for m in (ANSWER, said("assistant", "Rain."))]
+                },
+            }
+        ),
+        [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}],
+    ),
     "a batch of OpenAI's": Sample(
         lines(
             {
@@ -785,6 +820,13 @@ SAMPLES: dict[str, Sample] = {
         ],
         (220, 10, 2),
     ),
+    "Claude Code's stream": Sample(
+        lines(*STREAM),
+        [OF_BLOCKS],
+        (220, 10, 2),
+        ids=["s9"],
+        left={"claude-code: system": 1, "claude-code: result": 1},
+    ),
     "Claude Code, rewound": Sample(
         lines(*REWOUND),
         [
@@ -820,7 +862,11 @@ SAMPLES: dict[str, Sample] = {
         ids=["s1", "s2"],
     ),
     "Codex": Sample(
-        lines(*CODEX), [OF_ITEMS], (30, 11, 2), ids=["r1"], left={"codex: user_message": 1}
+        lines(*CODEX),
+        [OF_ITEMS],
+        (30, 11, 2),
+        ids=["r1"],
+        left={"codex: turn_context": 1, "codex: user_message": 1},
     ),
     "Codex, rolled back": Sample(
         lines(*ROLLED_BACK), [{"main": ["user: News?"], "branch-1": TOLD["main"]}], ids=["r1"]
@@ -870,7 +916,9 @@ SAMPLES: dict[str, Sample] = {
         lines({"prompt": "Weather?", "completion": "Sunny."}), [TOLD]
     ),
     "tau-bench": Sample(pretty(TAU), [TOLD, TOLD]),
-    "tau2-bench": Sample(pretty(TAU2), [LOOKED], (10, 5, 1), ids=["sim1"]),
+    "tau2-bench": Sample(
+        pretty(TAU2), [LOOKED], (10, 5, 1), ids=["sim1"], left={"tau2-bench: tasks": 1}
+    ),
     "SWE-agent": Sample(
         pretty(SWE),
         [LOOKED],

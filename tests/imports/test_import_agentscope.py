@@ -22,7 +22,7 @@ from agentstore.moving.frameworks import ImportReport
 from tests.imports.make_fixtures import content
 
 ASIDE = {
-    ("message", "id='alice-chat 1-cut'", "it is not JSON"),
+    ("message", "id='alice-chat 1-cut'", "it: not JSON"),
     ("message", "id='alice-chat 1-odd'", "it is no message"),
     (
         "message",

@@ -7,7 +7,6 @@ own, as the adapter has it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -15,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Row, Select, exists, select
 
-from agentstore.errors import InvalidInput, NotASource
+from agentstore.errors import NotASource
 from agentstore.integrations import adk_message, key_of, shared_id, shared_title
 from agentstore.moving.frameworks.sources import (
     BrokenRow,
@@ -31,7 +30,8 @@ from agentstore.moving.frameworks.sources import (
     flaw,
     in_chunks,
     line_of,
-    reason_in,
+    make_user,
+    object_of,
     table_of,
     time_of,
     unless_broken,
@@ -40,7 +40,6 @@ from agentstore.records import SessionRecord
 from agentstore.repositories.messages.append import draft
 from agentstore.store import Store
 from agentstore.transactions import Transaction
-from agentstore.values import validation
 
 _PLACE = ("app_name", "user_id")
 _SESSIONS = table_of("sessions", *_PLACE, "id", "state", "create_time", "update_time")
@@ -99,7 +98,7 @@ def _shared(
     try:
         if not all(isinstance(part, str) for part in (row.app_name, user_id or "")):
             raise BrokenRow("its id is no text in UTF-8")
-        state = _object(row.state, "its state")
+        state = object_of(row.state, "its state")
     except BrokenRow as broken:
         user = "" if user_id is None else f" user_id={user_id!r}"
         note(flaw(name, f"app_name={row.app_name!r}{user}", str(broken), row._mapping))
@@ -129,7 +128,7 @@ class _SharedState(SessionPiece):
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session, with the state."""
         self.clock.set(time_of(self._row.update_time))
-        _make_user(tx, self._user_id)
+        make_user(tx, self._user_id)
         title = shared_title(self._row.app_name)
         return tx.sessions.create(
             self._user_id, id=self.session_id, title=title, state=self._shared
@@ -167,7 +166,7 @@ class _AdkSession(SessionPiece):
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session with its state, and its user unless the user exists."""
         self.clock.set(time_of(self._row.create_time))
-        _make_user(tx, self._row.user_id)
+        make_user(tx, self._row.user_id)
         return tx.sessions.create(
             self._row.user_id,
             id=self.session_id,
@@ -220,7 +219,7 @@ class _AdkSession(SessionPiece):
 
     def _state(self) -> tuple[dict[str, Any], str]:
         try:
-            return _object(self._row.state, "its state"), ""
+            return object_of(self._row.state, "its state"), ""
         except BrokenRow as broken:
             return {}, f"{broken}; the session was made without"
 
@@ -243,7 +242,7 @@ class _AdkSession(SessionPiece):
 
 def _event(row: Row[Any]) -> dict[str, Any]:
     """Give an event as ADK reads it."""
-    event = _object(row.event_data, "its data")
+    event = object_of(row.event_data, "its data")
     at = event.get("timestamp")
     if not isinstance(at, int | float):
         found = time_of(row.timestamp)
@@ -255,24 +254,3 @@ def _event(row: Row[Any]) -> dict[str, Any]:
     event = {**event, "id": row.id, "invocation_id": row.invocation_id, "timestamp": at}
     draft(adk_message(event), "its ")
     return event
-
-
-def _make_user(tx: Transaction, user_id: str | None) -> None:
-    if user_id is not None and tx.users.find(user_id) is None:
-        tx.users.create(user_id, id=user_id)
-
-
-def _object(stored: object, what: str) -> dict[str, Any]:
-    value = stored
-    try:
-        if isinstance(stored, str):
-            value = json.loads(stored)
-    except (ValueError, RecursionError):
-        raise BrokenRow(f"{what}: not JSON") from None
-    if not isinstance(value, dict):
-        raise BrokenRow(f"{what}: no JSON object")
-    try:
-        validation.json_object(what, value)
-    except InvalidInput as error:
-        raise BrokenRow(reason_in(error)) from None
-    return value

@@ -6,7 +6,6 @@ database: AgentScope keeps it in the ``state_dict`` of a memory.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -30,6 +29,8 @@ from agentstore.moving.frameworks.sources import (
     flaw,
     in_chunks,
     line_of,
+    make_user,
+    object_of,
     table_of,
     time_of,
     unless_broken,
@@ -80,8 +81,7 @@ class _AgentScopeSession(SessionPiece):
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session, and its user unless the user exists."""
         user = self._row.user_id
-        if tx.users.find(user) is None:
-            tx.users.create(user, id=user)
+        make_user(tx, user)
         return tx.sessions.create(user, id=self.session_id)
 
     def chunks(self, after: Any) -> Iterator[Chunk]:
@@ -131,14 +131,7 @@ class _AgentScopeSession(SessionPiece):
             yield [row.index, row.id], size, message
 
     def _message(self, row: Row[Any]) -> dict[str, Any]:
-        written = row.msg
-        if isinstance(written, str):
-            try:
-                written = json.loads(written)
-            except (ValueError, RecursionError):
-                raise BrokenRow("it is not JSON") from None
-        if not isinstance(written, dict):
-            raise BrokenRow("it is no JSON object")
+        written = object_of(row.msg, "it")
         said = written.get("content")
         whole = isinstance(said, str) or (
             isinstance(said, list) and all(isinstance(block, dict) for block in said)

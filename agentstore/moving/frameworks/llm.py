@@ -127,7 +127,7 @@ class _Logs:
             id=thread["id"],
             title=thread.get("name"),
             model=turns[-1].get("model") if turns else None,
-            metadata={"forked_from": thread.get("forked_from")},
+            metadata={"llm": rest_of(thread, "id", "name", "tip_message_hash")},
         )
 
     def _add_chain(

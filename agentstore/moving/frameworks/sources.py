@@ -45,7 +45,8 @@ from agentstore.errors import (
 from agentstore.records import MessageRecord, SessionRecord
 from agentstore.settings import utc_now
 from agentstore.store import Store
-from agentstore.transactions import Transaction
+from agentstore.transactions import Repositories, Transaction
+from agentstore.values import validation
 
 _AT_ONCE = 50
 """Rows of a query that are in memory."""
@@ -463,6 +464,44 @@ def unless_broken(
         if note is not None:
             note(flaw(table, key, reason_in(broken), row))
         return None
+
+
+def json_of(stored: object, what: str) -> Any:
+    """Read JSON, or what a driver read of it; NULL and an empty text are None.
+
+    Raises:
+        BrokenRow: It is none.
+    """
+    try:
+        if isinstance(stored, str):
+            return json.loads(stored) if stored else None
+    except (ValueError, RecursionError):
+        raise BrokenRow(f"{what}: not JSON") from None
+    if stored is None or isinstance(stored, dict | list):
+        return stored
+    raise BrokenRow(f"{what}: not JSON")
+
+
+def object_of(stored: object, what: str) -> dict[str, Any]:
+    """Read a JSON object that can be stored; see ``json_of``.
+
+    Raises:
+        BrokenRow: It is none, or cannot.
+    """
+    value = json_of(stored, what)
+    if not isinstance(value, dict):
+        raise BrokenRow(f"{what}: no JSON object")
+    try:
+        validation.json_object(what, value)
+    except InvalidInput as error:
+        raise BrokenRow(reason_in(error)) from None
+    return value
+
+
+def make_user(tx: Repositories, user_id: str | None) -> None:
+    """Make a user, unless there is one, or none is named."""
+    if user_id is not None and tx.users.find(user_id) is None:
+        tx.users.create(user_id, id=user_id)
 
 
 def flaw(table: str, key: object, reason: str, row: Mapping[Any, Any]) -> Flaw:

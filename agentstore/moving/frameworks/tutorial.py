@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, exists, select
 
-from agentstore.errors import InvalidInput
 from agentstore.moving.frameworks.sources import (
     BrokenRow,
     Chunk,
@@ -30,8 +29,9 @@ from agentstore.moving.frameworks.sources import (
     State,
     flaw,
     in_chunks,
+    json_of,
     line_of,
-    reason_in,
+    object_of,
     table_of,
     time_of,
     unless_broken,
@@ -86,7 +86,7 @@ def message_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
         message = {
             "role": row.role,
             "content": text_of(row.content, "its content"),
-            "tool_calls": _json(row.tool_calls_json, "its calls") or None,
+            "tool_calls": json_of(row.tool_calls_json, "its calls") or None,
             "tool_call_id": row.tool_call_id,
             "token_count": row.token_count or 0,
         }
@@ -156,39 +156,11 @@ def text_of(value: object, what: str) -> str:
     raise BrokenRow(f"{what} is no text in UTF-8")
 
 
-def _json(stored: object, what: str) -> Any:
-    """Read JSON; NULL is None."""
-    if stored is None or stored == "":
-        return None
-    try:
-        if isinstance(stored, str):
-            return json.loads(stored)
-    except (ValueError, RecursionError):
-        pass
-    raise BrokenRow(f"{what}: not JSON")
-
-
 def _stored(stored: object, what: str) -> Any:
     """Read JSON that a store takes."""
-    value = _json(stored, what)
+    value = json_of(stored, what)
     validation.document(what, value)
     return value
-
-
-def object_of(stored: object, what: str) -> dict[str, Any]:
-    """Read a JSON object; NULL is an empty one.
-
-    Raises:
-        BrokenRow: It is something else, or cannot be stored.
-    """
-    value = _json(stored, what)
-    if value is not None and not isinstance(value, dict):
-        raise BrokenRow(f"{what}: no JSON object")
-    try:
-        validation.json_object(what, value)
-    except InvalidInput as error:
-        raise BrokenRow(reason_in(error)) from None
-    return value or {}
 
 
 _TABLES = (USERS, SESSIONS, MESSAGES, LOGS, TASKS)
@@ -282,7 +254,7 @@ class _TutorialUser(ImportPiece):
             "quota_used": row.quota_used or 0,
         }
         try:
-            values["preferences"] = object_of(row.preferences_json, "its preferences")
+            values["preferences"] = object_of(row.preferences_json or "{}", "its preferences")
         except BrokenRow as broken:
             problems.append(f"{broken}; the user was made without")
         if type(values["quota_used"]) is not int or values["quota_used"] < 0:
@@ -445,7 +417,7 @@ class _TutorialSession(SessionPiece):
             "user_id": row.user_id,
         }
         try:
-            values["metadata"] = object_of(row.metadata_json, "its metadata")
+            values["metadata"] = object_of(row.metadata_json or "{}", "its metadata")
         except BrokenRow as broken:
             problems.append(f"{broken}; the session was made without")
         if values["status"] not in ("active", "paused", "completed", "cancelled"):
