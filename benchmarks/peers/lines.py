@@ -82,6 +82,35 @@ class Stage:
 _LAST_LONG, _LAST_SMALL = work.last(LONG), work.last(SMALL)
 _CHAT, _ITEMS = work.dicts("chat"), work.dicts("items")
 
+
+def _of_a_graph(mean: int) -> tuple[Line, Line]:
+    """Give the lines of states of so many messages."""
+    latest, given = work.graph_latest(mean)
+    kind = "HumanMessage, AIMessage, ToolMessage"
+    return (
+        Line(
+            f"graph_put_{mean}",
+            lambda _s: f"LangGraph: put a state of some {mean} messages ({kind})",
+            ("put_graph",),
+            work.graph_put(mean),
+            lambda s: s.graph,
+            3,
+            "puts/s",
+            given,
+        ),
+        Line(
+            f"graph_latest_{mean}",
+            lambda _s: f"LangGraph: get a state of some {mean} messages",
+            ("latest_graph",),
+            latest,
+            lambda s: s.reads,
+            5,
+            "reads/s",
+            given,
+        ),
+    )
+
+
 STAGES = (
     Stage(
         "append",
@@ -287,5 +316,11 @@ STAGES = (
                 work.states,
             ),
         ),
+    ),
+    Stage(
+        "graph",
+        ("put_graph",),
+        work.graph,
+        tuple(line for mean in work.STATES for line in _of_a_graph(mean)),
     ),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 from agentstore import AsyncStore, Store, migrations
 from benchmarks.counting import opened_connections
-from benchmarks.peers.program import Program, settled
+from benchmarks.peers.program import Program, module, settled
 from benchmarks.peers.sample import Item, Turn
+from benchmarks.peers.savers import GraphCalls
 from benchmarks.raw import durability
 
 _BATCH = 250
@@ -116,6 +118,20 @@ class OursAsync(Program):
         """Give the latest state's messages."""
         found = await settled(self._store.checkpoints.latest(thread))
         return list(found.values["messages"])
+
+    async def put_graph(self, thread: str, step: int, messages: list[Any]) -> None:
+        """Put a state of a graph's messages, by our own saver."""
+        await self._graph.put(thread, step, messages)
+
+    async def latest_graph(self, thread: str) -> list[Any]:
+        """Give the latest of these states."""
+        return list(await self._graph.latest(thread))
+
+    @cached_property
+    def _graph(self) -> GraphCalls:
+        savers = module("agentstore.integrations.langgraph")
+        kind = savers.AgentStoreSaver if self.synchronous else savers.AsyncAgentStoreSaver
+        return GraphCalls(kind(self._store), synchronous=self.synchronous)
 
     async def list_states(self, thread: str, limit: int) -> list[list[Item]]:
         """List checkpoints with their states."""

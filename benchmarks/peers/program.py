@@ -38,7 +38,9 @@ class Program:
     * ``branch(session_id, turn, name)``, ``leave_branch(session_id)``,
       ``record_usage(session_id, tokens)``, ``sum_usage(session_id)`` giving all tokens;
     * ``put(thread, step, messages)``, ``latest(thread)`` giving the messages, and
-      ``list_states(thread, limit)`` giving those of each state, the newest first.
+      ``list_states(thread, limit)`` giving those of each state, the newest first;
+    * ``put_graph(thread, step, messages)``, ``latest_graph(thread)``, the same by a saver of
+      LangGraph's interface with its messages.
 
     Attributes:
         title: What it is called in the table.

@@ -13,7 +13,7 @@ from benchmarks.peers.program import (
     settled,
     with_driver,
 )
-from benchmarks.peers.sample import Item
+from benchmarks.peers.sample import Item, Turn
 
 _CHANNEL = "messages"
 
@@ -45,7 +45,7 @@ class AsyncSaver(Program):
         await settled(self._saver.setup())
         if self.ours:
             await self._make_durable()
-        self._at: dict[str, tuple[dict[str, Any], Any]] = {}
+        self._calls = GraphCalls(self._saver, synchronous=self.synchronous)
 
     def _module(self) -> str:
         engine = {"sqlite": "sqlite", "postgresql": "postgres"}[self.url.get_backend_name()]
@@ -75,19 +75,19 @@ class AsyncSaver(Program):
 
     async def put(self, thread: str, step: int, messages: list[Item]) -> None:
         """Put a state, after the one that was put last."""
-        config, version = self._at.get(thread, (_config(thread), None))
-        version = self._saver.get_next_version(version, None)
-        checkpoint = module("langgraph.checkpoint.base").empty_checkpoint()
-        checkpoint["channel_values"] = {_CHANNEL: messages}
-        checkpoint["channel_versions"] = {_CHANNEL: version}
-        metadata = {"source": "loop", "step": step, "parents": {}}
-        put = self._call("put")(config, checkpoint, metadata, {_CHANNEL: version})
-        self._at[thread] = (await settled(put), version)
+        await self._calls.put(thread, step, messages)
 
     async def latest(self, thread: str) -> list[Item]:
         """Give the latest state's messages."""
-        found = await settled(self._call("get_tuple")(_config(thread)))
-        return list(found.checkpoint["channel_values"][_CHANNEL])
+        return list(await self._calls.latest(thread))
+
+    async def put_graph(self, thread: str, step: int, messages: list[Any]) -> None:
+        """Put a state of a graph's messages."""
+        await self._calls.put(thread, step, messages)
+
+    async def latest_graph(self, thread: str) -> list[Any]:
+        """Give the latest of these states."""
+        return list(await self._calls.latest(thread))
 
     async def list_states(self, thread: str, limit: int) -> list[list[Item]]:
         """List checkpoints; each comes with its state."""
@@ -105,3 +105,47 @@ class Saver(AsyncSaver):
 
 def _config(thread: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+
+
+class GraphCalls:
+    """What a graph with one channel, its messages, calls of any saver."""
+
+    def __init__(self, saver: Any, *, synchronous: bool) -> None:
+        """Begin with no state."""
+        self._saver = saver
+        self._prefix = "" if synchronous else "a"
+        self._at: dict[str, tuple[dict[str, Any], Any]] = {}
+
+    async def put(self, thread: str, step: int, messages: list[Any]) -> None:
+        """Put a state, after the one that was put last."""
+        config, version = self._at.get(thread, (_config(thread), None))
+        version = self._saver.get_next_version(version, None)
+        checkpoint = module("langgraph.checkpoint.base").empty_checkpoint()
+        checkpoint["channel_values"] = {_CHANNEL: messages}
+        checkpoint["channel_versions"] = {_CHANNEL: version}
+        metadata = {"source": "loop", "step": step, "parents": {}}
+        put = getattr(self._saver, f"{self._prefix}put")
+        done = await settled(put(config, checkpoint, metadata, {_CHANNEL: version}))
+        self._at[thread] = (done, version)
+
+    async def latest(self, thread: str) -> Any:
+        """Give the latest state's messages."""
+        get = getattr(self._saver, f"{self._prefix}get_tuple")
+        found = await settled(get(_config(thread)))
+        return found.checkpoint["channel_values"][_CHANNEL]
+
+
+def graph_messages(turns: list[Turn], count: int) -> list[Any]:
+    """Make a graph's messages of turns: a question, a call of a tool, its result, an answer."""
+    kinds = module("langchain_core.messages")
+    made: list[Any] = []
+    for number in range(-(-count // 4)):
+        question, answer = (item["content"] for item in turns[number % len(turns)])
+        call = {"name": "search", "args": {"query": question[:60]}, "id": f"call-{number}"}
+        made += [
+            kinds.HumanMessage(question, id=f"question-{number}"),
+            kinds.AIMessage("", id=f"asks-{number}", tool_calls=[call]),
+            kinds.ToolMessage(answer, id=f"result-{number}", tool_call_id=f"call-{number}"),
+            kinds.AIMessage(answer, id=f"answer-{number}"),
+        ]
+    return made[:count]

@@ -14,6 +14,7 @@ from benchmarks.checkpoints import ADDED, FIRST, PUTS
 from benchmarks.checkpoints import messages as history
 from benchmarks.peers.program import Program, finished
 from benchmarks.peers.sample import Item, Turn
+from benchmarks.peers.savers import graph_messages
 
 CALLERS = 16
 READ = 50
@@ -37,9 +38,10 @@ class Sizes:
     reads: int = 40
     lists: int = 4
     branches: int = 4
+    graph: int = 21
 
 
-QUICK = Sizes(40, 3, 30, 20, 2, 6, 4, 2, 2, 1, 2)
+QUICK = Sizes(40, 3, 30, 20, 2, 6, 4, 2, 2, 1, 2, 2)
 """Enough to see that everything runs; its figures say nothing."""
 
 
@@ -56,6 +58,7 @@ class Side:
     turns: list[Turn]
     sizes: Sizes
     histories: list[list[Item]] = field(default_factory=list)
+    said: list[Any] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
 
@@ -250,3 +253,35 @@ async def put(side: Side, number: int) -> int:
 async def states(side: Side) -> Any:
     program: Any = side.program
     return await program.latest("thread-0"), await program.list_states("thread-0", 20)
+
+
+STATES = (5, 20, 60, 200, 500)
+"""Messages of a graph's states, on average."""
+
+
+async def graph(side: Side) -> None:
+    """Make the messages, which is no work of the program's."""
+    side.said = graph_messages(side.turns, max(STATES) + side.sizes.graph)
+
+
+def graph_put(mean: int) -> Measure:
+    """Measure puts of states that grow by a message at each put, to a bit more than their mean."""
+
+    async def put(side: Side, number: int) -> int:
+        program: Any = side.program
+        most = min(side.sizes.graph, 2 * mean - 1)
+        thread, step = divmod(number, most)
+        messages = side.said[: mean - most // 2 + step]
+        began = perf_counter_ns()
+        await program.put_graph(f"{mean}-{thread}", step, messages)
+        return perf_counter_ns() - began
+
+    return put
+
+
+def graph_latest(mean: int) -> tuple[Measure, Callable[[Side], Coroutine[Any, Any, Any]]]:
+    async def given(side: Side) -> Any:
+        program: Any = side.program
+        return await program.latest_graph(f"{mean}-0")
+
+    return timed(lambda _program, side, _number: given(side)), given

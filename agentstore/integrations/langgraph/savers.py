@@ -117,16 +117,17 @@ class SaverOperations(BaseCheckpointSaver[str]):
     ) -> Calls[RunnableConfig]:
         thread, space, parent = _place(config)
         id = checkpoint["id"]
-        if self._if_missing(config) == "refuse":
+        missing = self._if_missing(config)
+        if missing == "refuse":
             self._seen.expect((thread, space, id))  # its writes may overtake it
         as_before = self._seen.unchanged((thread, space, parent), checkpoint, new_versions)
         try:
-            yield self._put(config, checkpoint, metadata, as_before)
+            yield self._put(config, checkpoint, metadata, as_before, missing)
         except NotFound as error:
             if not as_before or error.kind in ("checkpoint", "checkpoint thread"):
                 raise
             # The parent has gone since it was seen, or is another one.
-            yield self._put(config, checkpoint, metadata, set())
+            yield self._put(config, checkpoint, metadata, set(), missing)
         self._seen.add((thread, space, id), checkpoint)
         return config_of(thread, space, id)
 
@@ -136,6 +137,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         as_before: set[str],
+        missing: Literal["make", "refuse"],
     ) -> Call:
         thread, space, parent = _place(config)
         id = checkpoint["id"]
@@ -150,8 +152,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
             metadata=plain,
             namespace=space,
             run_id=run_of(plain),
-            inherit=[*as_before],
-            thread_missing=self._if_missing(config),
+            inherit=tuple(as_before),
+            thread_missing=missing,
         )
 
     def _calls_put_writes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -22,7 +22,6 @@ from agentstore.records.base import maker
 from agentstore.records.work import CheckpointInfo, WriteRecord
 from agentstore.repositories.checkpoints.threads import (
     ROOT,
-    Lines,
     Parent,
     Unused,
     checkpoint_info,
@@ -114,25 +113,33 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     reads_before_write, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
         found, seen = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
-    most = len(new.values)
-    lines = Lines(unit, new.thread_id, new.owners, most, seen, makes=new.makes_thread)
+    # Where each statement is a round trip, as many numbers of lines as may be needed are set aside
+    # with entering, and one at least (see ``unchanged``). Elsewhere it is known first how many are:
+    # mostly none, and then the thread's row stays as it is.
+    ahead = 0 if unit.dialect.single_writer else max(1, len(new.values))
+    if seen is not None and seen.newest and not any(new.owners.values()):
+        first = seen.last_line + 1
+    else:
+        entered = new.thread_id, new.owners
+        first = enter_thread(unit, *entered, lines=ahead, seen=seen, makes=new.makes_thread)
+    lines = count(first)
     if reads_before_write and (existing := _existing(unit, new)) is not None:
-        return _put_again(unit, new, existing, lines)
+        return _put_again(unit, new, existing, lines, first + ahead)
     try:
         if seen is None and new.parent_id != NO_PARENT:
             found, _ = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
         parent = found or _no_parent(new, new.parent_id)
-        row, plans = _planned(unit, new, parent, lines.new)
+        row, plans = _planned(unit, new, parent, lines.__next__)
     except NotFound:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
-    lines.keep()
+    _set_aside(unit, new.thread_id, lines, first + ahead)
     written = None if unit.dialect.single_writer else _put_at_once(unit, row, plans)
     if written is None:
         written = _put_in_turn(unit, row, plans, skips=True)
     if not written:
         if not reads_before_write and (existing := _existing(unit, new)) is not None:
-            return _put_again(unit, new, existing, lines)
+            return _put_again(unit, new, existing, lines, max(first + ahead, next(lines)))
         # Whose id that is, is hidden: the engine itself says that it is taken.
         written = _put_in_turn(unit, row, plans, skips=False)
     return _info(row)
@@ -246,8 +253,16 @@ def _held(
     return entries, [*plans.values()]
 
 
+def _set_aside(unit: Unit, thread_id: str, lines: Iterator[int], kept: int) -> None:
+    """Set aside the numbers of lines that were given; those below ``kept`` are already."""
+    if (end := next(lines)) > kept:
+        threads = unit.tables.checkpoint_threads
+        keeping = update(threads).where(threads.c.id == thread_id).values(last_line=end - 1)
+        unit.connection.execute(keeping)
+
+
 def _put_again(
-    unit: Unit, new: CheckpointDraft, existing: Row[Any], lines: Lines
+    unit: Unit, new: CheckpointDraft, existing: Row[Any], lines: Iterator[int], kept: int
 ) -> CheckpointInfo:
     """Change a checkpoint; its place in the tree stays, unless another one is given."""
     parent_id, step = existing.parent_id, existing.step
@@ -261,8 +276,8 @@ def _put_again(
             step = validation.amount("step", parent.step + 1)
             _refuse_cycle(unit, new, existing)
     itself = read_parent(unit, new.thread_id, new.namespace, existing.pk)[0] or Parent()
-    entries, plans = _held(unit, new, parent, itself, lines.new)
-    lines.keep()
+    entries, plans = _held(unit, new, parent, itself, lines.__next__)
+    _set_aside(unit, new.thread_id, lines, kept)
     checkpoints = unit.tables.checkpoints
     values = {
         **new.row,

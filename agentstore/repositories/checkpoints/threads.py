@@ -59,57 +59,6 @@ _OWNERS = {"user_id": "users", "session_id": "sessions"}
 _GONE = "It was deleted, and what is put late does not make it again; begin a new one."
 
 
-class Lines:
-    """Numbers of lines that nobody uses, of a thread that is entered.
-
-    Where each statement is a round trip, as many as may be needed are set aside with entering, and
-    one at least (see ``unchanged``). Elsewhere it is known first how many are: mostly none, and
-    then the thread's row stays as it is.
-    """
-
-    __slots__ = ("_kept", "_next", "_thread_id", "_unit")
-
-    def __init__(
-        self,
-        unit: Unit,
-        thread_id: str,
-        owners: Mapping[str, str | None],
-        most: int,
-        seen: Seen | None,
-        *,
-        makes: bool,
-    ) -> None:
-        """Enter the thread; see ``enter_thread``.
-
-        Args:
-            unit: In a write transaction.
-            thread_id: The thread.
-            owners: As ``enter_thread`` takes them.
-            most: How many may be needed.
-            seen: As ``enter_thread`` takes it.
-            makes: As ``enter_thread`` takes it.
-        """
-        ahead = 0 if unit.dialect.single_writer else max(1, most)
-        self._unit, self._thread_id = unit, thread_id
-        if seen is not None and seen.newest and not any(owners.values()):
-            self._next = seen.last_line + 1
-        else:
-            self._next = enter_thread(unit, thread_id, owners, lines=ahead, seen=seen, makes=makes)
-        self._kept = self._next + ahead
-
-    def new(self) -> int:
-        """Give a number."""
-        self._next += 1
-        return self._next - 1
-
-    def keep(self) -> None:
-        """Set aside what was given and is not yet."""
-        if self._next > self._kept:
-            threads, self._kept = self._unit.tables.checkpoint_threads, self._next
-            keeping = update(threads).where(threads.c.id == self._thread_id)
-            self._unit.connection.execute(keeping.values(last_line=self._next - 1))
-
-
 def enter_thread(
     unit: Unit,
     thread_id: str,
@@ -130,7 +79,7 @@ def enter_thread(
         makes: Whether it is made if it is not there; see ``make_thread``.
 
     Returns:
-        The first of these numbers.
+        The first number of a line that nobody uses.
 
     Raises:
         NotFound: There is no such user or session, or the thread's session is being deleted.
@@ -503,7 +452,10 @@ def checkpoint_info(row: Row[Any]) -> CheckpointInfo:
 
 def info_of(columns: Any) -> CheckpointInfo:
     """Make a record without values of a row's columns."""
-    return complete(CheckpointInfo(**fields_of(columns)))
+    fields: dict[str, Any] = {name: columns[name] for name in COLUMNS[1:]}
+    fields["tags"] = None if fields["tags"] is None else tuple(fields["tags"])
+    fields["metadata"] = fields["metadata"] or {}
+    return complete(CheckpointInfo(**fields))
 
 
 def thread_record(row: Any) -> ThreadRecord:
@@ -716,20 +668,3 @@ def _path(tables: Tables) -> Select[Any]:
     path = path.union_all(select(parent.c.pk, parent.c.parent_id, path.c.height + 1).join(path, up))
     query = all_checkpoints(tables).add_columns(path.c.height)
     return query.join(path, path.c.pk == checkpoints.c.pk)
-
-
-def fields_of(row: Any) -> dict[str, Any]:
-    """Give what ``CheckpointInfo`` is made of, from a row's columns by their names."""
-    return {
-        "id": row["id"],
-        "thread_id": row["thread_id"],
-        "namespace": row["namespace"],
-        "parent_id": row["parent_id"],
-        "step": row["step"],
-        "tags": None if row["tags"] is None else tuple(row["tags"]),
-        "summary": row["summary"],
-        "next_node": row["next_node"],
-        "metadata": row["metadata"] or {},
-        "run_id": row["run_id"],
-        "created_at": row["created_at"],
-    }
