@@ -410,7 +410,9 @@ class CopyRun:
             with self._source.reading() as reading:
                 origin, theirs = self._source.dialect.search, self._source.tables
                 made = origin.state(reading, theirs, 1, thorough=True).segmentation
-            dialect.search.reset(writing, tables, str(tokenizer_of(made).made_anew(None, None)))
+                asleep = origin.is_empty(reading, theirs)
+            tokenizer = str(tokenizer_of(made).made_anew(None, None))
+            dialect.search.reset(writing, tables, tokenizer, asleep=asleep)
 
     def _refresh(self, writing: Connection) -> None:
         """Refresh the planner's statistics, which reading row by row needs too."""

@@ -352,7 +352,7 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
             raise InvalidInput("Its id is taken by another user's session. Give it another id.")
         grown = made is not None and there.metadata.get("imported") != made["metadata"]["imported"]
         return Imported(0, 0, 1, 0, unnamed, grown=int(grown))
-    lines = [conversation["messages"], *(each.messages for each in (made.branches if made else ()))]
+    lines = _lines_of(conversation)
     drafts = [new_messages(messages) for messages in lines]
     make_user(repositories, user)
     times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
@@ -521,7 +521,7 @@ class Reading:
             if line is None:
                 continue
             batch.append(line)
-            messages += len(line.conversation["messages"]) + 1
+            messages += sum(map(len, _lines_of(line.conversation))) + 1
             size += line.size
             if messages >= _BATCH_MESSAGES or size >= _BATCH_BYTES:
                 yield batch
@@ -647,6 +647,12 @@ def _require_conversation(conversation: dict[str, Any]) -> None:
         raise Broken("'metadata' must be an object or null")
 
 
+def _lines_of(conversation: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Give the messages of a conversation, then those of each of its branches."""
+    branches = conversation.branches if isinstance(conversation, Conversation) else ()
+    return [conversation["messages"], *(branch.messages for branch in branches)]
+
+
 def _check(conversation: dict[str, Any]) -> None:
     """Require what storing it would, without a database.
 
@@ -657,10 +663,7 @@ def _check(conversation: dict[str, Any]) -> None:
     validation.optional_key("user", as_key(conversation.get("user")))
     validation.json_object("metadata", conversation.get("metadata"))
     validation.document("line", layout_of(conversation))
-    lines = [conversation["messages"]]
-    if isinstance(conversation, Conversation):
-        lines += (branch.messages for branch in conversation.branches)
-    for messages in lines:
+    for messages in _lines_of(conversation):
         for number, message in enumerate(new_messages(messages)):
             draft(message, f"messages[{number}].")
 

@@ -39,7 +39,7 @@ from agentstore.engines.base.search import (
     Question,
     Source,
 )
-from agentstore.errors import DatabaseFull, InvalidInput, SearchIndexStale, shown
+from agentstore.errors import DatabaseBusy, DatabaseFull, InvalidInput, SearchIndexStale, shown
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, Page, SearchHit, SearchStatus
 from agentstore.records.base import Role
@@ -165,6 +165,8 @@ def _all_rounds(
         bulk: Whether the index is filled from the beginning.
     """
     done = misses = 0
+    if units.run(Mode.SNAPSHOT, _sleeps):
+        units.run(Mode.WRITE, wake)
     while (limit is None or done < limit) and misses < _MISSES:
         ready = units.run(Mode.SNAPSHOT, segmented)
         taken, indexed = units.run(Mode.WRITE, take_in, ready, wait=True, bulk=bulk) or (0, 0)
@@ -174,6 +176,19 @@ def _all_rounds(
         if ready.batch.whole:
             break
     return done
+
+
+def _sleeps(unit: Unit) -> bool:
+    return unit.dialect.search.state(unit.connection, unit.tables, 1).asleep
+
+
+def wake(unit: Unit) -> None:
+    """Have changes noted from now on, those of all users."""
+    dialect, connection = unit.dialect, unit.connection
+    scope = dialect.scope_of(connection)
+    dialect.enter_scope(connection, "")
+    dialect.search.wake(connection, unit.tables)
+    dialect.enter_scope(connection, scope)
 
 
 def state_of_index(
@@ -700,7 +715,8 @@ def in_order(
         theirs = asked.whose(unit)
         state = state_of_index(unit, MOST_PENDING + 1, theirs, asked.session_id)
         tokenizer = tokenizer_in(unit, state)
-        if unit.scope is not None and unit.dialect.hides_rows and state.walked < state.newest:
+        hidden = unit.scope is not None and unit.dialect.hides_rows and not state.asleep
+        if hidden and state.walked < state.newest:
             raise SearchIndexStale("is being rebuilt", state.pending)
         if state.pending and not (last or unit.settings.read_only or unit.joined):
             return None
@@ -722,6 +738,11 @@ def _catch_up(units: Units, asked: Request) -> None:
         may_go_on = ready.goes_on and unit.dialect.search.may_write(unit.connection)
         return ready if may_go_on else None
 
+    if units.run(Mode.SNAPSHOT, _sleeps):
+        try:
+            units.run(Mode.WRITE, wake)
+        except DatabaseBusy:
+            return  # a writer is under way for long; what waits can be read
     changes = text = 0
     while changes <= MOST_PENDING and text <= MOST_TEXT:
         ready = units.run(Mode.SNAPSHOT, prepare)

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -280,27 +282,32 @@ class Near(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _in_scope(tables: Tables, driver: Dialect, values: bool) -> Prepared:
-    """Prepare a page of a scope's vectors, in the order of its index."""
+    """Prepare a page of a scope, in the order of its index: places, and vectors where there are.
+
+    The page is cut before vectors are looked up, so that nothing sorts them.
+    """
     memories, vectors = tables.memories.c, tables.memory_vectors.c
     key = (memories.place, memories.updated_at, memories.pk)
     after = (bindparam(f"after_{column.name}", type_=column.type) for column in key)
-    query = (
-        select(*key, vectors.vectors, *([memories.value] if values else []))
-        .join(
-            tables.memory_vectors,
-            and_(vectors.memory_pk == memories.pk, vectors.version == memories.version),
-        )
+    page = (
+        select(*key, memories.version, *([memories.value] if values else []))
         .where(
             memories.place >= bindparam("place", type_=memories.place.type),
             tuple_(*key) < tuple_(*after),
-            vectors.model == bindparam("model", type_=BigInteger),
-            vectors.vectors.is_not(None),
             is_there(tables, bindparam("now", type_=memories.updated_at.type)),
         )
         .order_by(*(column.desc() for column in key))
         .limit(bindparam("rows", type_=BigInteger, literal_execute=True))
+        .subquery("page")
     )
-    return Prepared(query, driver)
+    theirs = and_(
+        vectors.memory_pk == page.c.pk,
+        vectors.model == bindparam("model", type_=BigInteger),
+        vectors.version == page.c.version,
+    )
+    columns = page.c.place, page.c.updated_at, page.c.pk, vectors.vectors
+    query = select(*columns, *([page.c.value] if values else []))
+    return Prepared(query.outerjoin_from(page, tables.memory_vectors, theirs), driver)
 
 
 def nearest(
@@ -326,28 +333,25 @@ def nearest(
         return []
     now, driver = unit.now(), unit.connection.dialect
     page = _in_scope(unit.tables, driver, bool(at))
-    size = len(question.vector)
-    rows = max(_BYTES_AT_A_TIME // size, 1)
+    rows = max(_BYTES_AT_A_TIME // len(question.vector), 1)
     asked = {"place": place, "model": model, "now": now, "rows": rows}
     after: tuple[Any, ...] = (end, now, 0)
-    best: list[tuple[float, int, int]] = []
-    number = 0
+    best: list[tuple[float, tuple[Any, ...]]] = []
     while True:
         places = dict(zip(("after_place", "after_updated_at", "after_pk"), after, strict=True))
-        found = page.rows(unit.connection, asked | places)
-        here = found
+        found = page.rows(unit.connection, asked | places, large=True)
+        here = [row for row in found if row[3] is not None]
         if at:
-            here = [row for row in found if has_all(page.read([row])[0][4], at)]
-        vectors = [bytes(row[3]) for row in here]
-        if any(not each or len(each) % size for each in vectors):
+            here = [row for row in here if has_all(page.read([row])[0][4], at)]
+        scores = nearness(question.vector, [row[3] for row in here])
+        if scores is None:
             raise InvalidRow("memory_vectors", "vectors", "bytes that are no vectors of this model")
-        scored = enumerate(nearness(question.vector, vectors), number)
-        hits = ((score, -each, row[2]) for (each, score), row in zip(scored, here, strict=True))
+        least = best[-1][0] if len(best) == limit else -math.inf
+        hits = ((score, row[:3]) for score, row in zip(scores, here, strict=True) if score > least)
         best = heapq.nlargest(limit, [*best, *hits])
-        number += len(here)
         if len(found) < rows:
-            return [Near(pk, score) for score, _, pk in best]
-        after = page.read(found[-1:])[0][:3]
+            return [Near(pk, score) for score, (_, _, pk) in best]
+        after = page.read([min(found, key=itemgetter(0, 1, 2))])[0][:3]
 
 
 def fused(limit: int, *lists: Sequence[int]) -> list[Near]:

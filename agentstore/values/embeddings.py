@@ -21,9 +21,9 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy.util import await_only
+from sqlalchemy.util import await_only, greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
 from agentstore.errors import EmbeddingFailed, InvalidEmbedding, InvalidInput, shown
@@ -163,6 +163,10 @@ class Embeddings:
                 raise EmbeddingFailed(self.model, type(error).__name__) from error
             found += self._checked(batch, given)
         return found
+
+    async def avectors(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
+        """Do the same for coroutines."""
+        return await greenlet_spawn(self.vectors, texts, query=query)
 
     def _called(self, texts: list[str], query: bool) -> Any:
         function = self._function
@@ -325,29 +329,32 @@ def _numpy() -> Any:
     return numpy
 
 
-def nearness(question: bytes, documents: Sequence[bytes]) -> list[float]:
+def nearness(question: bytes, documents: Sequence[bytes]) -> list[float] | None:
     """Give the cosine of a vector and the nearest of each document's.
 
     Args:
         question: One vector.
-        documents: Each has one or several; their lengths are multiples of the question's.
+        documents: Each has one or several.
+
+    Returns:
+        None if one has no whole number of vectors.
     """
-    if not documents:
-        return []
     size = len(question)
-    several = any(len(each) != size for each in documents)
-    if (numpy := _numpy()) is not None:
+    lengths = [*map(len, documents)]
+    several = {*lengths} - {size}
+    if any(not length or length % size for length in several):
+        return None
+    if (numpy := _numpy()) is not None and documents:
         wanted = numpy.frombuffer(question, "<f4")
         found = numpy.frombuffer(b"".join(documents), "<f4").reshape(-1, len(wanted)) @ wanted
         if several:
-            counts = [len(each) // size for each in documents]
-            begins = numpy.cumsum([0, *counts[:-1]])
-            found = numpy.maximum.reduceat(found, begins)
-        return found.tolist()  # type: ignore[no-any-return]
-    wanted = _floats(question)
+            counts = [length // size for length in lengths]
+            found = numpy.maximum.reduceat(found, numpy.cumsum([0, *counts[:-1]]))
+        return cast("list[float]", found.tolist())
+    asked = _floats(question)
     return [
         max(
-            sum(map(operator.mul, wanted, _floats(each[start : start + size])))
+            sum(map(operator.mul, asked, _floats(each[start : start + size])))
             for start in range(0, len(each), size)
         )
         for each in documents

@@ -543,6 +543,13 @@ def raise_as_sqlalchemy(
     connection._handle_dbapi_exception(error, sql, None, cursor, None)
 
 
+def send_bytes(cursor: Any) -> None:
+    """Have a server send rows as they are and not as text, which takes four times as long."""
+    cursor = getattr(cursor, "_cursor", cursor)  # that of psycopg, below the one for greenlets
+    if hasattr(cursor, "format"):
+        cursor.format = type(cursor.format)(1)
+
+
 def has_listeners(connection: Connection, *, commits: bool = False) -> bool:
     """Say whether there are listeners to what is executed: on the engine, or on all engines.
 

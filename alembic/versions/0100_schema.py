@@ -96,11 +96,10 @@ def upgrade() -> None:
         activity = _state(place, "activity", taken=WHOLE)
         op.execute(activity.insert().values(number=1, taken=0))
     kinds = {"segmentation": TEXT, "indexed_through": WHOLE, "walk_through": WHOLE}
-    walk = 0 if place.on_postgresql else None  # SQLite walks all that is newer than its index
     op.execute(
         _state(place, "search_state", **kinds)
         .insert()
-        .values(number=1, segmentation=SEGMENTATION, indexed_through=0, walk_through=walk)
+        .values(number=1, segmentation=SEGMENTATION, indexed_through=0)
     )
 
 

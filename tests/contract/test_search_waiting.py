@@ -286,6 +286,7 @@ def test_of_a_deleted_session_nothing_waits_for_the_index(place, store, how, man
 
 @on_a_server  # SQLite has one writer
 def test_who_takes_and_who_deletes_a_session_wait_for_each_other_in_no_order(place, store, session):
+    store.search.refresh()  # from here on changes are queued
     other = store.sessions.create()
     saved = save(store, session, "apple one", "apple two")
     save(store, other, "apple three")
@@ -435,3 +436,67 @@ def test_a_limit_that_is_no_number_of_characters_is_refused():
     for wrong in (0, -1, True, "1", 1.5, 10**9 + 1):
         with pytest.raises(errors.InvalidInput, match=r"search_characters must be .*, not "):
             Settings(search_characters=wrong)
+
+
+# --- Before the first search ---------------------------------------------------------------------
+
+
+def found(store):
+    return ids(every(store, "apple"))
+
+
+@on_a_server  # SQLite finds new messages by their numbers
+def test_nothing_is_queued_before_anybody_has_searched(place, store, session):
+    saved = save(store, session, "apple one", "pear")
+    store.messages.update(saved[0], content="apple two")
+    assert scalar(place, "SELECT count(*) FROM search_queue") == 0
+    assert store.search.status().pending == 2
+    assert found(store) == [saved[0]]
+    assert store.search.status().pending == 0
+    save(store, session, "apple three")
+    assert scalar(place, "SELECT count(*) FROM search_queue") == 1
+
+
+@on_a_server
+def test_many_messages_are_walked_when_somebody_searches_first(place, store, session, monkeypatch):
+    monkeypatch.setattr("agentstore.engines.postgresql.search._MOST_QUEUED", 2)
+    saved = save(store, session, "apple one", "apple two", "apple three")
+    assert store.search.refresh() == 3
+    assert scalar(place, "SELECT walk_through FROM search_state") > 0
+    assert sorted(found(store)) == sorted(saved)
+
+
+@on_a_server
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("wrote", ["before", "after"])
+def test_what_a_transaction_writes_while_the_first_search_runs_is_found(
+    place, store, session, level, wrote
+):
+    engine = open_engine(parse_url(place.url), Settings())
+    saved = save(store, session, "apple one")
+    copied = sql(
+        "INSERT INTO messages (id, session, branch, seq, turn, role, content, token_count, cost,"
+        " status, created_at) SELECT gen_random_uuid(), session, branch, seq + 1, turn, role,"
+        " 'apple two', token_count, cost, status, created_at FROM messages"
+    )
+    with engine.connect().execution_options(isolation_level=level) as writing, writing.begin():
+        writing.execute(sql("SELECT count(*) FROM search_state"))  # its snapshot, if it has one
+        if wrote == "before":
+            writing.execute(copied)
+        assert found(store) == [saved[0]]
+        if wrote == "after":
+            writing.execute(copied)
+    assert len(found(store)) == 2
+    assert store.search.status().pending == 0
+    assert len(found(store)) == 2
+    engine.dispose()
+
+
+@on_a_server
+def test_a_scope_may_be_the_first_to_search_and_sees_its_own_alone(place, store):
+    (mine, session), (other, elsewhere) = tenants(store, "ada", "bob")
+    store.messages.save(session, "user", "apple one")
+    store.messages.save(elsewhere, "user", "apple two")
+    assert [hit.message.content for hit in mine.messages.search("apple").items] == ["apple one"]
+    assert [hit.message.content for hit in other.messages.search("apple").items] == ["apple two"]
+    assert scalar(place, "SELECT count(*) FROM search_queue") == 0

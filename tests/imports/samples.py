@@ -299,7 +299,7 @@ PARALLEL = [
     code("user", "r1", "a1", result("t1", "24 degrees")),
     code("assistant", "a2", "a1", use("t2", "hear"), message=model("msg_1")),
     code("user", "r2", "a2", result("t2", "birds")),
-    code("assistant", "a3", "r2", TEXT, message=model("msg_2")),
+    code("assistant", "a3", "r1", TEXT, message=model("msg_2")),
 ]
 REWOUND = [
     code("user", "u1", None, "Weather?"),
@@ -384,6 +384,7 @@ CODEX = [
     counts(10, 5, 15),
     roll("response_item", 3, **ITEMS[4]),
     counts(20, 6, 41),
+    counts(1, 1, 43),
 ]
 AGAIN = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "News?"}]}
 ROLLED_BACK = [
@@ -527,7 +528,7 @@ OPEN_WEBUI = {
         "title": "The weather",
         "models": ["llama3"],
         "history": {
-            "currentId": "3",
+            "currentId": "2",
             "messages": {
                 "1": {
                     "id": "1",
@@ -548,7 +549,7 @@ OPEN_WEBUI = {
                         "timestamp": 1_700_000_001,
                         "usage": {"prompt_tokens": 10, "completion_tokens": 5},
                     }
-                    for key, text in (("2", "Rain."), ("3", "Sunny."))
+                    for key, text in (("2", "Sunny."), ("3", "Rain."))
                 },
             },
         },
@@ -626,6 +627,8 @@ THREADS = """
         ('u0', 't1', 'h1', 'h5', 'gpt-4o', 1, 1, '2026-05-01T09:59:00'),
         ('u1', 't1', 'h1', 'h2', 'gpt-4o', 10, 5, '2026-05-01T10:00:00'),
         ('u2', 't1', 'h3', 'h4', 'gpt-4o', 20, 6, '2026-05-01T10:00:05');
+    INSERT INTO responses (id, model, prompt, response, conversation_id) VALUES
+        ('u0', 'gpt-4o', 'Weather?', 'Rain.', 't1'), ('01x', 'gpt-4o', 'News?', 'None.', NULL);
 """
 LOGGED = {
     "id": "01a",
@@ -864,7 +867,7 @@ SAMPLES: dict[str, Sample] = {
     "Codex": Sample(
         lines(*CODEX),
         [OF_ITEMS],
-        (30, 11, 2),
+        (31, 12, 3),
         ids=["r1"],
         left={"codex: turn_context": 1, "codex: user_message": 1},
     ),
@@ -890,9 +893,12 @@ SAMPLES: dict[str, Sample] = {
     ),
     "llm of newer versions": Sample(
         database(LLM, THREADS),
-        [{**LOOKED, "branch-1": ["user: Weather?", "assistant: Rain."]}],
+        [
+            {**LOOKED, "branch-1": ["user: Weather?", "assistant: Rain."]},
+            {"main": ["user: News?", "assistant: None."]},
+        ],
         (31, 12, 3),
-        ids=["t1"],
+        ids=["t1", "01x"],
     ),
     "llm logs --json": Sample(pretty([LOGGED]), [TOLD], (10, 5, 1), ids=["c1"]),
     "LangChain's messages": Sample(whole(LANGCHAIN), [LOOKED], (10, 5, 1)),

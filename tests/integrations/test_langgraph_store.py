@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import count
 from typing import Any, TypedDict
 
@@ -24,7 +25,7 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from agentstore import AsyncStore, Store
-from agentstore.errors import InvalidInput, InvalidJson, NotAllowedInScope
+from agentstore.errors import EmbeddingFailed, InvalidInput, InvalidJson, NotAllowedInScope
 from agentstore.integrations.langgraph import AgentStoreBaseStore, AsyncAgentStoreBaseStore
 
 Test = Callable[[Any], Coroutine[Any, Any, Any]]
@@ -316,3 +317,86 @@ def test_a_store_for_coroutines_refuses_what_is_not_awaited(within: Within) -> N
             assert memory.store.get(("n",), "k").value == {"v": 1}
 
     within(test)
+
+
+# --- By meaning ------------------------------------------------------------------------------
+
+
+def _vectors(texts: list[str]) -> list[list[float]]:
+    return [[byte - 127.5 for byte in sha256(text.encode()).digest()[:8]] for text in texts]
+
+
+INDEX: Any = {"embed": _vectors, "dims": 8, "fields": ["text", "notes[*].t"], "model": "m"}
+_meant = st.lists(
+    st.tuples(
+        st.sampled_from([(), ("a",), ("a", "b")]),
+        st.sampled_from([None, False, ["text"], ["notes[*]", "odd"]]),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+def test_what_is_found_by_meaning_is_what_langgraphs_own_store_finds(within: Within) -> None:
+    async def test(memory: Memory) -> None:
+        asked: list[tuple[list[Any], tuple[str, ...], int]] = []
+
+        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(_meant, st.sampled_from([(), ("a",)]), st.sampled_from([2, 50]))
+        def same(items: list[Any], prefix: tuple[str, ...], limit: int) -> None:
+            asked.append((items, prefix, limit))
+
+        same()
+        for items, prefix, limit in asked:
+            own, root = InMemoryStore(index=INDEX), f"meant {next(_numbers)}"
+            for number, (names, index, notes, odd) in enumerate(items):
+                value: dict[str, Any] = {"notes": [{"t": f"{number} {n}"} for n in range(notes)]}
+                value |= {"text": f"text {number}"} if number % 3 else {}
+                op = PutOp((root, *names), f"{number}", value | {"odd": odd}, index)  # type: ignore[arg-type]
+                own.batch([op])
+                await memory("batch", [op])
+            for wanted in (None, {"odd": True}):
+                search = SearchOp((root, *prefix), wanted, limit, 0, "text 1")
+                [[expected], [got]] = [own.batch([search]), await memory("batch", [search])]
+                scores = [[each.score for each in some] for some in (expected, got)]
+                assert len(expected) == len(got)
+                assert [s for s in scores[1] if s is not None] == pytest.approx(
+                    [s for s in scores[0] if s is not None], abs=1e-6
+                )
+                if limit == 50:
+                    keys = [sorted((e.key, e.score is None) for e in x) for x in (expected, got)]
+                    assert keys[0] == keys[1]
+
+    within(test, index=INDEX)
+
+
+def test_a_batch_is_embedded_by_one_call_and_stored_without_vectors_if_that_fails(
+    within: Within, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[list[str]] = []
+
+    def counted(texts: list[str]) -> list[list[float]]:
+        calls.append(texts)
+        if "fails" in texts:
+            raise OSError
+        return _vectors(texts)
+
+    async def test(memory: Memory) -> None:
+        ops = [PutOp(("n",), f"{n}", {"text": f"{n}"}) for n in range(5)]
+        await memory("batch", ops)
+        assert calls == [["0", "1", "2", "3", "4"]]
+        found = await memory("search", ("n",), query="3", limit=2)
+        assert found[0].key == "3"
+        assert found[0].score == pytest.approx(1)
+        await memory("put", ("n",), "3", {"text": "fails"})
+        assert "OSError" in caplog.text
+        assert (await memory("get", ("n",), "3")).value == {"text": "fails"}
+        found = await memory("search", ("n",), query="0", limit=10)
+        assert [item.key for item in found if item.score is None] == ["3"]
+        with pytest.raises(EmbeddingFailed):
+            await memory("search", ("n",), query="fails")
+        await memory("delete", ("n",), "0")
+        assert len(await memory("search", ("n",), query="0")) == 4
+
+    within(test, index=INDEX | {"embed": counted})

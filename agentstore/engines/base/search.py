@@ -38,6 +38,7 @@ class IndexState:
         guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
         session: The row number of the session that was named; None without such a session.
         former: The name of its tokenizer until something is put into it; None if that is the same.
+        asleep: Whether changes are not noted yet, because nobody has searched; see ``wake``.
     """
 
     segmentation: str | None
@@ -48,6 +49,7 @@ class IndexState:
     guarded: bool = False
     session: int | None = None
     former: str | None = None
+    asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,12 @@ class SearchIndex(ABC):
         if connection.execute(turn).scalar() == former and self.is_empty(connection, tables):
             connection.execute(update(state).values(segmentation=segmentation))
 
+    def wake(self, connection: Connection, tables: Tables) -> None:
+        """Have changes noted from now on, where that begins with the first search.
+
+        In a write transaction. It waits for writers that are under way, for a moment at most.
+        """
+
     @abstractmethod
     def waiting_queries(
         self, connection: Connection, tables: Tables, user_id: str | None
@@ -365,8 +373,13 @@ class SearchIndex(ABC):
         """
 
     @abstractmethod
-    def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
-        """Empty the index, restore what is missing of it, and have every message walked again."""
+    def reset(
+        self, connection: Connection, tables: Tables, segmentation: str, *, asleep: bool = False
+    ) -> None:
+        """Empty the index, restore what is missing of it, and have every message walked again.
+
+        Where it is to be asleep, that waits for the first search; see ``wake``.
+        """
 
     def tidy(self, connection: Connection, tables: Tables) -> None:
         """Make the index quick to read after much was written."""
@@ -407,7 +420,8 @@ def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
 # Messages over ``indexed_through``, up to ``walk_through`` where that is set, are still to be
 # indexed; so is everything in ``search_queue``. On SQLite row numbers become visible in order, so
 # that alone finds new messages, and saving one costs a comparison. On PostgreSQL they become
-# visible in any order, and are queued.
+# visible in any order, and are queued, from the first search on: until then ``walk_through`` is
+# NULL, the index is *asleep*, and all messages wait.
 
 
 INDEX, QUEUE, STATE = "search_index", "search_queue", "search_state"

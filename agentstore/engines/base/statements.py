@@ -66,6 +66,7 @@ from agentstore.values.types import (
     places_to_write,
     raise_as_sqlalchemy,
     require_utc,
+    send_bytes,
     to_micros,
     to_nanos,
 )
@@ -108,10 +109,12 @@ class Prepared:
         self._bind = _binder(compiled, dialect)
         self._read = _readers(statement if shape is None else shape, dialect)
 
-    def rows(self, connection: Connection, parameters: Parameters) -> list[Any]:
-        """Run it; give the rows, whose values are the driver's own."""
+    def rows(
+        self, connection: Connection, parameters: Parameters, *, large: bool = False
+    ) -> list[Any]:
+        """Run it; give the rows, whose values are the driver's own; ``large`` ones as bytes."""
         sql = self._with_literals(parameters) if self._literals else self._sql
-        return run_sql(connection, sql, self._bind(parameters), fetch=True)
+        return run_sql(connection, sql, self._bind(parameters), fetch=True, large=large)
 
     def _with_literals(self, parameters: Parameters) -> str:
         """Give the text with these literals; the same object each time, for who asks as before."""
@@ -235,6 +238,7 @@ def run_sql(
     many: bool = False,
     fetch: bool = False,
     begin: bool = True,
+    large: bool = False,
 ) -> list[Any]:
     """Run SQL as the driver takes it, in the connection's transaction; see the module.
 
@@ -246,6 +250,7 @@ def run_sql(
         fetch: Give its rows.
         begin: Begin a transaction if there is none, unless the engine is to have none; not for
             what begins one itself.
+        large: Whether the rows are mostly bytes, which a server writes as text otherwise.
 
     Returns:
         The rows; or, if they are not to be given, only how many it wrote.
@@ -262,6 +267,8 @@ def run_sql(
         if many:
             cursor.executemany(sql, parameters)
         else:
+            if large:
+                send_bytes(cursor)
             cursor.execute(sql, parameters)
         rows = list(cursor.fetchall()) if fetch else [cursor.rowcount]
     except BaseException as error:  # noqa: BLE001 - it is raised again, or in other words

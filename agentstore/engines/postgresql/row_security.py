@@ -186,8 +186,8 @@ _GRANTS = (
     "GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}",
     "GRANT SELECT ON {s}{p}alembic_version, {s}{p}search_state TO {role}",
     "GRANT SELECT, INSERT ON {s}{p}vector_models TO {role}",
-    # Who takes changes into the search index locks its state, and changes nothing in it.
-    "GRANT UPDATE (number) ON {s}{p}search_state TO {role}",
+    # Who takes changes into the search index locks its state; who searches first wakes it.
+    "GRANT UPDATE (number, walk_through) ON {s}{p}search_state TO {role}",
     "GRANT USAGE ON SEQUENCE {s}{p}activity, {sequences} TO {role}",
     "GRANT EXECUTE ON FUNCTION {s}{p}drop_blobs(text[]) TO {role}",
 )

@@ -33,6 +33,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     or_,
     select,
     table,
@@ -64,7 +65,7 @@ from agentstore.engines.postgresql.row_security import policy
 from agentstore.schema import Names, Tables
 from agentstore.schema.conversations import number_of
 from agentstore.values.tokens import is_unspaced
-from agentstore.values.types import SafeText
+from agentstore.values.types import MAX_INTEGER, SafeText
 
 # What waits for PostgreSQL's search index: reading it, and taking what is still as it was read.
 #
@@ -79,6 +80,28 @@ class PostgreSQLQueue(SearchIndex):
     def among(self, column: ColumnElement[int], numbers: Sequence[int]) -> ColumnElement[bool]:
         """Send an array."""
         return _among(column, numbers)
+
+    def wake(self, connection: Connection, tables: Tables) -> None:
+        """Queue what there is, and have the trigger queue what comes; of many, walk them instead.
+
+        Writers who saw the index asleep hold a lock that they share until they have ended. Once
+        they have, all that they wrote is seen here; who writes later sees that it is awake.
+        """
+        state, messages = state_of(tables.names), tables.messages.c
+        connection.execute(select(func.set_config("lock_timeout", f"{_PATIENCE}ms", true())))
+        oid = cast(cast(func.to_regclass(_quoted(tables.messages)), _Oid()), BigInteger)
+        connection.execute(select(func.pg_advisory_xact_lock(literal_column(_ASLEEP) + oid)))
+        through = state.c.walk_through
+        newest = select(func.coalesce(func.max(messages.pk), 0)).scalar_subquery()
+        many = select(messages.pk).offset(_MOST_QUEUED).limit(1)
+        if connection.execute(many).first() is not None:
+            connection.execute(update(state).where(through.is_(None)).values(walk_through=newest))
+        elif connection.execute(
+            update(state).where(through.is_(None)).values(walk_through=0)
+        ).rowcount:
+            names = ["message_pk", "session"]
+            rest = select(messages.pk, messages.session_id).order_by(messages.pk)
+            connection.execute(insert(queue_of(tables.names)).from_select(names, rest))
 
     def is_empty(self, connection: Connection, tables: Tables) -> bool:
         """Look for a row."""
@@ -237,7 +260,7 @@ def _unlocked(queue: Table, theirs: ColumnElement[bool], *conditions: Any) -> De
 
 
 def queries_for_waiting(
-    tables: Tables, through: int, walk_through: int, user_id: str | None
+    tables: Tables, through: int, walk_through: int | None, user_id: str | None
 ) -> list[Select[Any]]:
     """Give the queries for the messages that wait, in the queue and ahead of the walk."""
     queue, messages = queue_of(tables.names).c, tables.messages.c
@@ -246,6 +269,8 @@ def queries_for_waiting(
         own = own_entries(tables, user_id)
         queued = own.with_only_columns(own.selected_columns.message_pk)
     queries = [queued]
+    if walk_through is None:  # nobody has searched yet
+        walk_through = MAX_INTEGER
     if through < walk_through:
         ahead = select(messages.pk).where(messages.pk > through, messages.pk <= walk_through)
         queries.append(ahead.where(*whose(tables, messages.pk, user_id)))
@@ -438,6 +463,12 @@ def _cut(tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
         start = max(end - OVERLAP, start + 1)
 
 
+_MOST_QUEUED = 100_000
+"""Messages that the first search puts into the queue; where there are more, it walks them."""
+
+_PATIENCE = 250
+"""Milliseconds for which the first search waits for writers that are under way."""
+
 MOST_ROWS = 2 << PARTITIONS[0]
 """Rows of one look. Where two longer partitions have more, shorter ones are looked at."""
 
@@ -490,14 +521,23 @@ class PostgreSQLSearch(PostgreSQLQueue):
         if row.segmentation is None:
             return IndexState(None, newest, 0, 0, ())
         through, walk_through = row.indexed_through, row.walk_through
-        walked = min(through, newest) if through < walk_through else newest
+        asleep = walk_through is None
+        walks = asleep or through < walk_through
+        walked = min(through, newest) if walks else newest
         waiting = 0
-        if row.queued or through < walk_through:
+        if row.queued or walks:
             queries = queries_for_waiting(tables, through, walk_through, user_id)
             waiting = sum(count_of(connection, query, count_to) for query in queries)
-        pending = min(waiting, count_to)
-        guarded = bool(row.guarded)
-        return IndexState(row.segmentation, newest, walked, pending, (), guarded, row.session)
+        return IndexState(
+            row.segmentation,
+            newest,
+            walked,
+            min(waiting, count_to),
+            (),
+            bool(row.guarded),
+            row.session,
+            asleep=asleep,
+        )
 
     def write(
         self,
@@ -556,7 +596,9 @@ class PostgreSQLSearch(PostgreSQLQueue):
             if len(found) << (PARTITIONS[1] - PARTITIONS[0]) <= MOST_ROWS:
                 level = min(level + 1, len(PARTITIONS) - 1)
 
-    def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
+    def reset(
+        self, connection: Connection, tables: Tables, segmentation: str, *, asleep: bool = False
+    ) -> None:
         """Empty the index; the walk goes to the newest message, later ones are queued."""
         names = tables.names
         missing = _missing(connection, tables)
@@ -566,14 +608,20 @@ class PostgreSQLSearch(PostgreSQLQueue):
                 for secured in policy(names, name.removeprefix(names.prefix)):
                     connection.exec_driver_sql(secured)
         state, queue, index = state_of(names), queue_of(names), index_of(names)
+        if not asleep:
+            self.wake(connection, tables)
         turn = connection.execute(select(state.c.number).with_for_update()).first()
         connection.execute(delete(index))
         newest = select(func.coalesce(func.max(tables.messages.c.pk), 0)).scalar_subquery()
         # The row is kept, because others may be waiting for the lock on it.
-        new = {"segmentation": segmentation, "indexed_through": 0, "walk_through": newest}
+        new: dict[str, Any] = {"segmentation": segmentation, "indexed_through": 0}
+        new["walk_through"] = None if asleep else newest
         row = insert(state).values(number=1, **new) if turn is None else update(state).values(new)
         connection.execute(row)
         # What the walk will come to need not wait in the queue; what is not committed yet must.
+        if asleep:
+            connection.execute(delete(queue))
+            return
         through = select(state.c.walk_through).scalar_subquery()
         there = select(tables.messages.c.pk).scalar_subquery()
         connection.execute(
@@ -648,14 +696,18 @@ def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
         waits = own_entries(tables, bindparam("user_id", type_=SafeText))
     queued = waits.exists().label("queued")
     index = index_of(tables.names)
-    name = f'"{index.schema}"."{index.name}"' if index.schema else f'"{index.name}"'
-    guarded = func.row_security_active(cast(func.to_regclass(name), _Oid())).label("guarded")
+    regclass = func.to_regclass(_quoted(index))
+    guarded = func.row_security_active(cast(regclass, _Oid())).label("guarded")
     sessions = tables.sessions.c
     session = select(sessions.pk).where(sessions.id == bindparam("session_id"))
     number = session.scalar_subquery().label("session")
     known = (state.c.segmentation, state.c.indexed_through, state.c.walk_through)
     columns = (*known, guarded, number)
     return select(newest.c.newest, queued, *columns).select_from(newest.outerjoin(state, true()))
+
+
+def _quoted(of: Table) -> str:
+    return f'"{of.schema}"."{of.name}"' if of.schema else f'"{of.name}"'
 
 
 def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
@@ -683,6 +735,12 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
 
 # The tables, trigger and function of PostgreSQL's search index, as SQL; see the base's.
 
+
+_ASLEEP = "4920381602000000000"
+"""With the number of the table of messages, the lock that writers share who find the index asleep:
+the same as in ``search_changed``. A transaction with one snapshot for all of its statements cannot
+see it wake, so it queues always.
+"""
 
 _OBJECTS = {
     # Rows hold words as text, and their lexemes are in the index alone: in the row they took two
@@ -755,6 +813,16 @@ USING gin ({s}{p}search_lexemes(message_pk, scope, words)) WITH (fastupdate = on
     "{p}search_changed()": """
 CREATE OR REPLACE FUNCTION {s}{p}search_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF pg_catalog.current_setting('transaction_isolation') = 'read committed'
+        AND (SELECT walk_through IS NULL FROM {s}{p}search_state)
+    THEN
+        PERFORM pg_catalog.pg_advisory_xact_lock_shared(
+            4920381602000000000 + TG_RELID::bigint
+        );
+        IF (SELECT walk_through IS NULL FROM {s}{p}search_state) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     INSERT INTO {s}{p}search_queue (message_pk, session) VALUES (NEW.pk, NEW.session);
     RETURN NULL;
 END $$""",

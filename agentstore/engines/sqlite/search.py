@@ -453,7 +453,9 @@ class SQLiteSearch(SQLiteQueue):
                 return
             count = min(2 * count, MOST_ROWS)
 
-    def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
+    def reset(
+        self, connection: Connection, tables: Tables, segmentation: str, *, asleep: bool = False
+    ) -> None:
         """Drop the index, whatever state it is in, and make an empty one."""
         names = tables.names
         missing = set(_missing(connection, names))

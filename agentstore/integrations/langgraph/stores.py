@@ -7,9 +7,11 @@ the operations are written once: see ``calls``.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.store.base import (
     BaseStore,
     GetOp,
+    IndexConfig,
     Item,
     ListNamespacesOp,
     MatchCondition,
@@ -27,15 +30,19 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
     TTLConfig,
+    ensure_embeddings,
     validate_op_namespace,
 )
 
-from agentstore.errors import InvalidInput
+from agentstore.errors import EmbeddingFailed, InvalidInput
 from agentstore.integrations.langgraph.savers import Call, Calls, run, run_async
 from agentstore.records import MemoryRecord
+from agentstore.values.embeddings import Embedded, Embeddings, Question
 
 if TYPE_CHECKING:
     from agentstore import AsyncStore, ScopedStore, Store
+
+_log = logging.getLogger("agentstore.embeddings")
 
 _PAGE = 100
 """Memories, or namespaces, that are read at a time at least."""
@@ -60,8 +67,18 @@ class _Operations(BaseStore):
 
     supports_ttl = True
 
-    def __init__(self, ttl: TTLConfig | None) -> None:
+    def __init__(self, ttl: TTLConfig | None, index: IndexConfig | None) -> None:
         self.ttl_config = ttl
+        self.index_config = index
+        self._embeddings: Embeddings | None = None
+        if index is not None:
+            embed = index.get("embed")
+            named = {"model": embed} if isinstance(embed, str) else {}
+            self._embeddings = Embeddings.of(named | {**index, "embed": ensure_embeddings(embed)})
+
+    @abstractmethod
+    def _vectors(self, texts: list[str], *, query: bool = False) -> Call:
+        """Give a call that makes vectors."""
 
     def _calls_batch(self, ops: Iterable[Op]) -> Calls[list[Result]]:
         """Read first, then write: the last of several writes of an item, all or none of them."""
@@ -72,7 +89,7 @@ class _Operations(BaseStore):
             if isinstance(op, GetOp):
                 results.append((yield from _get(op)))
             elif isinstance(op, SearchOp):
-                results.append((yield from _search(op)))
+                results.append((yield from self._search(op)))
             elif isinstance(op, ListNamespacesOp):
                 results.append((yield from _namespaces(op)))
             elif isinstance(op, PutOp):
@@ -81,12 +98,59 @@ class _Operations(BaseStore):
                 results.append(None)
             else:
                 raise ValueError(f"Unknown operation type: {type(op)}")
-        changes = [_change(op) for op in puts.values()]
+        meant = yield from self._meant([op for op in puts.values() if op.value is not None])
+        changes = [_change(op, meant.get((op.namespace, op.key))) for op in puts.values()]
         if len(changes) == 1:
             yield changes[0]
         elif changes:
             yield lambda store: store.run(lambda transaction: _make(transaction, changes))
         return results
+
+    def _meant(self, puts: Sequence[PutOp]) -> Calls[dict[Any, Embedded]]:
+        """Make all vectors by one call; if it fails, they are left to be made later."""
+        if self._embeddings is None or not puts:
+            return {}
+        fields = [None if op.index is None else tuple(op.index or ()) for op in puts]
+        texts = [
+            self._embeddings.texts_of(op.value, each) for op, each in zip(puts, fields, strict=True)
+        ]
+        made: Iterator[bytes] | None = iter(())
+        if any(texts):
+            try:
+                made = iter((yield self._vectors([text for each in texts for text in each])))
+            except EmbeddingFailed as error:
+                _log.warning("%s", error)
+                made = None
+        return {
+            (op.namespace, op.key): Embedded(
+                self._embeddings,
+                each,
+                None if made is None and those else b"".join(islice(made or (), len(those))),
+            )
+            for op, each, those in zip(puts, fields, texts, strict=True)
+        }
+
+    def _search(self, op: SearchOp) -> Calls[Any]:
+        wanted = max(op.offset, 0) + op.limit
+        if op.limit <= 0:
+            return []
+        found: list[tuple[MemoryRecord, float | None]]
+        query = (op.query or "").strip()
+        try:
+            if query and self._embeddings is not None:
+                [vector] = yield self._vectors([query], query=True)
+                question = Question("meaning", self._embeddings, vector)
+                found = [*(yield from _hits(op, query, wanted, by=question))]
+                found += yield from _without_vectors(op, found, wanted)
+            elif query:
+                found = yield from _any_of(op, query, wanted)
+            else:
+                found = yield from _listed(op, wanted)
+        except InvalidInput:  # no item can be in such a namespace, or be found by such a query
+            return []
+        found = found[max(op.offset, 0) : wanted]
+        yield from _touch([memory for memory, _ in found] if op.refresh_ttl else [])
+        return [SearchItem(**_parts(memory), score=score) for memory, score in found]
 
 
 class AgentStoreBaseStore(_Operations):
@@ -96,15 +160,24 @@ class AgentStoreBaseStore(_Operations):
     store is its owner's business.
     """
 
-    def __init__(self, store: Store | ScopedStore, *, ttl: TTLConfig | None = None) -> None:
+    def __init__(
+        self,
+        store: Store | ScopedStore,
+        *,
+        ttl: TTLConfig | None = None,
+        index: IndexConfig | None = None,
+    ) -> None:
         """Remember in a store.
 
         Args:
             store: Also one that is ``scoped`` to a user: then items are the user's.
             ttl: What holds for items whose ``put`` or ``get`` does not say; ``omit_expired`` always
                 does, and nothing sweeps by itself, see ``sweep_ttl``.
+            index: By what items are found by their meaning, as LangGraph's own stores take it:
+                ``{"embed": ..., "dims": ..., "fields": [...]}``, and here also ``"model"``, the
+                name of the model; without it, items are found by words.
         """
-        super().__init__(ttl)
+        super().__init__(ttl, index)
         self._store = store
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -114,6 +187,11 @@ class AgentStoreBaseStore(_Operations):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Do the same in a thread."""
         return await asyncio.to_thread(self.batch, ops)
+
+    def _vectors(self, texts: list[str], *, query: bool = False) -> Call:
+        assert self._embeddings is not None
+        embeddings = self._embeddings
+        return lambda _: embeddings.vectors(texts, query=query)
 
     def sweep_ttl(self) -> int:
         """Delete what has expired, of all users; give how many. Not on a scoped store."""
@@ -126,9 +204,15 @@ class AsyncAgentStoreBaseStore(_Operations):
     Like its store it belongs to one event loop.
     """
 
-    def __init__(self, store: AsyncStore, *, ttl: TTLConfig | None = None) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        ttl: TTLConfig | None = None,
+        index: IndexConfig | None = None,
+    ) -> None:
         """Remember in a store; see ``AgentStoreBaseStore``."""
-        super().__init__(ttl)
+        super().__init__(ttl, index)
         self._store = store
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -142,6 +226,11 @@ class AsyncAgentStoreBaseStore(_Operations):
         """See ``AgentStoreBaseStore.batch``."""
         return await run_async(self._calls_batch(ops), self._store)
 
+    def _vectors(self, texts: list[str], *, query: bool = False) -> Call:
+        assert self._embeddings is not None
+        embeddings = self._embeddings
+        return lambda _: embeddings.avectors(texts, query=query)
+
     async def sweep_ttl(self) -> int:
         """See ``AgentStoreBaseStore.sweep_ttl``."""
         return await self._store.memories.delete_expired()
@@ -152,13 +241,13 @@ def _make(transaction: Any, changes: Sequence[Call]) -> None:
         change(transaction)
 
 
-def _change(op: PutOp) -> Call:
+def _change(op: PutOp, embed: Embedded | None) -> Call:
     if op.value is None:
         return lambda store: store.memories.delete(op.namespace, op.key)
     if op.ttl is not None and math.isnan(op.ttl):
         raise InvalidInput("ttl must be a number of minutes, not nan.")
     ttl = None if op.ttl is None else timedelta(minutes=min(op.ttl, _MOST_MINUTES))
-    return lambda store: store.memories.put(op.namespace, op.key, op.value, ttl=ttl)
+    return lambda store: store.memories.put(op.namespace, op.key, op.value, ttl=ttl, embed=embed)
 
 
 def _get(op: GetOp) -> Calls[Any]:
@@ -172,25 +261,10 @@ def _get(op: GetOp) -> Calls[Any]:
     return Item(**_parts(found))
 
 
-def _search(op: SearchOp) -> Calls[Any]:
-    wanted = max(op.offset, 0) + op.limit
-    if op.limit <= 0:
-        return []
-    found: list[tuple[MemoryRecord, float | None]]
-    query = (op.query or "").strip()
-    if len(query) > _LONGEST_QUERY:
-        query = query[:_LONGEST_QUERY].rsplit(maxsplit=1)[0]  # without half a word
-    try:
-        found = yield from (_any_of(op, query, wanted) if query else _listed(op, wanted))
-    except InvalidInput:  # no item can be in such a namespace, or be found by such a query
-        return []
-    found = found[max(op.offset, 0) : wanted]
-    yield from _touch([memory for memory, _ in found] if op.refresh_ttl else [])
-    return [SearchItem(**_parts(memory), score=score) for memory, score in found]
-
-
 def _any_of(op: SearchOp, query: str, wanted: int) -> Calls[Any]:
     """Search for so many alternatives at a time as a search takes; add the scores of an item up."""
+    if len(query) > _LONGEST_QUERY:
+        query = query[:_LONGEST_QUERY].rsplit(maxsplit=1)[0]  # without half a word
     words = _OR.split(query)
     if len(words) <= _MOST_ALTERNATIVES:
         return (yield from _hits(op, query, wanted))
@@ -203,17 +277,26 @@ def _any_of(op: SearchOp, query: str, wanted: int) -> Calls[Any]:
     return sorted(found.values(), key=lambda each: -each[1])
 
 
-def _hits(op: SearchOp, query: str, wanted: int) -> Calls[Any]:
+def _hits(op: SearchOp, query: str, wanted: int, by: Any = "words") -> Calls[Any]:
     """Ask for more hits until as many pass the filter, or there are no more."""
     asked = wanted
     while True:
         hits = yield lambda store, n=asked: store.memories.search(  # type: ignore[misc]
-            query, op.namespace_prefix, limit=n
+            query, op.namespace_prefix, limit=n, by=by
         )
         found = [(hit.memory, hit.score) for hit in hits if _passes(op, hit.memory)]
         if len(found) >= wanted or len(hits) < asked:
             return found
         asked *= 8
+
+
+def _without_vectors(op: SearchOp, found: Sequence[Any], wanted: int) -> Calls[Any]:
+    """Give items that are not found for want of a vector, where there is room behind the others."""
+    if len(found) >= wanted:
+        return []
+    there = {(memory.namespace, memory.key) for memory, _ in found}
+    listed = yield from _listed(op, wanted + len(found))
+    return [each for each in listed if (each[0].namespace, each[0].key) not in there]
 
 
 def _listed(op: SearchOp, wanted: int) -> Calls[Any]:
