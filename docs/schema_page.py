@@ -41,7 +41,7 @@ ENGINES: dict[str, Dialect] = {
 
 AGGREGATES = {
     "Users": "User UserPreference QuotaReservation ApiKey",
-    "Sessions": "Session SessionData Branch BranchSegment Summary",
+    "Sessions": "Session SessionData Branch Summary",
     "Messages": "Message MessageToolCall MessageMark MessageChunk Blob Attachment",
     "Tools, usage and tasks": "ToolLog TurnUsage Task",
     "Checkpoints": "CheckpointThread Checkpoint CheckpointValue CheckpointWrite",
@@ -68,8 +68,6 @@ INDEXES = {
     "status; `sessions.count`",
     "sessions_user_id_status_listed_activity": "the same for one user; `users.delete`",
     "sessions_expires_at": "`sessions.delete_expired`",
-    "branch_segments_session_branch": "which branches show a stretch that is to go",
-    "branch_segments_session_previous": "which segments lead to one that is to go",
     "branches_session_name": "branches by their names, each there once",
     "branches_session_parent": "what grew from a branch that is to go",
     "branches_session_tip": "which branches show a segment",

@@ -306,6 +306,8 @@ def _count(
             last_seq=sessions.last_seq + counts["messages"],
             turn=sessions.turn + counts["users"],
             message_count=sessions.message_count + counts["messages"],
+            branch_messages=sessions.branch_messages + counts["messages"],
+            branch_turns=sessions.branch_turns + counts["users"],
             total_tokens=sessions.total_tokens + counts["tokens"],
             total_cost=sessions.total_cost + counts["cost"],
             activity=func.greatest(sessions.activity, activity),

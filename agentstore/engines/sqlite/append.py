@@ -132,6 +132,8 @@ def _counting(tables: Tables) -> ReturningUpdate[Any]:
             last_seq=sessions.c.last_seq + bindparam("messages"),
             turn=sessions.c.turn + bindparam("users"),
             message_count=sessions.c.message_count + bindparam("messages"),
+            branch_messages=sessions.c.branch_messages + bindparam("messages"),
+            branch_turns=sessions.c.branch_turns + bindparam("users"),
             total_tokens=sessions.c.total_tokens + bindparam("tokens"),
             total_cost=sessions.c.total_cost + bindparam("cost", type_=BigInteger()),
             activity=last_taken(tables) + bindparam("so_far") + bindparam("messages"),

@@ -44,8 +44,12 @@ from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.records.base import Role
 from agentstore.records.conversations import make_message_record, stored_role, told_role, users
-from agentstore.repositories.line_counts import count_in, lock_session, lock_session_of
-from agentstore.repositories.line_segments import working_on
+from agentstore.repositories.line_counts import (
+    count_in,
+    lock_session,
+    lock_session_of,
+    working_on,
+)
 from agentstore.repositories.lines import message_records, require, select_messages
 from agentstore.repositories.new_sessions import (
     CreateSession,
