@@ -328,9 +328,11 @@ def _read(
     if of_one is not None:
         # What reads ranges reads any session, only with more ado.
         expected = session_id not in unit.branched if only_main is None else only_main
-        if expected and ((rows := of_one.fetch(unit.connection, parameters)) or only_main):
-            return rows
-    rows: Rows = fetch(of_ranges, unit.connection, parameters)
+        if expected:
+            found = of_one.fetch(unit.connection, parameters)
+            if found or only_main:
+                return found
+    rows = fetch(of_ranges, unit.connection, parameters)
     if not rows:
         require(unit, session_id, parameters["name"])
     elif of_one is not None:

@@ -145,9 +145,7 @@ def counters(
             "agentstore doctor --fix" + (" --deep" if deep else ""),
         )
     # What branches count is compared by the sessions' counters, so these come first.
-    if not sessions and (
-        counters := wrong_counters(connection, tables, dialect, deep=deep)
-    ):
+    if not sessions and (counters := wrong_counters(connection, tables, dialect, deep=deep)):
         yield Finding(
             Severity.ERROR,
             "counters",
