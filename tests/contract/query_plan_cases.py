@@ -137,7 +137,6 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "activity": lambda n: n,
             "listed_activity": lambda n: n,
             "active_branch": always(0),
-            "tip": always(None),
             "last_branch": always(0),
             "last_seq": always(MESSAGES),
             "message_count": always(MESSAGES),
@@ -156,19 +155,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "number": always(0),
             "name": always("main"),
             "parent": always(None),
-            "tip": always(None),
             "gone": always(False),
-        },
-    ),
-    "branch_segments": (
-        OTHERS,
-        {
-            "session_id": numbered("session", SESSIONS),
-            "number": lambda n: n + 1,
-            "branch": lambda n: n // SESSIONS + 1,
-            "first_seq": always(1),
-            "last_seq": always(MESSAGES),
-            "previous": always(None),
         },
     ),
     "messages": (
