@@ -47,6 +47,7 @@ from agentstore.repositories.line_counts import (
     count_within,
     lock_session,
     read_branch,
+    read_branches,
     remove_gone_branches,
     remove_unseen,
     written_back,
@@ -65,6 +66,7 @@ from agentstore.repositories.lines import (
     message_record,
     message_records,
     newest,
+    no_branch,
     require,
     select_newest,
     stored_line,
@@ -329,8 +331,8 @@ def tell_shorter(
         Range(home, last.seq, last.seq),
         *between_numbers(line, last.seq + 1),
     ]
-    turns = sum(message.begins_turn for message in replaced)
-    change_branch(unit, session, number, Counts(1 - len(replaced), -turns), told_line)
+    less = sum(message.begins_turn for message in replaced)
+    change_branch(unit, session, number, Counts(1 - len(replaced), -less), told_line)
     remove_unseen(unit, session, between_numbers(line, first.seq, last.seq))
     remove_gone_branches(unit, session)
     told.row["branch"] = None  # its home has no name
@@ -359,13 +361,16 @@ def grow(
     number = session.last_branch + 1
     wanted = f"branch-{number}" if name is None else name
     branches = unit.tables.branches.c
-    query = select(branches.gone).where(branches.session_id == session.id, branches.name == wanted)
-    taken = unit.connection.execute(query).scalar()
-    if name is not None:
-        refuse_taken(name, taken)
-    elif taken is not None:
+    this = branches.name if isinstance(parent, str) else branches.number
+    either = or_(this == parent, branches.name == wanted)
+    found = read_branches(unit, session.id, either, gone=True)
+    for taken in (each for each in found if each.name == wanted):
+        if name is not None:
+            refuse_taken(name, taken.gone)
         wanted = new_id()
-    origin = read_branch(unit, session.id, parent)
+    origin = next((each for each in found if parent in (each.name, each.number)), None)
+    if origin is None or origin.gone:
+        raise no_branch(str(parent))
     seq, turn, counts = _shown_through(unit, session, origin, through)
     line = [*between_numbers(origin.line, last=seq), Range(number, session.last_seq + 1)]
     created_at = insert_branch(
@@ -411,14 +416,19 @@ def _shown_through(
         return ends[0] if ends else (0, 0)
 
     seq, turn = last(through)
-    end = seq if through >= session.last_seq else last(session.last_seq)[0]
-    if seq == end:
-        return seq, turn, branch.counts if seq else NOTHING
-    shown, rest = between_numbers(branch.line, last=seq), between_numbers(branch.line, seq + 1, end)
-    numbers, others = (sum(last - first + 1 for _, first, last in part) for part in (shown, rest))
+    if through >= session.last_seq:
+        return seq, turn, branch.counts
     messages, turns = branch.counts
-    if numbers + others == messages and branch.turn == turns:
-        return seq, turn, Counts(numbers, turn)
+    shown = between_numbers(branch.line, last=seq)
+    numbers = sum(last - first + 1 for _, first, last in shown)
+    end = session.last_seq
+    while True:
+        rest = between_numbers(branch.line, seq + 1, end)
+        others = sum(last - first + 1 for _, first, last in rest)
+        if numbers + others == messages and branch.turn == turns:
+            return seq, turn, Counts(numbers, turn)
+        if end < session.last_seq or end == (end := last(end)[0]):
+            break
     if numbers <= others:
         return seq, turn, count_within(unit, session.id, shown)
     after = count_within(unit, session.id, rest)

@@ -22,6 +22,7 @@ messages a branch shows is the subject of ``repositories.lines``.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal, get_args
@@ -66,13 +67,13 @@ from agentstore.repositories.branch_turns import (
 )
 from agentstore.repositories.line_counts import (
     SHOWS_NOTHING,
+    Counts,
     LockedSession,
     activate,
     activated,
     branch_number,
     lock_session,
     own_counts,
-    read_branch,
     read_branches,
     remove_gone_branches,
     remove_unseen,
@@ -208,10 +209,18 @@ class Branches(Repository):
         """
         name = validation.text("name", name)
         session = lock_session(self.unit, session_id)
-        wanted = read_branch(self.unit, session_id, name)
-        if wanted.number != session.active_branch:
-            activate(self.unit, session, wanted)
-        return self._read(session_id, name)
+        branches = self.tables.branches.c
+        query = _select(self.tables).add_columns(*own_counts(self.tables))
+        row = self.connection.execute(
+            query.where(
+                branches.session_id == session_id, branches.name == name, branches.gone.is_(False)
+            )
+        ).first()
+        if row is None:
+            raise no_branch(name)
+        if row.number != session.active_branch:
+            activate(self.unit, session, row.number, Counts(*row[-3:-1]), row[-1])
+        return replace(_record(row), current=True)
 
     @scopes.SESSION
     @writes
@@ -627,7 +636,9 @@ def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: st
             raise BranchInUse(session.id, name)
         parents = (each for each in there.values() if each.number == going.parent)
         following = next(parents, there[MAIN]) if then is None else there[then]
-        changes.append(activated(unit.tables, session, following))
+        changes.append(
+            activated(unit.tables, session, following.number, following.counts, following.turn)
+        )
     unit.dialect.at_once(unit.connection, *changes)
     if going.reserved:
         keep_name(unit, session, name)

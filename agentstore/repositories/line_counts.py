@@ -141,13 +141,14 @@ def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BranchRow:
-    """A branch that is there.
+    """A branch.
 
     Attributes:
         number: Its number.
         name: Its name.
         parent: The number of the branch that it grew from.
         reserved: Whether its name is.
+        gone: Whether it was deleted.
         line: What it shows.
         counts: How much that is.
         turn: Its last turn.
@@ -157,6 +158,7 @@ class BranchRow:
     name: str
     parent: int | None
     reserved: bool
+    gone: bool
     line: list[Range]
     counts: Counts
     turn: int
@@ -173,18 +175,22 @@ def own_counts(tables: Tables) -> tuple[ColumnElement[int], ColumnElement[int], 
     )
 
 
-def read_branches(unit: Unit, session_id: str, *conditions: ColumnElement[bool]) -> list[BranchRow]:
-    """Read the branches of a session that meet conditions, main first; not those that are gone."""
+def read_branches(
+    unit: Unit, session_id: str, *conditions: ColumnElement[bool], gone: bool = False
+) -> list[BranchRow]:
+    """Read the branches of a session that meet conditions, main first; perhaps some are gone."""
     branches, sessions = unit.tables.branches, unit.tables.sessions
-    names = ("number", "name", "parent", "reserved", "line")
+    names = ("number", "name", "parent", "reserved", "gone", "line")
+    if not gone:
+        conditions = (*conditions, branches.c.gone.is_(False))
     query = (
         select(*(branches.c[name] for name in names), *own_counts(unit.tables))
         .join_from(branches, sessions, sessions.c.pk == branches.c.session_id)
-        .where(branches.c.session_id == session_id, branches.c.gone.is_(False), *conditions)
+        .where(branches.c.session_id == session_id, *conditions)
         .order_by(branches.c.number)
     )
     return [
-        BranchRow(*row[:4], read_line(row[4]), Counts(*row[5:7]), row[7])
+        BranchRow(*row[:5], read_line(row[5]), Counts(*row[6:8]), row[8])
         for row in unit.connection.execute(query)
     ]
 
@@ -299,26 +305,30 @@ def written_back(tables: Tables, session: LockedSession) -> Update:
     )
 
 
-def activated(tables: Tables, session: LockedSession, branch: BranchRow) -> Update:
+def activated(
+    tables: Tables, session: LockedSession, number: int, counts: Counts, turn: int
+) -> Update:
     """Make a branch the active one, with the counters of its row."""
-    session.active_branch, session.turn = branch.number, branch.turn
+    session.active_branch, session.turn = number, turn
     sessions = tables.sessions
     return (
         update(sessions)
         .where(sessions.c.id == session.id)
         .values(
-            active_branch=branch.number,
-            branch_messages=branch.counts.messages,
-            branch_turns=branch.counts.turns,
-            turn=branch.turn,
+            active_branch=number,
+            branch_messages=counts.messages,
+            branch_turns=counts.turns,
+            turn=turn,
         )
     )
 
 
-def activate(unit: Unit, session: LockedSession, branch: BranchRow) -> None:
+def activate(unit: Unit, session: LockedSession, number: int, counts: Counts, turn: int) -> None:
     """Make another branch of a locked session the active one."""
     before = written_back(unit.tables, session)
-    unit.dialect.at_once(unit.connection, before, activated(unit.tables, session, branch))
+    unit.dialect.at_once(
+        unit.connection, before, activated(unit.tables, session, number, counts, turn)
+    )
 
 
 @contextmanager
@@ -334,10 +344,11 @@ def working_on(unit: Unit, session: LockedSession, branch: str | None) -> Iterat
     if branch is not None:
         wanted = read_branch(unit, session.id, branch)
         if wanted.number != before:
-            activate(unit, session, wanted)
+            activate(unit, session, wanted.number, wanted.counts, wanted.turn)
     yield
     if session.active_branch != before:
-        activate(unit, session, read_branch(unit, session.id, before))
+        wanted = read_branch(unit, session.id, before)
+        activate(unit, session, before, wanted.counts, wanted.turn)
 
 
 # Removing messages, with all that hangs on them.
@@ -451,19 +462,19 @@ def settle_turn(unit: Unit, session: LockedSession) -> None:
         session.turn = turn
 
 
-def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
+def cut_line(unit: Unit, session: LockedSession, first_seq: int, less: Counts) -> None:
     """Have the active branch show nothing from a number on, and delete what no other shows.
 
     Args:
         unit: In a write transaction.
         session: The session, locked; ``settle_turn`` is left to the caller.
         first_seq: The number.
+        less: How much that is.
     """
     there = read_branches(unit, session.id)
     (this,) = (each for each in there if each.number == session.active_branch)
     seen = [each for branch in there if branch is not this for each in branch.line]
     going = between_numbers(this.line, first_seq)
-    less = count_within(unit, session.id, going)
     kept, own = between_numbers(this.line, last=first_seq - 1), this.line[-1]
     shared = any(each.branch == own.branch and each.last >= first_seq for each in seen)
     line: list[Range] | None = None
@@ -471,7 +482,8 @@ def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
         line = [*kept, Range(this.number, session.last_seq + 1)]
     change_branch(unit, session, this.number, Counts(-less.messages, -less.turns), line)
     remove_unseen(unit, session, going, seen)
-    remove_gone_branches(unit, session)
+    if not {each.branch for each in going} <= {branch.number for branch in there}:
+        remove_gone_branches(unit, session)
 
 
 def remove_unseen(

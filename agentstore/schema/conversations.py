@@ -235,7 +235,7 @@ branches = table(
     column("fork_seq", INTEGER, server_default=text("0")),
     column("fork_turn", INTEGER, server_default=text("0")),
     column("created_at", INSTANT),
-    column("line", ARRAY, server_default=text("'[[0,1,null]]'")),
+    column("line", ARRAY),
     column("messages", INTEGER, server_default=text("0")),
     column("turns", INTEGER, server_default=text("0")),
     column("turn", INTEGER, server_default=text("0")),

@@ -293,7 +293,7 @@ def _tables(place: Place) -> None:
         column("fork_seq", WHOLE, default="0"),
         column("fork_turn", WHOLE, default="0"),
         column("created_at", INSTANT),
-        column("line", JSON, default="'[[0,1,null]]'"),
+        column("line", JSON),
         column("messages", WHOLE, default="0"),
         column("turns", WHOLE, default="0"),
         column("turn", WHOLE, default="0"),

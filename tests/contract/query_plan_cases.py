@@ -154,6 +154,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "session_id": numbered("session"),
             "number": always(0),
             "name": always("main"),
+            "line": always([[0, 1, None]]),
             "parent": always(None),
             "gone": always(False),
         },

@@ -652,7 +652,8 @@ class SQLite(FileTasks, FileParts, EngineDialect):
 
     def ranges(self, line: ColumnElement[Any]) -> tuple[FromClause, list[ColumnElement[int]]]:
         """Read JSON."""
-        each = func.json_each(line).table_valued("key", "value", joins_implicitly=True)
+        elements = func.json_each(line)
+        each = elements.table_valued("key", "value", name="ranges", joins_implicitly=True)
         paths = [literal_column(f"'$[{place}]'", Text) for place in range(3)]
         of_each = [func.json_extract(each.c.value, path, type_=BigInteger) for path in paths]
         return each, [type_coerce(each.c.key, BigInteger), *of_each]

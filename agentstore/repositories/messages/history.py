@@ -22,6 +22,7 @@ from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.records.conversations import chat_message, users
 from agentstore.repositories.line_counts import (
+    Counts,
     LockedSession,
     cut_line,
     lock_session,
@@ -611,15 +612,17 @@ def leading_prompts(lines: Sequence[MessageLine]) -> int:
 
 def pop_last(unit: Unit, session_id: str, branch: str | None) -> MessageRecord | None:
     """Take the last message of a branch back; see ``Messages.pop``."""
-    if branch in (None, MAIN) and (popped := pop_of_main(unit, session_id)) is not None:
-        return popped
+    if branch in (None, MAIN) and session_id not in unit.branched:
+        popped = pop_of_main(unit, session_id)
+        if popped is not None:
+            return popped
     session = lock_session(unit, session_id)
     with working_on(unit, session, branch):
         rows = newest(unit, session_id, 1, only_main=session.last_branch == 0)
         if not rows:
             return None
         (last,) = message_records(unit, rows)
-        _cut(unit, session, last.seq)
+        _cut(unit, session, last.seq, Counts(1, int(last.begins_turn)))
     return last
 
 
@@ -631,9 +634,10 @@ def replace_last(
     with working_on(unit, session, branch):
         only_main = session.last_branch == 0
         rows = newest(unit, session_id, len(expected), only_main=only_main, columns=_places)
-        if [message_id for _, message_id in rows] != [*reversed(expected)]:
+        if [message_id for _, message_id, _ in rows] != [*reversed(expected)]:
             return False
-        _cut(unit, session, rows[-1][0])
+        turns = sum(role == "user" for _, _, role in rows)
+        _cut(unit, session, rows[-1][0], Counts(len(rows), turns))
         if drafts:
             append = Append(unit, session_id, drafts, "skip", None)
             Append.write(unit, [append], solo=True)
@@ -641,15 +645,15 @@ def replace_last(
 
 
 def _places(messages: Any) -> list[Any]:
-    return [messages.seq, messages.id]
+    return [messages.seq, messages.id, messages.role]
 
 
-def _cut(unit: Unit, session: LockedSession, first_seq: int) -> None:
-    """Take the last messages off the active branch."""
+def _cut(unit: Unit, session: LockedSession, first_seq: int, less: Counts) -> None:
+    """Take the last messages off the active branch, which are so many."""
     if session.last_branch == 0:
         remove_messages(unit, session, unit.tables.messages.c.seq >= first_seq)
     else:
-        cut_line(unit, session, first_seq)
+        cut_line(unit, session, first_seq, less)
     settle_turn(unit, session)
 
 
