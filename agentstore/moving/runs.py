@@ -423,7 +423,8 @@ class Codex(Run):
 
     def conversations(self) -> Sequence[Json]:
         """See ``Run``."""
-        messages, branches = in_lines(self._nodes, self._tip)
+        nodes = {**self._nodes, "end": Node(self._tip, None)}  # all may have been rolled back
+        messages, branches = in_lines(nodes, "end")
         about = {self.form: rest_of(self._meta, "id")} if self._meta else {}
         id, model = text_of(self._meta.get("id")), self._model
         return [Conversation(self.form, messages, branches, id=id, model=model, metadata=about)]

@@ -899,6 +899,9 @@ SAMPLES: dict[str, Sample] = {
     "Codex, rolled back": Sample(
         lines(*ROLLED_BACK), [{"main": ["user: News?"], "branch-1": TOLD["main"]}], ids=["r1"]
     ),
+    "Codex, all rolled back": Sample(
+        lines(*ROLLED_BACK[:4]), [{"main": [], "branch-1": TOLD["main"]}], ids=["r1"]
+    ),
     "Codex of older versions": Sample(
         lines(*OLD_CODEX), [OF_ITEMS], ids=["r0"], left={"codex: record_type": 1}
     ),
