@@ -14,14 +14,17 @@ from itertools import count
 from urllib.parse import urlsplit
 
 import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
 from starlette.testclient import TestClient
 
-from agentstore import AsyncStore
+from agentstore import AsyncStore, Store
 from agentstore.errors import NotFound
 from agentstore.explorer import explorer
 from agentstore.explorer.application import PAGES
 from agentstore.explorer.pages import cell
 from agentstore.explorer.rendering import Visit
+from agentstore.integrations.langgraph import AgentStoreSaver
 from agentstore.values.redaction import Secrets
 from tests.explorer.visited import ADDRESSES, DOT, DRAWN, HOSTILE, LISTS, OF_ALL, SECRET, fill
 
@@ -942,26 +945,18 @@ def test_numbers_below_zero_stay_numbers_in_csv():
 
 def a_thread_of_langgraph(store):
     """Run a graph of one node twice; give the thread's id."""
-    langgraph = pytest.importorskip("langgraph.graph")
-    from langchain_core.messages import AIMessage
-
-    from agentstore.integrations.langgraph import AgentStoreSaver
-
     call = {"name": "forecast", "args": {"city": "Rome"}, "id": "c"}
-    graph = langgraph.StateGraph(langgraph.MessagesState)
-    graph.add_node(
-        "think", lambda _: {"messages": [AIMessage("Sunny <b>today</b>", tool_calls=[call])]}
-    )
-    graph.add_edge(langgraph.START, "think")
+    answer = AIMessage("Sunny <b>today</b>", tool_calls=[call])
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", lambda _: {"messages": [answer]})
+    graph.add_edge(START, "think")
     app = graph.compile(checkpointer=AgentStoreSaver(store))
     app.invoke({"messages": [("user", "And in Rome?")]}, {"configurable": {"thread_id": "rome"}})
     return "rome"
 
 
 def test_a_thread_of_langgraph_opens_where_it_has_something_and_its_state_is_readable(place):
-    with place.open() as store:
-        if place.driver.asynchronous:
-            pytest.skip("the saver of this test is synchronous")
+    with Store(place.url.replace("+aiosqlite", "")) as store:
         thread = a_thread_of_langgraph(store)
         with visiting(store) as client:
             steps = client.get(f"/thread?id={thread}").text

@@ -526,7 +526,7 @@ def test_ages_money_and_bars_are_written_for_people():
 
 
 def test_threads_of_checkpoints_are_listed_and_shown(run, told, store):
-    assert told("threads") == ""
+    assert told("threads") == "No threads.\n"
     store.checkpoints.put("plain", {"count": 3, "data": b"abc"})
     step = {"metadata": {"step": 4}, "namespace": "langgraph", "step": 10**9}
     store.checkpoints.put("graph", {"messages": b'json\0[{"x": 1}]'}, **step)
