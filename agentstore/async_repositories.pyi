@@ -1245,6 +1245,16 @@ class AsyncUsers(AsyncRepository):
         id: str | None = None,
     ) -> UserRecord:
         """Create a user."""
+    async def ensure(
+        self,
+        id: str | None = None,
+        *,
+        email: str | None = None,
+        name: str | None = None,
+        quota_total: int | None = None,
+        preferences: Mapping[str, Any] | None = None,
+    ) -> UserRecord:
+        """Give the user with this id or, without one, with this email address; or create one."""
     async def get(self, user_id: str) -> UserRecord:
         """Give a user."""
     async def find(self, user_id: str) -> UserRecord | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
@@ -38,15 +40,17 @@ from agentstore.cli.output import (
     print_json_lines,
     print_json_list,
     print_message,
+    print_table,
     print_text,
     progress,
     rule,
     say,
     seconds,
     since_option,
+    table,
     until_option,
 )
-from agentstore.errors import InvalidInput
+from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.records import (
     AttachmentRecord,
     CountedBranch,
@@ -59,6 +63,8 @@ from agentstore.records import (
 )
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
+from agentstore.records.work import CheckpointInfo, Items
+from agentstore.values.serialized import as_data, messages_of
 from agentstore.values.snippets import CLOSE, OPEN, STATUS_STYLES, age_of, brief, money, on_one_line
 from agentstore.values.validation import MAX_LIMIT, ROLES, SESSION_STATUSES, STREAMING
 
@@ -73,7 +79,12 @@ _NAMED = 20
 
 @app.command(rich_help_panel=LOOK)
 def show(
-    session: Annotated[str, typer.Argument(help="The session's id, or the beginning of it.")],
+    session: Annotated[
+        str,
+        typer.Argument(
+            help="The session's id, or the beginning of it; or the id of a thread of checkpoints."
+        ),
+    ],
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", help="Show the last N messages.")
     ] = None,
@@ -104,7 +115,12 @@ def show(
             "--tree shows no messages. Leave out --limit, --all, --branch and --full, or --tree."
         )
     with Database(url, schema, table_prefix).read() as store:
-        found = store.sessions.get(whole_id(store, session))
+        try:
+            found = store.sessions.get(whole_id(store, session))
+        except AgentStoreError:
+            if not show_thread(store, session, limit or _DEFAULT, as_json=as_json):
+                raise
+            return
         used = store.usage.sum_by("total", session_id=found.id)
         if tree:
             _show_tree(found, [*_branches(store, found.id)], used, as_json=as_json)
@@ -652,3 +668,97 @@ def _print_row(
         line.append_text(cells[name])
         line.pad_right(2 + (room if name == "STATUS" else 0))
     print_cut(line.append_text(title))
+
+
+# Threads of checkpoints, which LangGraph and its like have in the place of sessions.
+
+
+@app.command(rich_help_panel=LOOK)
+def threads(
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="How many threads to show.")
+    ] = _LISTED,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """List threads of checkpoints, the one that was put into last first.
+
+    Example: `agentstore threads --limit 5`
+    """
+    if limit < 1:
+        raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
+    with Database(url, schema, table_prefix).read() as store:
+        found = [*islice(store.checkpoints.iter_threads(limit=min(limit, MAX_LIMIT)), limit)]
+        if as_json:
+            print_json_list(found)
+            return
+        latest = {each.id: each.latest or _latest(store, each.id) for each in found}
+    if not found:
+        hint("No threads.")
+        return
+    rows = table()
+    for name in ("THREAD", "USER", "SESSION", "STEP", "LATEST"):
+        rows.add_column(name)
+    for each in found:
+        last = latest[each.id]
+        step, at = ("–", each.created_at) if last is None else (str(_step(last)), last.created_at)
+        rows.add_row(
+            *map(on_one_line, (each.id, each.user_id or "–", each.session_id or "–", step)),
+            age_of(at),
+        )
+    print_table(rows)
+
+
+def _latest(store: Store, thread_id: str) -> CheckpointInfo | None:
+    """Give the newest checkpoint of a thread, in whatever namespace."""
+    found = store.checkpoints.list(thread_id, namespace=None, limit=1).items
+    return found[0] if found else None
+
+
+def _step(checkpoint: CheckpointInfo) -> int:
+    said = checkpoint.metadata.get("step")
+    return said if isinstance(said, int) else checkpoint.step
+
+
+def show_thread(store: Store, thread_id: str, limit: int, *, as_json: bool) -> bool:
+    """Print the latest state of a thread: its messages, or else its values; False without one."""
+    last = _latest(store, thread_id)
+    if last is None:
+        return False
+    found = store.checkpoints.get(last.id, thread_id, last.namespace)
+    values = as_data(found.values)
+    if as_json:
+        print_json({**plain(last), "values": shown_bytes(values)})
+        return True
+    namespace = f" of {on_one_line(last.namespace)}" if last.namespace else ""
+    out.print(Text.assemble((on_one_line(thread_id), "bold"), f"  step {_step(last)}{namespace}"))
+    said = messages_of(values.get("messages"))
+    if said is None:
+        print_json(shown_bytes(values))
+        return True
+    if earlier := len(said[:-limit]):
+        hint(f"… {counted(earlier, 'earlier message')}: --limit shows more")
+    for role, fields in said[-limit:]:
+        out.print()
+        out.print(Text(on_one_line(role), style="bold"))
+        content = fields["content"]
+        text = content if isinstance(content, str) else json.dumps(shown_bytes(content))
+        print_text(out, text)
+        for call in fields.get("tool_calls") or ():
+            out.print(Text(on_one_line(f"→ {json.dumps(shown_bytes(call))}"), style="dim"))
+    return True
+
+
+def shown_bytes(value: Any) -> Any:
+    """Give data with bytes as words that say how many, and numbers that JSON has not as text."""
+    if isinstance(value, dict):
+        return {name: shown_bytes(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [shown_bytes(each) for each in value]
+    if isinstance(value, Items):
+        return f"<{counted(value.count, 'item')}>"
+    if isinstance(value, bytes):
+        return f"<{counted(len(value), 'byte')}>"
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,6 +9,7 @@ out, and counted. Plain chat format and ShareGPT's are taken as they are, key by
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -44,6 +45,9 @@ from agentstore.moving.runs import (
 )
 from agentstore.records.upkeep import counted
 
+_MOST_KINDS = 50
+_WORDS = re.compile(r"[\w.,: -]{1,60}")
+
 
 class Formats:
     """Tells records apart, one by one, and puts those together that are one conversation.
@@ -67,8 +71,8 @@ class Formats:
             yield from self.end()
             return
         kind = next((each for each in RUNS if each.holds(record)), None)
-        if kind is Messages and isinstance(self._run, Codex):  # items of its older versions
-            kind = Codex
+        if isinstance(self._run, Codex) and (kind is Messages or Codex.may_hold(record)):
+            kind = Codex  # items of its older versions, records of newer ones
         if kind is None and self._run is not None and not _is_known(record):
             if not isinstance(self._run, Messages) or not isinstance(record, dict):
                 raise Broken(_UNKNOWN)
@@ -90,6 +94,11 @@ class Formats:
             yield Found(run.number, bytes(run.raw), run.conversations)
 
     def _leave(self, what: str) -> None:
+        """Count what is left out: by what it is, if that is a word, and of not too many kinds."""
+        if what not in self.left_out and (
+            len(self.left_out) >= _MOST_KINDS or not _WORDS.fullmatch(what)
+        ):
+            what = f"{what.partition(':')[0]}: others"
         self.left_out[what] += 1
 
 

@@ -352,11 +352,11 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
             raise InvalidInput("Its id is taken by another user's session. Give it another id.")
         grown = made is not None and there.metadata.get("imported") != made["metadata"]["imported"]
         return Imported(0, 0, 1, 0, unnamed, grown=int(grown))
-    lines = [conversation["messages"], *(each.messages for each in (made.branches if made else ()))]
+    lines = _lines_of(conversation)
     drafts = [new_messages(messages) for messages in lines]
     make_user(repositories, user)
     times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
-    if made is not None:
+    if made is not None and isinstance(repositories, Repositories):  # and no stand-in of a test's
         kind = ScopedTransaction if repositories._scoped else Transaction
         repositories = kind(VisitingRunner(runner_of(repositories), times))
     repositories.sessions.create(
@@ -370,14 +370,15 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     if layout is not None:
         repositories.sessions._keep_layout(session_id, layout)
     seqs = [_save(repositories, session_id, lines[0], drafts[0], times)]
-    numbers = [0]
+    numbers, shared = [0], [0]
     branches = [] if made is None else made.branches
     for branch, new in zip(branches, drafts[1:], strict=True):
-        shown = seqs[branch.parent][: branch.shared]
-        through = shown[-1] if shown else 0
+        place = branch.shared - shared[branch.parent]  # in what the other line has of its own
+        through = seqs[branch.parent][place - 1] if place else 0
         parent = numbers[branch.parent]
         numbers.append(repositories.branches._grow(session_id, parent, through, branch.name))
-        seqs.append([*shown, *_save(repositories, session_id, branch.messages, new, times)])
+        shared.append(branch.shared)
+        seqs.append(_save(repositories, session_id, branch.messages, new, times))
     if branches:
         repositories.branches.switch(session_id, MAIN)
     count = sum(map(len, drafts))
@@ -521,7 +522,7 @@ class Reading:
             if line is None:
                 continue
             batch.append(line)
-            messages += len(line.conversation["messages"]) + 1
+            messages += sum(map(len, _lines_of(line.conversation))) + 1
             size += line.size
             if messages >= _BATCH_MESSAGES or size >= _BATCH_BYTES:
                 yield batch
@@ -647,6 +648,12 @@ def _require_conversation(conversation: dict[str, Any]) -> None:
         raise Broken("'metadata' must be an object or null")
 
 
+def _lines_of(conversation: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Give the messages of a conversation, then those of each of its branches."""
+    branches = conversation.branches if isinstance(conversation, Conversation) else ()
+    return [conversation["messages"], *(branch.messages for branch in branches)]
+
+
 def _check(conversation: dict[str, Any]) -> None:
     """Require what storing it would, without a database.
 
@@ -657,10 +664,7 @@ def _check(conversation: dict[str, Any]) -> None:
     validation.optional_key("user", as_key(conversation.get("user")))
     validation.json_object("metadata", conversation.get("metadata"))
     validation.document("line", layout_of(conversation))
-    lines = [conversation["messages"]]
-    if isinstance(conversation, Conversation):
-        lines += (branch.messages for branch in conversation.branches)
-    for messages in lines:
+    for messages in _lines_of(conversation):
         for number, message in enumerate(new_messages(messages)):
             draft(message, f"messages[{number}].")
 

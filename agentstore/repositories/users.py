@@ -44,6 +44,7 @@ from sqlalchemy import (
     update,
 )
 
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -56,6 +57,7 @@ from agentstore.errors import (
     QuotaExceeded,
     named,
 )
+from agentstore.execution.unit import Unit
 from agentstore.models.tables import owner_not_being_deleted, session_is_open
 from agentstore.records import (
     ApiKeyRecord,
@@ -619,14 +621,7 @@ class Users(Quotas, ApiKeys):
                 ended.
             InvalidInput: An argument cannot be stored.
         """
-        row: dict[str, Any] = {
-            "id": new_id() if id is None else validation.key("id", id),
-            "name": validation.text("name", name),
-            "email": validation.optional_key("email", email),
-            "quota_total": validation.optional_amount("quota_total", quota_total),
-            "preferences": validation.json_object("preferences", preferences),
-        }
-        row["created_at"] = row["updated_at"] = self.unit.now()
+        row = _new_row(self.unit, name, email, quota_total, preferences, id)
         users = self.tables.users
         taken = self.connection.execute(select(users.c.deleting).where(users.c.id == row["id"]))
         if (there := taken.first()) is not None:
@@ -635,6 +630,69 @@ class Users(Quotas, ApiKeys):
         self.connection.execute(insert(users), row)
         self._index_preferences(row["id"], preferences)
         return self.get(row["id"])
+
+    @scopes.Refused("a scope has one user, who is there already")
+    @several_units
+    def ensure(
+        self,
+        id: str | None = None,
+        *,
+        email: str | None = None,
+        name: str | None = None,
+        quota_total: int | None = None,
+        preferences: Mapping[str, Any] | None = None,
+    ) -> UserRecord:
+        """Give the user with this id or, without one, with this email address; or create one.
+
+        One statement if the user is there. Any number of callers, in any number of processes, may
+        do this at once: one of them creates the user, and all get the same. The other arguments say
+        what a new user begins with; one that is there stays as it is.
+
+        Args:
+            id: The application's own id; None looks for the email address.
+            email: The address; of several users who have it the first one is given.
+            name: What to call a new user; None means the email address or, without one, the id.
+            quota_total: See ``create``.
+            preferences: See ``create``.
+
+        Raises:
+            BeingDeleted: There is a user with this id, whose deletion has not ended.
+            InvalidInput: Neither an id nor an email address was passed, or an argument cannot be
+                stored, whether or not the user is there.
+        """
+        if id is None and email is None:
+            raise InvalidInput("ensure must be given an id, or an email address.")
+
+        def there(unit: Unit) -> UserRecord | None:
+            _new_row(unit, called, email, quota_total, preferences, id)
+            users = unit.tables.users
+            query = select(users).where(users.c.id == id)
+            if id is None:
+                with_it = (users.c.email == email, users.c.deleting.is_(None))
+                query = select(users).where(*with_it).order_by(users.c.pk).limit(1)
+            row = unit.connection.execute(query).first()
+            if row is not None and row.deleting is not None:
+                raise BeingDeleted("user", row.id)
+            return None if row is None else user_record(row)
+
+        def made(unit: Unit) -> UserRecord:
+            if id is None:
+                unit.dialect.lock_name(unit.connection, f"email {email}")
+                if (found := there(unit)) is not None:
+                    return found
+            row = _new_row(unit, called, email, quota_total, preferences, id)
+            users = Users(unit)
+            new = unit.dialect.insert_missing(unit.tables.users).returning(unit.tables.users.c.pk)
+            if unit.connection.execute(new, row).first() is not None:
+                users._index_preferences(row["id"], preferences)
+                return users.get(row["id"])
+            if (found := there(unit)) is None:
+                raise AlreadyExists("user", row["id"])  # and gone again
+            return found
+
+        called = (id if email is None else email) if name is None else name
+        units = self._units()
+        return units.run(Mode.READ, there) or units.run(Mode.WRITE, made)
 
     @scopes.USER
     @reads
@@ -796,6 +854,27 @@ class Users(Quotas, ApiKeys):
         ]
         if rows:
             self.connection.execute(insert(self.tables.user_preferences), rows)
+
+
+def _new_row(
+    unit: Unit,
+    name: object,
+    email: object,
+    quota_total: object,
+    preferences: Mapping[str, Any] | None,
+    id: object,
+) -> dict[str, Any]:
+    """Check what a user begins with; give the row."""
+    now = unit.now()
+    return {
+        "id": new_id() if id is None else validation.key("id", id),
+        "name": validation.text("name", name),
+        "email": validation.optional_key("email", email),
+        "quota_total": validation.optional_amount("quota_total", quota_total),
+        "preferences": validation.json_object("preferences", preferences),
+        "created_at": now,
+        "updated_at": now,
+    }
 
 
 @lru_cache(maxsize=256)

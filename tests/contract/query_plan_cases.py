@@ -790,6 +790,9 @@ WINDOW = {"since": NOW - timedelta(hours=12), "until": NOW - timedelta(minutes=3
 MANY = [{"role": "user", "content": "hello"}, {"role": "assistant", "tool_calls": [{"name": "x"}]}]
 
 CASES: dict[str, dict[str, Prepare]] = {
+    "users.ensure": call("users.ensure", "user-7")
+    | also("email", lambda s: partial(s.users.ensure, email="a7@b.c"))
+    | also("new", lambda s: partial(s.users.ensure, email="new@b.c")),
     "users.create": call("users.create", "New", email="a@b.c", preferences={"a": {"b": 1}}),
     "users.get": call("users.get", "user-7"),
     "users.find": call("users.find", "user-7"),

@@ -98,6 +98,7 @@ def test_what_was_imported_is_as_old_as_it_was_and_keeps_what_else_was_known(sto
     assert session.metadata["chatgpt"]["is_archived"] is False
     question, answer = store.messages.history("g2")
     assert question.created_at.isoformat() == "2023-11-14T22:14:20.500000+00:00"
+    assert (answer.created_at - question.created_at).seconds == 60
     assert (question.external_id, answer.external_id) == ("q", "a2")
     assert answer.metadata["chatgpt"]["status"] == "finished_successfully"
     assert store.messages.find_by_external_id("g2", "a1").content == "Rain."
@@ -111,6 +112,31 @@ def test_a_branch_goes_on_where_it_was_left_and_can_be_switched_to(store, tmp_pa
     assert [m.turn for m in store.messages.history("g2")] == [1, 1, 2]
     store.branches.switch("g2", "main")
     assert [m.content for m in store.messages.history("g2")] == ["Weather?", "Sunny."]
+
+
+def test_results_name_the_calls_that_they_answer(store, tmp_path):
+    transcripts.import_file(store, written(SAMPLES["ChatGPT with a tool"], tmp_path))
+    _, call, result, *_ = store.messages.chat("g4")
+    assert (call["tool_calls"][0]["id"], result["tool_call_id"]) == ("a1", "a1")
+    assert result["name"] == "python"
+
+
+def test_each_request_is_recorded_with_its_own_model(store, tmp_path):
+    path = tmp_path / "session.jsonl"
+    other = samples.code(
+        "assistant", "a9", "u1", samples.TEXT, message={**samples.model("m9"), "model": "opus"}
+    )
+    path.write_bytes(lines(*samples.CLAUDE_CODE, other))
+    transcripts.import_file(store, path)
+    assert sorted({used.model for used in store.usage.iter("s1")}) == ["claude-sonnet-4-5", "opus"]
+
+
+def test_what_differs_only_in_a_branch_is_another_conversation(store, tmp_path):
+    path = tmp_path / "preferences.jsonl"
+    other = {**samples.PREFERENCE, "non_preferred_output": [samples.said("assistant", "Snow.")]}
+    path.write_bytes(lines(samples.PREFERENCE, other, other))
+    done = transcripts.import_file(store, path)
+    assert (done.conversations, done.skipped) == (2, 1)
 
 
 def test_usage_that_is_repeated_is_counted_once_with_its_model(store, tmp_path):
@@ -154,6 +180,18 @@ def test_a_broken_line_leaves_its_conversation_out_unless_it_is_set_aside(store,
     assert (done.conversations, done.set_aside) == (1, 1)
 
 
+def test_what_is_left_out_is_named_in_words_and_not_quoted(store, tmp_path):
+    path = tmp_path / "session.jsonl"
+    kinds = ["progress", "my diagnosis: " + "x" * 100, *(f"kind{n}" for n in range(100))]
+    others = [{"type": kind, "sessionId": "s1"} for kind in kinds]
+    path.write_bytes(lines(*samples.CLAUDE_CODE[1:], *others))
+    left = transcripts.import_file(store, path).left_out
+    assert left["claude-code: progress"] == 1
+    assert sum(left.values()) == len(kinds)
+    assert len(left) <= 51
+    assert "diagnosis" not in str(left)
+
+
 @pytest.mark.parametrize("atomic", [False, True])
 def test_all_kinds_of_records_may_be_in_one_file(store, tmp_path, atomic):
     path = tmp_path / "all.jsonl"
@@ -169,6 +207,8 @@ def test_in_a_scope_what_is_imported_is_the_users(store, tmp_path):
     store.users.create("Ann", id="ann")
     transcripts.import_file(store.scoped("ann"), written(SAMPLES["ChatGPT"], tmp_path))
     assert store.sessions.get("g1").user_id == "ann"
+    again = transcripts.import_file(store.scoped("ann"), written(SAMPLES["ChatGPT"], tmp_path))
+    assert again.skipped == 1
     assert store.messages.history("g1")[0].created_at.year == 2023
 
 
@@ -198,6 +238,7 @@ REFUSED = {
     "a number": (b"7\n", "not a JSON object"),
     "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
     "another object": (whole({"a": 1, "b": 2}), "no format that is known; chat format is"),
+    "events": (lines({"type": "order", "payload": {"a": 1}}), "no format that is known"),
     "Gemini's contents": (
         whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
         "'contents' are not imported: write each as a message",

@@ -321,3 +321,44 @@ def test_a_deletion_that_is_rolled_back_takes_nothing(place, store):
         assert tx.users.delete("bob").total == theirs
         raise RuntimeError("no")
     assert (everything_of(store, "bob"), store.usage.totals().rows) == (before, rows)
+
+
+def test_ensure_gives_the_user_who_is_there_or_creates_one(store):
+    made = store.users.ensure("ada", name="Ada", email="a@b.c", quota_total=7, preferences={"x": 1})
+    assert made == store.users.get("ada")
+    assert (made.name, made.email, made.quota_total) == ("Ada", "a@b.c", 7)
+    assert store.users.find_by_preference("x", 1).items == (made,)
+    assert store.users.ensure("ada", name="Other", quota_total=8) == made
+    assert store.users.ensure(email="a@b.c", name="Other") == made
+    by_address = store.users.ensure(email="b@b.c")
+    assert (by_address.name, by_address.email) == ("b@b.c", "b@b.c")
+    assert store.users.ensure(email="b@b.c") == by_address
+    assert store.users.ensure("bob").name == "bob"
+    store.users.create("Twin", email="b@b.c")
+    assert store.users.ensure(email="b@b.c") == by_address
+    assert len(store.users.list().items) == 4
+
+
+def test_ensure_refuses_what_cannot_be_stored_also_where_the_user_is_there(store):
+    store.users.ensure("ada", email="a@b.c")
+    for given in ({"name": 1}, {"quota_total": -1}, {"preferences": []}, {"email": ""}):
+        with pytest.raises(InvalidInput):
+            store.users.ensure("ada", **given)
+    with pytest.raises(InvalidInput, match="an id, or an email address"):
+        store.users.ensure()
+
+
+@pytest.mark.parametrize("given", [{"id": "ada"}, {"email": "a@b.c"}], ids=["id", "email"])
+def test_callers_who_ensure_a_user_at_once_all_get_the_same(store, given):
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(5):
+            barrier = Barrier(4)
+
+            def ensure(barrier=barrier):
+                barrier.wait()
+                return store.users.ensure(**given)
+
+            found = [future.result() for future in [threads.submit(ensure) for _ in range(4)]]
+            assert len({user.id for user in found}) == 1
+            assert len(store.users.list().items) == 1
+            store.users.delete(found[0].id)

@@ -155,6 +155,18 @@ EDITED = chatgpt(
     node("b2", "q3", "assistant", "Yes."),
     node("b3", "b1", "user", "Thanks."),
 )
+NESTED = chatgpt(
+    "g7",
+    "m",
+    *ASKED,
+    node("a1", "q", "assistant", "Sunny."),
+    node("q2", "a1", "user", "Sure?"),
+    node("b1", "q2", "assistant", "Yes."),
+    node("b2", "q2", "assistant", "No."),
+    node("b3", "b2", "user", "Why?"),
+    node("b4", "a1", "user", "Thanks."),
+    node("m", "sys", "user", "News?"),
+)
 TOOLED = chatgpt(
     "g4",
     "a2",
@@ -299,7 +311,7 @@ PARALLEL = [
     code("user", "r1", "a1", result("t1", "24 degrees")),
     code("assistant", "a2", "a1", use("t2", "hear"), message=model("msg_1")),
     code("user", "r2", "a2", result("t2", "birds")),
-    code("assistant", "a3", "r2", TEXT, message=model("msg_2")),
+    code("assistant", "a3", "r1", TEXT, message=model("msg_2")),
 ]
 REWOUND = [
     code("user", "u1", None, "Weather?"),
@@ -384,6 +396,8 @@ CODEX = [
     counts(10, 5, 15),
     roll("response_item", 3, **ITEMS[4]),
     counts(20, 6, 41),
+    counts(1, 1, 43),
+    roll("world_state", 4, safe=True),
 ]
 AGAIN = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "News?"}]}
 ROLLED_BACK = [
@@ -527,7 +541,7 @@ OPEN_WEBUI = {
         "title": "The weather",
         "models": ["llama3"],
         "history": {
-            "currentId": "3",
+            "currentId": "2",
             "messages": {
                 "1": {
                     "id": "1",
@@ -548,7 +562,7 @@ OPEN_WEBUI = {
                         "timestamp": 1_700_000_001,
                         "usage": {"prompt_tokens": 10, "completion_tokens": 5},
                     }
-                    for key, text in (("2", "Rain."), ("3", "Sunny."))
+                    for key, text in (("2", "Sunny."), ("3", "Rain."))
                 },
             },
         },
@@ -626,6 +640,8 @@ THREADS = """
         ('u0', 't1', 'h1', 'h5', 'gpt-4o', 1, 1, '2026-05-01T09:59:00'),
         ('u1', 't1', 'h1', 'h2', 'gpt-4o', 10, 5, '2026-05-01T10:00:00'),
         ('u2', 't1', 'h3', 'h4', 'gpt-4o', 20, 6, '2026-05-01T10:00:05');
+    INSERT INTO responses (id, model, prompt, response, conversation_id) VALUES
+        ('u0', 'gpt-4o', 'Weather?', 'Rain.', 't1'), ('01x', 'gpt-4o', 'News?', 'None.', NULL);
 """
 LOGGED = {
     "id": "01a",
@@ -761,6 +777,18 @@ SAMPLES: dict[str, Sample] = {
         ids=["g3"],
         left=EMPTY,
     ),
+    "ChatGPT, asked anew in what is not shown": Sample(
+        whole([NESTED]),
+        [
+            {
+                "main": ["user: News?"],
+                "branch-1": [*TOLD["main"], "user: Sure?", "assistant: Yes."],
+                "branch-2": [*TOLD["main"], "user: Sure?", "assistant: No.", "user: Why?"],
+                "branch-3": [*TOLD["main"], "user: Thanks."],
+            }
+        ],
+        left=EMPTY,
+    ),
     "ChatGPT with a tool": Sample(
         whole([TOOLED]),
         [
@@ -864,12 +892,15 @@ SAMPLES: dict[str, Sample] = {
     "Codex": Sample(
         lines(*CODEX),
         [OF_ITEMS],
-        (30, 11, 2),
+        (31, 12, 3),
         ids=["r1"],
-        left={"codex: turn_context": 1, "codex: user_message": 1},
+        left={"codex: turn_context": 1, "codex: user_message": 1, "codex: world_state": 1},
     ),
     "Codex, rolled back": Sample(
         lines(*ROLLED_BACK), [{"main": ["user: News?"], "branch-1": TOLD["main"]}], ids=["r1"]
+    ),
+    "Codex, all rolled back": Sample(
+        lines(*ROLLED_BACK[:4]), [{"main": [], "branch-1": TOLD["main"]}], ids=["r1"]
     ),
     "Codex of older versions": Sample(
         lines(*OLD_CODEX), [OF_ITEMS], ids=["r0"], left={"codex: record_type": 1}
@@ -890,9 +921,12 @@ SAMPLES: dict[str, Sample] = {
     ),
     "llm of newer versions": Sample(
         database(LLM, THREADS),
-        [{**LOOKED, "branch-1": ["user: Weather?", "assistant: Rain."]}],
+        [
+            {**LOOKED, "branch-1": ["user: Weather?", "assistant: Rain."]},
+            {"main": ["user: News?", "assistant: None."]},
+        ],
         (31, 12, 3),
-        ids=["t1"],
+        ids=["t1", "01x"],
     ),
     "llm logs --json": Sample(pretty([LOGGED]), [TOLD], (10, 5, 1), ids=["c1"]),
     "LangChain's messages": Sample(whole(LANGCHAIN), [LOOKED], (10, 5, 1)),

@@ -520,3 +520,26 @@ def test_ages_money_and_bars_are_written_for_people():
     assert [output.bar(share, 2) for share in (0, 0.001, 0.5, 0.75, 1)] == [
         "", "▏", "█", "█▌", "██",
     ]  # fmt: skip
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def test_threads_of_checkpoints_are_listed_and_shown(run, told, store):
+    assert told("threads") == "No threads.\n"
+    store.checkpoints.put("plain", {"count": 3, "data": b"abc"})
+    step = {"metadata": {"step": 4}, "namespace": "langgraph", "step": 10**9}
+    store.checkpoints.put("graph", {"messages": b'json\0[{"x": 1}]'}, **step)
+    header, *lines = run("threads").splitlines()
+    assert header.split() == ["THREAD", "USER", "SESSION", "STEP", "LATEST"]
+    assert [line.split()[0] for line in lines] == ["graph", "plain"]
+    assert lines[0].split()[3] == "4"
+    assert [each["id"] for each in json.loads(told("threads", "--json", "-n", "1"))] == ["graph"]
+    shown = run("show", "graph")
+    assert "step 4 of langgraph" in shown
+    assert '"x": 1' in shown
+    assert "<3 bytes>" in run("show", "plain")
+    assert json.loads(told("show", "plain", "--json"))["values"] == {
+        "count": 3,
+        "data": "<3 bytes>",
+    }

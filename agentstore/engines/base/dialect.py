@@ -275,6 +275,12 @@ class EngineDialect(ABC):
     def join_to_write(self, connection: Connection, tables: Tables) -> None:
         """Take in the application's transaction what a unit that writes takes when it begins."""
 
+    def lock_name(self, connection: Connection, name: str) -> None:
+        """Have others who lock this name wait until the transaction ends.
+
+        Nothing to do where one writes at a time.
+        """
+
     def refuse_to_wait_for_caller(self, engine: Engine, mode: Mode) -> None:
         """Refuse a unit that would wait for a transaction of the caller's own.
 

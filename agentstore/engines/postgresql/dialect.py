@@ -12,6 +12,7 @@ on the session's row, so two sessions never wait for each other.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import selectors
@@ -676,6 +677,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
                 return Diagnosis(failure, _make(kind, f"{words}. {advice}"), f"{words}.")
         words = f"{_words(error)} ({state})."
         return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{words} {UNKNOWN}"), words)
+
+    def lock_name(self, connection: Connection, name: str) -> None:
+        """Lock a number that is made of it."""
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+        number = int.from_bytes(digest[:8], "big", signed=True)
+        connection.execute(select(func.pg_advisory_xact_lock(number)))
 
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Wait for a lock that ends with the transaction; make the schema if there is none.
