@@ -575,9 +575,10 @@ def test_in_other_namespaces_each_thread_has_its_own_ids(store: Any) -> None:
     assert store.checkpoints.find("id", "b") is None
     assert [c.step for c in listed(store, "b", "inner")] == [0]
     assert store.checkpoints.latest("b") is None
-    assert {t.id: t.latest and t.latest.id for t in store.checkpoints.threads()} == {
-        "a": "id",
-        "b": None,
+    put("b", {"x": 5}, "next", namespace="inner")
+    assert {t.id: (t.latest.namespace, t.latest.id) for t in store.checkpoints.threads()} == {
+        "a": ("", "id"),
+        "b": ("inner", "next"),
     }
     with pytest.raises(InvalidInput, match="thread_id"):
         get("id", namespace="inner")

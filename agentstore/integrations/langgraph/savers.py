@@ -49,9 +49,11 @@ from langgraph.checkpoint.serde.jsonplus import (
     EXT_PYDANTIC_V2,
     JsonPlusSerializer,
 )
+from langgraph.checkpoint.serde.types import TASKS
 
 from agentstore.errors import InvalidInput, NotFound, TypeNotAllowed, shown
 from agentstore.records import CheckpointRecord, Items, Page, WriteRecord
+from agentstore.values.msgpack import BELOW, REST, SPACE, is_langgraph
 
 if TYPE_CHECKING:
     from agentstore import AsyncScopedStore, AsyncStore, ScopedStore, Store
@@ -149,6 +151,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             parent_id="" if parent in (None, id) else parent,
             parent_missing="refuse" if self._had((thread, space, parent)) else "root",
             step=step_of(id),
+            next_node=next_of(checkpoint["channel_values"]),
             metadata=plain,
             namespace=space,
             run_id=run_of(plain),
@@ -214,7 +217,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         found = [
             tuple_of(self.serde, record)
             for record in page
-            if is_ours(record.namespace) and only in (None, "", record.id)
+            if is_langgraph(record.namespace) and only in (None, "", record.id)
         ]
         ended = only and (not page.items or page.items[-1].id < only)
         return found, None if ended else page.next_cursor
@@ -242,7 +245,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 yield from self._calls_delete_thread(thread)
                 continue
             for space in (yield lambda c, t=thread: c.namespaces(t)):  # type: ignore[misc]
-                if is_ours(space):
+                if is_langgraph(space):
                     yield from self._keep_latest(thread, space)
 
     def _keep_latest(self, thread: str, space: str) -> Calls[None]:
@@ -505,11 +508,11 @@ class AsyncAgentStoreSaver(SaverOperations):
 # thread alone: LangGraph copies threads with their ids.
 
 
-_ROOT = "langgraph"
-_BELOW = "langgraph|"
+_BRANCH = "branch:to:"
+"""What the channels that lead to a node begin with."""
 
-REST = "\x01checkpoint"
-"""The name of what a checkpoint has beside its channels, and its id."""
+START = "__start__"
+_LONGEST_NEXT = 200
 
 _MOST_SEEN = 256
 """Checkpoints whose channels a saver keeps in mind."""
@@ -725,12 +728,7 @@ _BY_ITEM = (JsonPlusSerializer, AllowedSerializer)
 
 def space_of(namespace: str) -> str:
     """Give the namespace that we have for one of LangGraph's."""
-    return _BELOW + namespace if namespace else _ROOT
-
-
-def is_ours(space: str) -> bool:
-    """Say whether a namespace is one of LangGraph's."""
-    return space == _ROOT or space.startswith(_BELOW)
+    return BELOW + namespace if namespace else SPACE
 
 
 def config_of(thread_id: str, space: str, checkpoint_id: str) -> RunnableConfig:
@@ -738,7 +736,7 @@ def config_of(thread_id: str, space: str, checkpoint_id: str) -> RunnableConfig:
     return {
         "configurable": {
             "thread_id": thread_id,
-            "checkpoint_ns": space[len(_BELOW) :],
+            "checkpoint_ns": space[len(BELOW) :],
             "checkpoint_id": checkpoint_id,
         }
     }
@@ -818,6 +816,15 @@ def run_of(metadata: Mapping[str, Any]) -> str | None:
     """Give the run that metadata name; None where they do not, or in no way that is indexed."""
     run = metadata.get("run_id")
     return run if isinstance(run, str) and 0 < len(run) <= _LONGEST_RUN_ID else None
+
+
+def next_of(channels: Mapping[str, Any]) -> str:
+    """Name the nodes that a checkpoint's channels lead to, as far as a line has room for them."""
+    sent = channels.get(TASKS) or ()
+    named = [getattr(each, "node", None) for each in sent] if isinstance(sent, list) else []
+    named += [name.removeprefix(_BRANCH) for name in channels if name.startswith(_BRANCH)]
+    named += [START] if START in channels else []
+    return ", ".join(sorted({name for name in named if isinstance(name, str)}))[:_LONGEST_NEXT]
 
 
 def tuple_of(serde: SerializerProtocol, record: CheckpointRecord) -> CheckpointTuple:
