@@ -192,7 +192,8 @@ def _show_thread(
     from agentstore.moving.runs import said_in
 
     latest = thread.latest
-    values, beside = {}, {}
+    values: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
     if latest is not None:
         place = latest.id, latest.thread_id, latest.namespace
         values, beside = state_of(store.checkpoints.get(*place))

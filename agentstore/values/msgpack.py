@@ -69,6 +69,10 @@ class Made(dict[str, Any]):
         """Compare also the names."""
         return isinstance(other, Made) and self.name == other.name and dict.__eq__(self, other)
 
+    def __ne__(self, other: object) -> bool:
+        """Say that it is another one."""
+        return not self == other
+
     __hash__ = None
 
     @property
@@ -270,5 +274,6 @@ class _Reader:
         if isinstance(fields, dict) and code in (2, 4, 5):
             return Made(named, fields)
         if plain and isinstance(fields, list) and name in _JOINED:
-            fields = _JOINED[name].join(f"{each:>02}" for each in fields if _is_short(each))
+            parts = [str(each) for each in fields if _is_short(each)]
+            fields = _JOINED[name].join(part.zfill(2 * (name == "date")) for part in parts)
         return Made(named, {"value": fields})

@@ -53,7 +53,6 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from agentstore.errors import InvalidInput, NotFound, TypeNotAllowed, shown
 from agentstore.records import CheckpointRecord, Items, Page, WriteRecord
-from agentstore.values.msgpack import BELOW, REST, SPACE, is_langgraph
 
 if TYPE_CHECKING:
     from agentstore import AsyncScopedStore, AsyncStore, ScopedStore, Store
@@ -217,7 +216,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         found = [
             tuple_of(self.serde, record)
             for record in page
-            if is_langgraph(record.namespace) and only in (None, "", record.id)
+            if is_ours(record.namespace) and only in (None, "", record.id)
         ]
         ended = only and (not page.items or page.items[-1].id < only)
         return found, None if ended else page.next_cursor
@@ -245,7 +244,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 yield from self._calls_delete_thread(thread)
                 continue
             for space in (yield lambda c, t=thread: c.namespaces(t)):  # type: ignore[misc]
-                if is_langgraph(space):
+                if is_ours(space):
                     yield from self._keep_latest(thread, space)
 
     def _keep_latest(self, thread: str, space: str) -> Calls[None]:
@@ -508,6 +507,12 @@ class AsyncAgentStoreSaver(SaverOperations):
 # thread alone: LangGraph copies threads with their ids.
 
 
+_ROOT = "langgraph"
+_BELOW = "langgraph|"
+
+REST = "\x01checkpoint"
+"""The name of what a checkpoint has beside its channels, and its id."""
+
 _BRANCH = "branch:to:"
 """What the channels that lead to a node begin with."""
 
@@ -728,7 +733,12 @@ _BY_ITEM = (JsonPlusSerializer, AllowedSerializer)
 
 def space_of(namespace: str) -> str:
     """Give the namespace that we have for one of LangGraph's."""
-    return BELOW + namespace if namespace else SPACE
+    return _BELOW + namespace if namespace else _ROOT
+
+
+def is_ours(space: str) -> bool:
+    """Say whether a namespace is one of LangGraph's."""
+    return space == _ROOT or space.startswith(_BELOW)
 
 
 def config_of(thread_id: str, space: str, checkpoint_id: str) -> RunnableConfig:
@@ -736,7 +746,7 @@ def config_of(thread_id: str, space: str, checkpoint_id: str) -> RunnableConfig:
     return {
         "configurable": {
             "thread_id": thread_id,
-            "checkpoint_ns": space[len(BELOW) :],
+            "checkpoint_ns": space[len(_BELOW) :],
             "checkpoint_id": checkpoint_id,
         }
     }

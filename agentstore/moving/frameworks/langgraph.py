@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, Select, TableClause, and_, exists, select, tuple_
 
 from agentstore.integrations.langgraph.savers import (
+    REST,
     json_part,
     next_of,
     run_of,
@@ -48,7 +49,6 @@ from agentstore.moving.frameworks.sources import (
 from agentstore.records import CheckpointRecord, Items, WriteRecord
 from agentstore.store import Store
 from agentstore.transactions import Transaction
-from agentstore.values.msgpack import REST
 
 Values = dict[str, Any]
 
