@@ -63,8 +63,8 @@ from agentstore.records import (
 )
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
-from agentstore.values.msgpack import as_json as checkpoint_json
-from agentstore.values.msgpack import state_of, step_of
+from agentstore.values.serialized import as_json as checkpoint_json
+from agentstore.values.serialized import state_of, step_of
 from agentstore.values.snippets import (
     CLOSE,
     OPEN,

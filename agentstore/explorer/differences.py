@@ -13,7 +13,7 @@ from typing import Any, Literal
 from agentstore.records import CountedBranch, MessageRecord, Page
 from agentstore.records.upkeep import counted
 from agentstore.records.work import Items
-from agentstore.values.msgpack import Left, Made
+from agentstore.values.serialized import Left, Made
 
 Kind = Literal["object", "list", "items", "text", "bytes", "number", "constant"]
 Change = Literal["added", "removed", "changed", "inside"]

@@ -64,7 +64,7 @@ from agentstore.records.upkeep import Finding
 from agentstore.records.work import CheckpointRecord
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
-from agentstore.values.msgpack import readable, state_of
+from agentstore.values.serialized import readable, state_of
 from agentstore.values.validation import SESSION_STATUSES
 
 # Sessions: those with the newest or the oldest activity first, and which, by the address.

@@ -34,7 +34,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from agentstore.errors import InvalidInput
-from agentstore.values.msgpack import BELOW, step_of
+from agentstore.values.serialized import BELOW, step_of
 
 if TYPE_CHECKING:
     from agentstore.health import Probe

@@ -15,8 +15,8 @@ from agentstore.moving.json_records import Broken, Conversation, Node, Said, in_
 from agentstore.records import MessageRecord
 from agentstore.records.base import COMPLETE
 from agentstore.values.chat import is_known_item
-from agentstore.values.msgpack import Left as Unread
-from agentstore.values.msgpack import as_json
+from agentstore.values.serialized import Left as Unread
+from agentstore.values.serialized import as_json
 
 Json = dict[str, Any]
 
@@ -381,6 +381,7 @@ class Codex(Run):
     """A rollout of Codex: items of the Responses API, and what happened besides."""
 
     form: ClassVar[str] = "codex"
+    _TYPES = ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
     _NOT_SAID = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<permissions")
 
     def __init__(self, number: int, left: Left) -> None:
@@ -398,7 +399,12 @@ class Codex(Run):
         if not isinstance(record, dict) or "role" in record:
             return False
         old = {"id", "timestamp", "instructions"} <= record.keys() or "record_type" in record
-        return old or ("type" in record and isinstance(record.get("payload"), dict))
+        return old or (record.get("type") in Codex._TYPES and Codex.may_hold(record))
+
+    @staticmethod
+    def may_hold(record: Any) -> bool:
+        """Say whether a record can stand in a rollout: newer versions have more types."""
+        return isinstance(record, dict) and "type" in record and type(record.get("payload")) is dict
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
@@ -470,7 +476,8 @@ class Codex(Run):
 
     def conversations(self) -> Sequence[Json]:
         """See ``Run``."""
-        messages, branches = in_lines(self._nodes, self._tip)
+        nodes = {**self._nodes, "end": Node(self._tip, None)}  # all may have been rolled back
+        messages, branches = in_lines(nodes, "end")
         about = {self.form: rest_of(self._meta, "id")} if self._meta else {}
         id, model = text_of(self._meta.get("id")), self._model
         return [Conversation(self.form, messages, branches, id=id, model=model, metadata=about)]

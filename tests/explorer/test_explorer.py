@@ -14,14 +14,17 @@ from itertools import count
 from urllib.parse import urlsplit
 
 import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
 from starlette.testclient import TestClient
 
-from agentstore import AsyncStore
+from agentstore import AsyncStore, Store
 from agentstore.errors import NotFound
 from agentstore.explorer import explorer
 from agentstore.explorer.application import PAGES
 from agentstore.explorer.pages import cell
 from agentstore.explorer.rendering import Visit
+from agentstore.integrations.langgraph import AgentStoreSaver
 from agentstore.values.redaction import Secrets
 from tests.explorer.visited import ADDRESSES, DOT, DRAWN, HOSTILE, LISTS, OF_ALL, SECRET, fill
 
@@ -982,3 +985,34 @@ def test_a_name_without_a_formula_is_as_it_is_in_csv(name):
 
 def test_numbers_below_zero_stay_numbers_in_csv():
     assert [cell(-1), cell(Decimal("-0.5")), cell(None)] == ["-1", "-0.5", ""]
+
+
+def a_thread_of_langgraph(store):
+    """Run a graph of one node twice; give the thread's id."""
+    call = {"name": "forecast", "args": {"city": "Rome"}, "id": "c"}
+    answer = AIMessage("Sunny <b>today</b>", tool_calls=[call])
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", lambda _: {"messages": [answer]})
+    graph.add_edge(START, "think")
+    app = graph.compile(checkpointer=AgentStoreSaver(store))
+    app.invoke({"messages": [("user", "And in Rome?")]}, {"configurable": {"thread_id": "rome"}})
+    return "rome"
+
+
+def test_a_thread_of_langgraph_opens_where_it_has_something_and_its_state_is_readable(place):
+    with Store(place.url.replace("+aiosqlite", "")) as store:
+        thread = a_thread_of_langgraph(store)
+        with visiting(store) as client:
+            steps = client.get(f"/thread?id={thread}").text
+            assert "No checkpoints here" not in steps
+            assert ">loop: think<" in steps
+            assert "Compare from step -1" in steps
+            listed = client.get("/checkpoints").text
+            assert re.search(r'<td class="num">1</td>', listed)
+            latest = re.search(r'href="(checkpoint\?[^"]*)"', steps)[1].replace("&amp;", "&")
+            state = client.get(f"/{latest}").text
+        assert "<h1>Step 1 of" in state
+        assert "Sunny &lt;b&gt;today&lt;/b&gt;" in state
+        assert "forecast" in state
+        assert "And in Rome?" in state
+        assert "msgpack" not in state

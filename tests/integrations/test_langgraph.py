@@ -43,7 +43,7 @@ from agentstore.integrations.langgraph import (
 from agentstore.integrations.langgraph.savers import REST
 from agentstore.repositories.checkpoints.values import unpacked
 from agentstore.schema import tables
-from agentstore.values.msgpack import state_of, step_of
+from agentstore.values.serialized import state_of, step_of
 from tests.contract.test_branches import of, statements
 
 THREAD = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}

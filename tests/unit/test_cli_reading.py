@@ -65,6 +65,10 @@ def graph(store):
     store.checkpoints.put("own", {"state": {"a": [1]}})
 
 
+def test_where_there_are_no_threads_that_is_said(run, store):
+    assert run("threads") == "No threads.\n"
+
+
 def test_threads_are_listed_with_the_step_that_the_framework_counts(run, graph):
     printed = run("threads")
     assert [line.split()[:3] for line in printed.splitlines()] == [

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.explorer.differences import difference_tree, state_tree
-from agentstore.values import msgpack
-from agentstore.values.msgpack import Left, Made, as_json, readable
+from agentstore.values import serialized
+from agentstore.values.serialized import Left, Made, as_json, readable
 
 ormsgpack = pytest.importorskip("ormsgpack")
 serde = pytest.importorskip("langgraph.checkpoint.serde.jsonplus").JsonPlusSerializer()
@@ -113,14 +113,15 @@ def test_what_is_no_msgpack_stays_bytes(data):
     assert readable(b"msgpack\0" + data) == b"msgpack\0" + data
 
 
-def test_reading_ends_at_a_depth_and_after_so_many_values_and_says_so(monkeypatch):
+def test_reading_ends_at_a_depth_and_after_so_many_values_and_says_so():
     found, levels = readable(b"msgpack\0" + deep(100_000)), 0
     while isinstance(found, list):
         found, levels = found[0], levels + 1
     assert found == Left(1)
     assert levels <= 110
-    monkeypatch.setattr(msgpack, "MOST_VALUES", 10)
-    many = readable(b"msgpack\0" + ormsgpack.packb([[1, 2], *range(3, 100)]), msgpack._Budget(10))
+    many = readable(
+        b"msgpack\0" + ormsgpack.packb([[1, 2], *range(3, 100)]), serialized._Budget(10)
+    )
     assert many[:3] == [[1, 2], 3, 4]
     assert isinstance(many[-1], Left)
     assert many[-1].count + len(many) - 1 == 98
@@ -156,3 +157,9 @@ def test_values_of_other_kinds_are_what_they_were():
     assert readable(written(b"\0\1")) == b"\0\1"
     assert readable(b"pickle\0cos\nsystem\n") == b"pickle\0cos\nsystem\n"
     assert math.isnan(readable(written(math.nan)))
+    assert as_json([math.nan, -math.inf, b"ab", {1: Made("A", {"x": 1})}]) == [
+        "nan",
+        "-inf",
+        {"base64": "YWI="},
+        {"1": {"class": "A", "x": 1}},
+    ]

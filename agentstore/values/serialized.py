@@ -10,6 +10,7 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from struct import error as StructError
 from struct import unpack_from
 from typing import Any, Final
@@ -140,7 +141,10 @@ def readable(value: Any, budget: _Budget | None = None) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """Give what was read as JSON: an object with its class's name, bytes in base 64."""
+    """Give what was read as JSON: an object with its class's name, bytes in base 64.
+
+    Numbers that JSON has not are texts.
+    """
     if isinstance(value, Made):
         return {"class": value.name, **{k: as_json(each) for k, each in value.items()}}
     if isinstance(value, Mapping):
@@ -151,6 +155,8 @@ def as_json(value: Any) -> Any:
         return {"items": value.count, "base64": b64encode(value.data).decode()}
     if isinstance(value, bytes):
         return {"base64": b64encode(value).decode()}
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
     return {"left_out": value.count} if isinstance(value, Left) else value
 
 
