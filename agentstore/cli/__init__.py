@@ -26,6 +26,7 @@ COMMANDS = {
         "reindex",
         "embed",
         "ls",
+        "threads",
     ),
     "operations": (
         "stats",

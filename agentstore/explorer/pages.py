@@ -57,12 +57,14 @@ from agentstore.explorer.rendering import (
     visible,
 )
 from agentstore.explorer.sharing import FORMATS, Format, conversation_of, shared
+from agentstore.moving.runs import said_in
 from agentstore.records import MessageRecord, Page, SearchHit, TaskRecord, UsageSum
 from agentstore.records.base import Role, SessionStatus, TaskStatus
 from agentstore.records.upkeep import Finding
 from agentstore.records.work import CheckpointRecord
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
+from agentstore.values.serialized import readable, state_of
 from agentstore.values.validation import SESSION_STATUSES
 
 # Sessions: those with the newest or the oldest activity first, and which, by the address.
@@ -222,20 +224,27 @@ async def checkpoints_page(visit: Visit) -> Response:
 
 
 async def thread(visit: Visit) -> Response:
-    """List the steps of a thread, the latest first."""
-    id, listed = visit.needed("id"), visit.store.checkpoints.list
+    """List the steps of a thread, the latest first: of its first namespace if none is asked for."""
+    id, checkpoints = visit.needed("id"), visit.store.checkpoints
+    namespaces = await visit.ask(checkpoints.namespaces, id)
+    shown = None if visit.given("all") else visit.query.get("ns", (namespaces or ("",))[0])
     found = await visit.ask(
-        listed,
-        id,
-        namespace=None if visit.given("all") else visit.query.get("ns", ""),
-        limit=_ON_A_PAGE,
-        cursor=visit.given("cursor"),
+        checkpoints.list, id, namespace=shown, limit=_ON_A_PAGE, cursor=visit.given("cursor")
     )
-    if not found.items and not (await visit.ask(listed, id, namespace=None, limit=1)).items:
+    of = await visit.ask(checkpoints.threads, id)
+    if not of.items:
         raise NotFound("thread", id)
     forks = Counter((each.namespace, each.parent_id) for each in found)
-    steps = {(each.namespace, each.id): each.step for each in found}
-    return await visit.page("thread.html", found=found, forks=forks, steps=steps)
+    known = {(each.namespace, each.id): each for each in found}
+    return await visit.page(
+        "thread.html",
+        found=found,
+        of=of.items[0],
+        forks=forks,
+        known=known,
+        namespaces=namespaces,
+        shown=shown,
+    )
 
 
 async def state(visit: Visit) -> Response:
@@ -247,22 +256,38 @@ async def state(visit: Visit) -> Response:
     before: CheckpointRecord | None = None
     if against is not None:
         before = await visit.ask(checkpoints.find, against, *place)
-    difference = None
-    if before is not None:
-        difference = await visit.make(difference_tree, before.values, found.values, _CHANGES)
-    writes = found.writes or ()
+    children = await visit.ask(
+        checkpoints.list, place[0], namespace=place[1], parent_id=id, limit=_CHILDREN
+    )
+    shown = await visit.make(_shown_state, found, before)
     return await visit.page(
-        "checkpoint.html",
-        found=found,
-        before=before,
-        changes=[*changes(difference)],
-        more_changes=left_out(difference),
-        state=await visit.make(state_tree, found.values),
-        metadata=await visit.make(state_tree, found.metadata, _METADATA),
-        writes=[(write, state_tree(write.value, _A_WRITE)) for write in writes[:_WRITES]],
-        more_writes=len(writes[_WRITES:]),
+        "checkpoint.html", found=found, before=before, children=children, **shown
     )
 
+
+def _shown_state(found: CheckpointRecord, before: CheckpointRecord | None) -> dict[str, Any]:
+    values, beside = state_of(found)
+    difference = None
+    if before is not None:
+        difference = difference_tree(state_of(before)[0], values, _CHANGES)
+    writes, room = found.writes or (), Allowance()
+    said = [
+        (name, turns_of(messages[-_SAID:], replace(_NOTHING, over=True), room), len(messages))
+        for name, messages in said_in(values, found.created_at).items()
+    ]
+    return {
+        "changes": [*changes(difference)],
+        "more_changes": left_out(difference),
+        "said": said,
+        "state": state_tree(values),
+        "metadata": state_tree({**found.metadata, **beside}, _METADATA),
+        "writes": [(w, state_tree(readable(w.value), _A_WRITE)) for w in writes[:_WRITES]],
+        "more_writes": len(writes[_WRITES:]),
+    }
+
+
+_SAID, _CHILDREN = 100, 20
+"""Messages of each conversation in a state, and checkpoints that came from one."""
 
 _CHANGES, _METADATA, _A_WRITE = 100, 40, 8
 """Nodes of their trees."""

@@ -2,7 +2,8 @@
 
 - ``copying`` copies a database into another one, of the same engine or of the other.
 - ``backup`` saves a database in one file, checks such a file, and restores it.
-- ``transcripts`` writes conversations as JSONL, and reads them.
+- ``transcripts`` writes conversations as JSONL, and reads files of any known format: records by
+  ``json_records``, told apart by ``formats``; those that are a conversation together by ``runs``.
 - ``frameworks`` imports the databases of other frameworks.
 - ``new_files`` makes a file that is complete, or does not exist.
 

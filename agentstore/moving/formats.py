@@ -71,8 +71,8 @@ class Formats:
             yield from self.end()
             return
         kind = next((each for each in RUNS if each.holds(record)), None)
-        if kind is Messages and isinstance(self._run, Codex):  # items of its older versions
-            kind = Codex
+        if isinstance(self._run, Codex) and (kind is Messages or Codex.may_hold(record)):
+            kind = Codex  # items of its older versions, records of newer ones
         if kind is None and self._run is not None and not _is_known(record):
             if not isinstance(self._run, Messages) or not isinstance(record, dict):
                 raise Broken(_UNKNOWN)

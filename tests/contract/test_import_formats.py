@@ -238,6 +238,7 @@ REFUSED = {
     "a number": (b"7\n", "not a JSON object"),
     "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
     "another object": (whole({"a": 1, "b": 2}), "no format that is known; chat format is"),
+    "events": (lines({"type": "order", "payload": {"a": 1}}), "no format that is known"),
     "Gemini's contents": (
         whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
         "'contents' are not imported: write each as a message",

@@ -96,6 +96,20 @@ def test_a_step_of_an_agent_writes_twelve_pages_with_a_small_state_and_a_pending
         assert log.pages() / SAVES <= 12
 
 
+def test_a_put_of_a_history_that_grows_writes_eleven_pages(path: Path) -> None:
+    """A row and three indexes of it, a piece and its index, and what merging pieces takes."""
+    log = WriteAheadLog(path)
+    said = [{"role": "user", "content": f"{n} {TEXT}"} for n in range(30 + SAVES)]
+    with Store(f"sqlite:///{path}") as store:
+        for thread in (*(f"thread {n}" for n in range(30)), "mine"):
+            for number in range(30):
+                store.checkpoints.put(thread, {"messages": said[:number]}, namespace="graph")
+        log.pages()
+        for number in range(30, 30 + SAVES):
+            store.checkpoints.put("mine", {"messages": said[:number]}, namespace="graph")
+        assert log.pages() / SAVES <= 11
+
+
 def step(store: Store, thread: str, number: int) -> None:
     state = {"count": number, "last": {"note": TEXT[:80]}, "settings": TEXT[:300]}
     put = store.checkpoints.put(thread, state, namespace="graph")

@@ -14,14 +14,17 @@ from itertools import count
 from urllib.parse import urlsplit
 
 import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
 from starlette.testclient import TestClient
 
-from agentstore import AsyncStore
+from agentstore import AsyncStore, Store
 from agentstore.errors import NotFound
 from agentstore.explorer import explorer
 from agentstore.explorer.application import PAGES
 from agentstore.explorer.pages import cell
 from agentstore.explorer.rendering import Visit
+from agentstore.integrations.langgraph import AgentStoreSaver
 from agentstore.values.redaction import Secrets
 from tests.explorer.visited import ADDRESSES, DOT, DRAWN, HOSTILE, LISTS, OF_ALL, SECRET, fill
 
@@ -226,6 +229,50 @@ def test_what_cannot_be_asked_is_said_and_leads_back(store):
         for address, (status, words) in wrong.items():
             got = client.get(address)
             assert (got.status_code, words in got.text) == (status, True), address
+
+
+def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(store):
+    ormsgpack = pytest.importorskip("ormsgpack")
+
+    def said(kind, text):
+        fields = {"type": kind, "content": text}
+        named = (f"langchain_core.messages.{kind}", "Message", fields, "")
+        return ormsgpack.Ext(5, ormsgpack.packb(named))
+
+    def put(id, parent, step, messages, **more):
+        store.checkpoints.put(
+            "graph",
+            {"messages": b"msgpack\0" + ormsgpack.packb(messages)},
+            id,
+            parent,
+            step=10**17 + step,
+            namespace="langgraph",
+            metadata={"step": step, "source": "loop"},
+            **more,
+        )
+
+    first = [said("human", "<b>sunny?")]
+    put("a", "", 1, first, next_node="say")
+    put("b", "a", 2, [*first, said("ai", "It *is*.")])
+    put("c", "a", 2, [*first, said("ai", "No.")])
+    store.checkpoints.put("graph", {"x": 1}, namespace="langgraph|child:1")
+    with visiting(store) as client:
+        steps = client.get("/thread?id=graph").text
+        assert "loop: say" in steps
+        assert 'step 1</a> <span class="chip">fork' in steps
+        assert "100,000" not in steps
+        assert "child:1" in steps
+        state = client.get("/checkpoint?thread=graph&ns=langgraph&id=b").text
+        assert "messages: 2 messages" in state
+        assert "<em>is</em>" in state
+        assert "&lt;b&gt;sunny?" in state
+        assert "langchain_core.messages.ai.Message · 2 fields" in state
+        assert looked_at(state) == []
+        root = client.get("/checkpoint?thread=graph&ns=langgraph&id=a").text
+        assert len(re.findall(r">step 2</a>", root)) == 2
+        assert "loop: say" not in client.get("/thread?id=graph&ns=langgraph%7Cchild%3A1").text
+        listed = client.get("/checkpoints").text
+        assert re.search(r'class="num">2</td>', listed)
 
 
 def test_an_error_of_ours_shows_no_trace():
@@ -938,3 +985,34 @@ def test_a_name_without_a_formula_is_as_it_is_in_csv(name):
 
 def test_numbers_below_zero_stay_numbers_in_csv():
     assert [cell(-1), cell(Decimal("-0.5")), cell(None)] == ["-1", "-0.5", ""]
+
+
+def a_thread_of_langgraph(store):
+    """Run a graph of one node twice; give the thread's id."""
+    call = {"name": "forecast", "args": {"city": "Rome"}, "id": "c"}
+    answer = AIMessage("Sunny <b>today</b>", tool_calls=[call])
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", lambda _: {"messages": [answer]})
+    graph.add_edge(START, "think")
+    app = graph.compile(checkpointer=AgentStoreSaver(store))
+    app.invoke({"messages": [("user", "And in Rome?")]}, {"configurable": {"thread_id": "rome"}})
+    return "rome"
+
+
+def test_a_thread_of_langgraph_opens_where_it_has_something_and_its_state_is_readable(place):
+    with Store(place.url.replace("+aiosqlite", "")) as store:
+        thread = a_thread_of_langgraph(store)
+        with visiting(store) as client:
+            steps = client.get(f"/thread?id={thread}").text
+            assert "No checkpoints here" not in steps
+            assert ">loop: think<" in steps
+            assert "Compare from step -1" in steps
+            listed = client.get("/checkpoints").text
+            assert re.search(r'<td class="num">1</td>', listed)
+            latest = re.search(r'href="(checkpoint\?[^"]*)"', steps)[1].replace("&amp;", "&")
+            state = client.get(f"/{latest}").text
+        assert "<h1>Step 1 of" in state
+        assert "Sunny &lt;b&gt;today&lt;/b&gt;" in state
+        assert "forecast" in state
+        assert "And in Rome?" in state
+        assert "msgpack" not in state

@@ -155,6 +155,18 @@ EDITED = chatgpt(
     node("b2", "q3", "assistant", "Yes."),
     node("b3", "b1", "user", "Thanks."),
 )
+NESTED = chatgpt(
+    "g7",
+    "m",
+    *ASKED,
+    node("a1", "q", "assistant", "Sunny."),
+    node("q2", "a1", "user", "Sure?"),
+    node("b1", "q2", "assistant", "Yes."),
+    node("b2", "q2", "assistant", "No."),
+    node("b3", "b2", "user", "Why?"),
+    node("b4", "a1", "user", "Thanks."),
+    node("m", "sys", "user", "News?"),
+)
 TOOLED = chatgpt(
     "g4",
     "a2",
@@ -385,6 +397,7 @@ CODEX = [
     roll("response_item", 3, **ITEMS[4]),
     counts(20, 6, 41),
     counts(1, 1, 43),
+    roll("world_state", 4, safe=True),
 ]
 AGAIN = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "News?"}]}
 ROLLED_BACK = [
@@ -764,6 +777,18 @@ SAMPLES: dict[str, Sample] = {
         ids=["g3"],
         left=EMPTY,
     ),
+    "ChatGPT, asked anew in what is not shown": Sample(
+        whole([NESTED]),
+        [
+            {
+                "main": ["user: News?"],
+                "branch-1": [*TOLD["main"], "user: Sure?", "assistant: Yes."],
+                "branch-2": [*TOLD["main"], "user: Sure?", "assistant: No.", "user: Why?"],
+                "branch-3": [*TOLD["main"], "user: Thanks."],
+            }
+        ],
+        left=EMPTY,
+    ),
     "ChatGPT with a tool": Sample(
         whole([TOOLED]),
         [
@@ -869,10 +894,13 @@ SAMPLES: dict[str, Sample] = {
         [OF_ITEMS],
         (31, 12, 3),
         ids=["r1"],
-        left={"codex: turn_context": 1, "codex: user_message": 1},
+        left={"codex: turn_context": 1, "codex: user_message": 1, "codex: world_state": 1},
     ),
     "Codex, rolled back": Sample(
         lines(*ROLLED_BACK), [{"main": ["user: News?"], "branch-1": TOLD["main"]}], ids=["r1"]
+    ),
+    "Codex, all rolled back": Sample(
+        lines(*ROLLED_BACK[:4]), [{"main": [], "branch-1": TOLD["main"]}], ids=["r1"]
     ),
     "Codex of older versions": Sample(
         lines(*OLD_CODEX), [OF_ITEMS], ids=["r0"], left={"codex: record_type": 1}

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from agentstore import Store, migrations
 from agentstore.cli import conversations, output
+from agentstore.records import Items
 from agentstore.values.snippets import age_of, brief, money
 from tests.migrations.support import behind
 
@@ -35,6 +36,64 @@ def run(told, monkeypatch):
 
 def fits(printed, columns=80):
     return max(cell_len(line) for line in printed.splitlines()) <= columns
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graph(store):
+    """A thread as LangGraph's saver stores it, and one of an application's own."""
+    ormsgpack = pytest.importorskip("ormsgpack")
+
+    def said(kind, **fields):
+        named = (f"langchain_core.messages.{kind}", "Message", {"type": kind} | fields, "")
+        return ormsgpack.packb(ormsgpack.Ext(5, ormsgpack.packb(named)))
+
+    call = {"name": "weather", "args": {"city": "Oslo"}, "id": "1"}
+    messages = [
+        said("human", content="Is it \x1b[31msunny?"),
+        said("ai", content="", tool_calls=[call]),
+        said("tool", content="sunny", tool_call_id="1"),
+        said("ai", content="It is."),
+    ]
+    values = {"messages": Items(b"".join(messages), 4), "n": b"msgpack\0\x07"}
+    values["plan"] = b"msgpack\0" + ormsgpack.packb(["x" * 2_000])
+    store.checkpoints.put(
+        "graph", values, namespace="langgraph", step=10**17, metadata={"step": 3}, next_node="say"
+    )
+    store.checkpoints.put("own", {"state": {"a": [1]}})
+
+
+def test_where_there_are_no_threads_that_is_said(run, store):
+    assert run("threads") == "No threads.\n"
+
+
+def test_threads_are_listed_with_the_step_that_the_framework_counts(run, graph):
+    printed = run("threads")
+    assert [line.split()[:3] for line in printed.splitlines()] == [
+        ["THREAD", "STEP", "NEXT"],
+        ["own", "0", "now"],
+        ["graph", "3", "say"],
+    ]
+    assert fits(printed)
+    assert [t["id"] for t in json.loads(run("threads", "--json", "-n", "1"))["items"]] == ["own"]
+    assert "More" not in run("threads", "--session", "nobody")
+
+
+def test_a_thread_is_shown_as_a_conversation_and_other_values_as_data(run, graph):
+    printed = run("show", "graph")
+    for words in ("step 3 · next say", "sunny?", "weather  1", '{"city": "Oslo"}', "It is.", "n 7"):
+        assert words in printed
+    assert "\x1b[31m" not in printed
+    assert "--full shows all of it" in printed
+    assert "x" * 70 in printed
+    assert "Is it" not in run("show", "graph", "--limit", "1")
+    found = json.loads(run("show", "graph", "--json"))
+    assert found["values"]["messages"][3]["content"] == "It is."
+    assert found["values"]["n"] == 7
+    assert json.loads(run("show", "own", "--json"))["values"] == {"state": {"a": [1]}}
+    assert 'state {"a": [1]}' in run("show", "own")
 
 
 # --- ls -------------------------------------------------------------------------------------------
