@@ -451,25 +451,31 @@ def _take_off(
     return shown, ended
 
 
-def settle_turn(unit: Unit, session: LockedSession) -> None:
-    """Set the session's turn to that of the last message which its active branch shows now."""
+def settle_turn(unit: Unit, session: LockedSession, less: Counts = NOTHING) -> None:
+    """Set the session's turn to that of the last message which its active branch shows now.
+
+    ``less`` is how much less it shows, if that is not counted yet.
+    """
     sessions = unit.tables.sessions
     rows = newest(unit, session.id, 1, only_main=session.last_branch == 0, columns=only_turn)
     turn = int(rows[0][0]) if rows else 0
-    if turn != session.turn:
+    if turn != session.turn or less != NOTHING:
+        values = {
+            "branch_messages": sessions.c.branch_messages - less.messages,
+            "branch_turns": sessions.c.branch_turns - less.turns,
+        }
         here = update(sessions).where(sessions.c.id == session.id)
-        unit.connection.execute(here.values(turn=turn))
+        unit.connection.execute(here.values(turn=turn, **(values if less != NOTHING else {})))
         session.turn = turn
 
 
-def cut_line(unit: Unit, session: LockedSession, first_seq: int, less: Counts) -> None:
+def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
     """Have the active branch show nothing from a number on, and delete what no other shows.
 
     Args:
         unit: In a write transaction.
         session: The session, locked; ``settle_turn`` is left to the caller.
         first_seq: The number.
-        less: How much that is.
     """
     there = read_branches(unit, session.id)
     (this,) = (each for each in there if each.number == session.active_branch)
@@ -480,7 +486,8 @@ def cut_line(unit: Unit, session: LockedSession, first_seq: int, less: Counts) -
     line: list[Range] | None = None
     if own.first >= first_seq or shared:
         line = [*kept, Range(this.number, session.last_seq + 1)]
-    change_branch(unit, session, this.number, Counts(-less.messages, -less.turns), line)
+    if line is not None:
+        change_branch(unit, session, this.number, line=line)
     remove_unseen(unit, session, going, seen)
     if not {each.branch for each in going} <= {branch.number for branch in there}:
         remove_gone_branches(unit, session)

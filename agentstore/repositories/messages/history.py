@@ -22,6 +22,7 @@ from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.records.conversations import chat_message, users
 from agentstore.repositories.line_counts import (
+    NOTHING,
     Counts,
     LockedSession,
     cut_line,
@@ -653,8 +654,8 @@ def _cut(unit: Unit, session: LockedSession, first_seq: int, less: Counts) -> No
     if session.last_branch == 0:
         remove_messages(unit, session, unit.tables.messages.c.seq >= first_seq)
     else:
-        cut_line(unit, session, first_seq, less)
-    settle_turn(unit, session)
+        cut_line(unit, session, first_seq)
+    settle_turn(unit, session, NOTHING if session.last_branch == 0 else less)
 
 
 # Histories within a number of tokens: as many whole turns as fit, the newest first.
