@@ -351,8 +351,11 @@ def grow(
     *,
     activate: bool,
     reserve: bool = False,
+    end: tuple[int, int] | None = None,
 ) -> BranchRecord:
     """Make a branch that begins with what its parent shows up to a number.
+
+    ``end`` is number and turn of the last message up to there, if the caller knows.
 
     Raises:
         NotFound: There is no such parent.
@@ -371,7 +374,7 @@ def grow(
     origin = next((each for each in found if parent in (each.name, each.number)), None)
     if origin is None or origin.gone:
         raise no_branch(str(parent))
-    seq, turn, counts = _shown_through(unit, session, origin, through)
+    seq, turn, counts = _shown_through(unit, session, origin, through, end)
     line = [*between_numbers(origin.line, last=seq), Range(number, session.last_seq + 1)]
     created_at = insert_branch(
         unit,
@@ -399,7 +402,11 @@ def grow(
 
 
 def _shown_through(
-    unit: Unit, session: LockedSession, branch: BranchRow, through: int
+    unit: Unit,
+    session: LockedSession,
+    branch: BranchRow,
+    through: int,
+    known: tuple[int, int] | None,
 ) -> tuple[int, int, Counts]:
     """Give number and turn of the last message that a branch shows up to a number, and count what
     it shows up to there.
@@ -415,7 +422,7 @@ def _shown_through(
         )
         return ends[0] if ends else (0, 0)
 
-    seq, turn = last(through)
+    seq, turn = last(through) if known is None else known
     if through >= session.last_seq:
         return seq, turn, branch.counts
     messages, turns = branch.counts

@@ -158,10 +158,12 @@ class Branches(Repository):
         branch = validation.optional_text("branch", branch)
         validation.flag("reserve", reserve)
         session = lock_session(self.unit, session_id)
+        end: tuple[int, int] | None = None
         if from_turn is not None:
             through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
         elif after_turn is not None:
             through = end_of_turn(self.unit, session_id, branch, after_turn)
+            end = (through, after_turn)
         elif contains is not None:
             found = find_messages(self.unit, session_id, branch, contains, 0, 1)
             if not found:
@@ -170,7 +172,9 @@ class Branches(Repository):
         else:
             through = session.last_seq
         parent = session.active_branch if branch is None else branch
-        return grow(self.unit, session, parent, through, name, activate=True, reserve=reserve)
+        return grow(
+            self.unit, session, parent, through, name, activate=True, reserve=reserve, end=end
+        )
 
     @scopes.SESSION
     @reads

@@ -483,10 +483,9 @@ def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
     going = between_numbers(this.line, first_seq)
     kept, own = between_numbers(this.line, last=first_seq - 1), this.line[-1]
     shared = any(each.branch == own.branch and each.last >= first_seq for each in seen)
-    line: list[Range] | None = None
-    if own.first >= first_seq or shared:
-        line = [*kept, Range(this.number, session.last_seq + 1)]
-    if line is not None:
+    if first_seq < own.first or shared:
+        begins = session.last_seq + 1 if shared else own.first
+        line = [*kept, Range(this.number, begins)]
         change_branch(unit, session, this.number, line=line)
     remove_unseen(unit, session, going, seen)
     if not {each.branch for each in going} <= {branch.number for branch in there}:

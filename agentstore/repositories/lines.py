@@ -349,7 +349,7 @@ def fetch_newest(statement: Prepared, connection: Connection, parameters: dict[s
     """
     count = enough = parameters["count"]
     while True:
-        found = statement.fetch(connection, parameters | {"enough": enough})
+        found = statement.read(statement.rows(connection, parameters | {"enough": enough}))
         more = [row[-1] for row in found if row[-1] is not None]
         if enough < MAX_INTEGER and (not more or (more[0] and len(more) < count)):
             enough = min(64 * enough, MAX_INTEGER) if more else MAX_INTEGER
