@@ -608,8 +608,10 @@ def select_newest(
         select(line, func.coalesce(newer, 0).label("newer"))
         .where(line.c.first_seq <= through)
         .cte("measured")
+        .prefix_with("MATERIALIZED")
     )
     last = select(measured).where(measured.c.newer < enough).cte("last_ranges")
+    last = last.prefix_with("MATERIALIZED")
     earlier = select(func.count()).where(measured.c.newer >= enough)
     source, found = for_each_range(
         last,
