@@ -493,9 +493,11 @@ def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
         session: The session, locked; ``settle_turn`` is left to the caller.
         first_seq: The number.
     """
-    this = read_branch(unit, session.id, session.active_branch)
+    showing = read_showing(unit, session, [session.active_branch])
+    (this,) = (each for each in showing if each.number == session.active_branch)
     going = between_numbers(this.line, first_seq)
-    showing = read_showing(unit, session, [each.branch for each in going])
+    if earlier := {each.branch for each in going} - {this.number}:
+        showing += read_showing(unit, session, earlier)
     seen = [each for branch in showing if branch.number != this.number for each in branch.line]
     kept, own = between_numbers(this.line, last=first_seq - 1), this.line[-1]
     shared = any(each.branch == own.branch and each.last >= first_seq for each in seen)
