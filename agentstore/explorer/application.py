@@ -33,6 +33,7 @@ from agentstore.explorer import pages as search
 from agentstore.explorer import pages as sessions
 from agentstore.explorer import pages as tasks
 from agentstore.explorer import pages as usage
+from agentstore.explorer import pages as users
 from agentstore.explorer.rendering import TooCostly, Visit, link, render, static_file
 
 
@@ -67,6 +68,9 @@ PAGES: Final = (
     SitePage("export", export.export_page),
     SitePage("branches", branches.branches_page, part_of="sessions"),
     SitePage("compare", branches.compare, part_of="sessions"),
+    SitePage("users", users.users_page, "Users"),
+    SitePage("user", users.user_page, part_of="users"),
+    SitePage("memories", users.memories_page, "Memories"),
     SitePage("checkpoints", checkpoints.checkpoints_page, "Checkpoints"),
     SitePage("thread", checkpoints.thread, part_of="checkpoints"),
     SitePage("checkpoint", checkpoints.state, part_of="checkpoints"),

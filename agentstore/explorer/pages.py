@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from agentstore.doctor import examine
 from agentstore.engines import dialect_for
@@ -57,7 +57,7 @@ from agentstore.explorer.rendering import (
     visible,
 )
 from agentstore.explorer.sharing import FORMATS, Format, conversation_of, shared
-from agentstore.records import MessageRecord, Page, SearchHit, TaskRecord, UsageSum
+from agentstore.records import MemoryRecord, MessageRecord, Page, SearchHit, TaskRecord, UsageSum
 from agentstore.records.base import Role, SessionStatus, TaskStatus
 from agentstore.records.upkeep import Finding
 from agentstore.records.work import CheckpointInfo, CheckpointRecord
@@ -74,7 +74,7 @@ _ADDED_UP = 200
 """Requests of each session: of one that made more, the last ones are added up."""
 
 _FIELDS = {
-    "user": "User id",
+    "user": "User: id, name or address",
     "model": "Model",
     "title": "In the title",
     "since": "Active since",
@@ -90,9 +90,15 @@ async def sessions_page(visit: Visit) -> Response:
     if path is None and visit.given("value"):
         raise InvalidInput("value= is what stands at a path= in the metadata, which is missing.")
     order = visit.given("order") or "newest"
+    if (user := visit.given("user")) and not (names := await visit.names([user])):
+        alike = (await visit.ask(visit.store.users.list, text=user, limit=2)).items
+        if len(alike) > 1:
+            return RedirectResponse(link("users", q=user))
+        user = alike[0].id if alike else user
+        names = {each.id: each.name for each in alike}
     found = await visit.ask(
         visit.store.sessions.list,
-        user_id=visit.given("user"),
+        user_id=user,
         status=cast("SessionStatus | None", visit.given("status")),
         title=visit.given("title"),
         model=visit.given("model"),
@@ -118,9 +124,15 @@ async def sessions_page(visit: Visit) -> Response:
         statuses=statuses,
         fields=[(name, words, visit.given(name) or "") for name, words in _FIELDS.items()],
         narrowed=[
-            (_FIELDS[name], visit.given(name), visit.here(**{name: None, "cursor": None}))
+            (
+                "User" if name == "user" else _FIELDS[name],
+                (user and names.get(user)) or user if name == "user" else visit.given(name),
+                visit.here(**{name: None, "cursor": None}),
+            )
             for name in narrowed
         ],
+        user=user,
+        names=await visit.names(each.user_id for each in found),
         everything=not (narrowed or status),
         order=order,
         turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
@@ -228,6 +240,7 @@ async def checkpoints_page(visit: Visit) -> Response:
         "checkpoints.html",
         found=found,
         latest=latest,
+        names=await visit.names([visit.given("user"), *(each.user_id for each in found)]),
         step_of=step_of,
         session=await visit.narrowed_to(),
     )
@@ -318,6 +331,97 @@ def _said_in(message: Message) -> tuple[str, list[str]]:
     ]
     texts = "\n".join(each for each in said if isinstance(each, str))
     return texts, [name for name in called if isinstance(name, str)]
+
+
+# Users: who they are, what they may spend and have spent; and what agents remember of them.
+
+
+_OF_A_USER = 20
+_MONTHS = 12
+_MEMORIES, _A_MEMORY = 20, 40
+"""Memories on a page, and values of one."""
+
+_NAMESPACES = 200
+
+
+async def users_page(visit: Visit) -> Response:
+    """List users, or those who have a text in their name, address or id."""
+    text = visit.query.get("q", "").strip() or None
+    cursor = visit.given("cursor")
+    if text is not None and cursor is None and await visit.names([text]):
+        return RedirectResponse(link("user", id=text))
+    listed = visit.store.users.list
+    found = await visit.ask(listed, text=text, limit=_ON_A_PAGE, cursor=cursor)
+    return await visit.page("users.html", found=found, text=text)
+
+
+async def user_page(visit: Visit) -> Response:
+    """Show a user: the quota, what of it is used and set aside, keys, cost by month."""
+    id, store = visit.needed("id"), visit.store
+    user = await visit.ask(store.users.get, id)
+    since = datetime.now(UTC) - timedelta(days=31 * _MONTHS)
+    months = await visit.ask(store.usage.sum_by, "month", user_id=id, since=since)
+    return await visit.page(
+        "user.html",
+        user=user,
+        reserved=await visit.ask(store.users.reservations, id, limit=_OF_A_USER),
+        keys=await visit.ask(store.users.api_keys, id, limit=_OF_A_USER),
+        sessions=await visit.ask(store.sessions.list, user_id=id, limit=5, preview=True),
+        months=months,
+        preferences=await visit.make(state_tree, user.preferences, _METADATA),
+    )
+
+
+async def memories_page(visit: Visit) -> Response:
+    """Show the memories of a user, or those of nobody: namespaces, values, until when."""
+    user, text, memories = visit.given("user"), visit.given("q"), visit.store.memories
+    space = _value(visit.query.get("ns", "[]"))
+    if not (isinstance(space, list) and all(isinstance(name, str) for name in space)):
+        raise InvalidInput('ns= must be a list of names as JSON, such as ["notes"].')
+    names = await visit.names([user])
+    if user is not None and not names:
+        raise NotFound("user", user)
+    spaces = await visit.ask(memories.namespaces, space, user_id=user, limit=_NAMESPACES)
+    found: Sequence[MemoryRecord] = ()
+    more = None
+    if text is not None:
+        hits = await visit.ask(memories.search, text, space, user_id=user, limit=_MEMORIES)
+        found = [hit.memory for hit in hits]
+    else:
+        listed, cursor = memories.list, visit.given("cursor")
+        page = await visit.ask(listed, space, user_id=user, limit=_MEMORIES, cursor=cursor)
+        found, more = page.items, page.next_cursor
+
+    def at(namespace: Sequence[str]) -> str:
+        given = json.dumps([*namespace]) if namespace else None
+        return link("memories", user=user, ns=given)
+
+    return await visit.page(
+        "memories.html",
+        user=user,
+        name=names.get(user or ""),
+        space=space,
+        at=at,
+        spaces=_tree_of(spaces.items, len(space)),
+        more_spaces=spaces.next_cursor is not None,
+        found=[(each, await visit.make(state_tree, each.value, _A_MEMORY)) for each in found],
+        text=text,
+        more=visit.here(cursor=more) if more else None,
+    )
+
+
+def _tree_of(
+    spaces: Iterable[tuple[str, ...]], above: int
+) -> list[tuple[int, tuple[str, ...], bool]]:
+    """Give each namespace, and each one above it, with its depth and whether it has memories."""
+    rows: dict[tuple[str, ...], bool] = {}
+    for space in spaces:
+        for depth in range(above + 1, len(space) + 1):
+            rows.setdefault(space[:depth], False)
+        rows[space] = True
+    return [(len(each) - above, each, there) for each, there in rows.items() if len(each) > above][
+        : 2 * _NAMESPACES
+    ]
 
 
 # Search over all messages, with the hit marked.
@@ -568,6 +672,7 @@ async def usage_page(visit: Visit) -> Response:
     days = visit.whole("days", _DEFAULT, least=1, most=_MOST)
     by_day = _every_day(await _sums(visit, "day", days), days)
     narrowed = visit.given("user") or visit.given("model")
+    by_user = await _sums(visit, "user", days, top=_SHOWN + 1)
     stats = visit.store.tool_logs.stats
     tools = None if narrowed else await visit.ask(stats, since=_begin(days))
     return await visit.page(
@@ -581,7 +686,8 @@ async def usage_page(visit: Visit) -> Response:
             columns("Cost by day", [*map(_cost, by_day)], brief),
         ),
         by_model=await _sums(visit, "model", days, top=_SHOWN + 1),
-        by_user=await _sums(visit, "user", days, top=_SHOWN + 1),
+        by_user=by_user,
+        names=await visit.names([visit.given("user"), *(each.key for each in by_user)]),
         tools=tools,
         shown=_SHOWN,
     )
@@ -608,14 +714,18 @@ async def table(visit: Visit) -> Response:
         sums = _every_day(found, days) if by == "day" else found
         head = (by, *names, "unpriced_requests")
         lines = [[each.key, *(getattr(each, name) for name in head[1:])] for each in sums]
+        if by == "user":
+            named = await visit.names(each.key for each in sums)
+            head = (*head, "name")
+            lines = [[*line, named.get(str(line[0]))] for line in lines]
     else:
         raise InvalidInput("by must be day, model, user or tool.")
     written = io.StringIO()
     to = csv.writer(written)
     to.writerow(head)
     to.writerows([cell(value) for value in line] for line in list(lines)[:_MOST_LINES])
-    named = {"Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
-    return Response(written.getvalue(), headers=named, media_type="text/csv; charset=utf-8")
+    headers = {"Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
+    return Response(written.getvalue(), headers=headers, media_type="text/csv; charset=utf-8")
 
 
 def cell(value: object) -> str:
