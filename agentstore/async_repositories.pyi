@@ -345,6 +345,7 @@ class AsyncCheckpoints(AsyncRepository):
         """Give the namespaces in which a thread has checkpoints, sorted; none if it is not there."""
     async def threads(
         self,
+        thread_id: str | None = None,
         *,
         user_id: str | None = None,
         session_id: str | None = None,
@@ -354,6 +355,7 @@ class AsyncCheckpoints(AsyncRepository):
         """List threads, each with its latest checkpoint; the last one that was put into is first."""
     def iter_threads(
         self,
+        thread_id: str | None = None,
         *,
         user_id: str | None = None,
         session_id: str | None = None,

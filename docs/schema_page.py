@@ -119,6 +119,7 @@ INDEXES = {
     "memories_user_id": "deleting a user",
     "memories_expires_at_pk": "`memories.delete_expired`",
     "memory_vectors_model_memory_pk": "`memories.embed_pending`",
+    "vector_models_name_dims": "the number of an embedding model, and that it has one",
 }
 """What each index is for, by its name without ``ix_`` or ``uq_``; a test wants all of them."""
 

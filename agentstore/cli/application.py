@@ -61,6 +61,7 @@ HELP = {
         "tail": "Print the last messages, of a session or of all, and follow new ones.",
         "search": "Find messages by their words, in any language.",
         "ls": "List sessions, the one with the newest activity first.",
+        "threads": "List threads of checkpoints, the one that was put into last first.",
         "stats": "Show how much the database holds, how fast it grows, and who uses it.",
         "usage": "Sum up what requests to models used, and draw a chart.",
         "prices": "Say what a model costs, and from which source and date.",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
@@ -50,7 +49,7 @@ from agentstore.cli.output import (
     table,
     until_option,
 )
-from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.errors import InvalidInput
 from agentstore.records import (
     AttachmentRecord,
     CountedBranch,
@@ -59,13 +58,23 @@ from agentstore.records import (
     SearchHit,
     SessionRecord,
     SessionSummary,
+    ThreadRecord,
     UsageSum,
 )
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
-from agentstore.records.work import CheckpointInfo, Items
-from agentstore.values.serialized import as_data, messages_of
-from agentstore.values.snippets import CLOSE, OPEN, STATUS_STYLES, age_of, brief, money, on_one_line
+from agentstore.values.serialized import as_json as checkpoint_json
+from agentstore.values.serialized import state_of, step_of
+from agentstore.values.snippets import (
+    CLOSE,
+    OPEN,
+    STATUS_STYLES,
+    age_of,
+    brief,
+    money,
+    on_one_line,
+    printable,
+)
 from agentstore.values.validation import MAX_LIMIT, ROLES, SESSION_STATUSES, STREAMING
 
 if TYPE_CHECKING:
@@ -81,9 +90,7 @@ _NAMED = 20
 def show(
     session: Annotated[
         str,
-        typer.Argument(
-            help="The session's id, or the beginning of it; or the id of a thread of checkpoints."
-        ),
+        typer.Argument(help="The session's id, or the beginning of it; or a thread's id."),
     ],
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", help="Show the last N messages.")
@@ -105,6 +112,8 @@ def show(
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
 
+    Of a thread of checkpoints it is what the latest checkpoint holds: messages, and other values.
+
     Times are in UTC. On a terminal, long results of tools are cut unless you pass --full. JSON has
     all messages, in full, unless you pass --limit.
 
@@ -115,12 +124,14 @@ def show(
             "--tree shows no messages. Leave out --limit, --all, --branch and --full, or --tree."
         )
     with Database(url, schema, table_prefix).read() as store:
-        try:
-            found = store.sessions.get(whole_id(store, session))
-        except AgentStoreError:
-            if not show_thread(store, session, limit or _DEFAULT, as_json=as_json):
-                raise
+        id = whole_id(store, session)
+        if store.sessions.find(id) is None and (threads := store.checkpoints.threads(session)):
+            if tree or branch is not None:
+                raise InvalidInput("A thread has no branches. Leave out --tree and --branch.")
+            least = None if everything else limit or _DEFAULT
+            _show_thread(store, threads.items[0], least, full=full, as_json=as_json)
             return
+        found = store.sessions.get(id)
         used = store.usage.sum_by("total", session_id=found.id)
         if tree:
             _show_tree(found, [*_branches(store, found.id)], used, as_json=as_json)
@@ -172,6 +183,59 @@ def show(
         question = on_one_line(found.question)
         line = Text.assemble(("waiting for an answer: ", "bold magenta"), question)
         out.print(line, soft_wrap=not out.is_terminal)
+
+
+def _show_thread(
+    store: Store, thread: ThreadRecord, limit: int | None, *, full: bool, as_json: bool
+) -> None:
+    """Print what the latest checkpoint of a thread's first namespace holds."""
+    from agentstore.moving.runs import said_in
+
+    latest = thread.latest
+    values: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
+    if latest is not None:
+        place = latest.id, latest.thread_id, latest.namespace
+        values, beside = state_of(store.checkpoints.get(*place))
+    spaces = store.checkpoints.namespaces(thread.id)
+    if as_json:
+        print_json(
+            {
+                **plain(thread),
+                "namespaces": spaces,
+                "values": plain(checkpoint_json(values)),
+                "beside": plain(checkpoint_json(beside)),
+            }
+        )
+        return
+    out.print(Text(on_one_line(thread.id), style="bold cyan"), soft_wrap=True)
+    facts = [thread.session_id and f"session {thread.session_id}"]
+    facts += [thread.user_id and f"user {thread.user_id}", counted(len(spaces), "namespace")]
+    if latest is not None:
+        facts += [f"step {step_of(latest)}", latest.next_node and f"next {latest.next_node}"]
+        facts += [f"checkpoint {latest.id}", f"{latest.created_at:%Y-%m-%d %H:%M} UTC"]
+    hint(" · ".join(on_one_line(fact) for fact in facts if fact))
+    said = {} if latest is None else said_in(values, latest.created_at)
+    for name, messages in said.items():
+        out.print()
+        out.print(rule(f"{on_one_line(name)}: {counted(len(messages), 'message')}"))
+        shown = messages if limit is None else messages[-limit:]
+        if len(shown) < len(messages):
+            hint(f"… {counted(len(messages) - len(shown), 'earlier message')}: --all shows them")
+        for message in shown:
+            print_message(out, message, full=full)
+    for name, value in values.items():
+        if name not in said:
+            line = Text.assemble((f"{on_one_line(name)} ", "bold"))
+            text = json.dumps(checkpoint_json(value), ensure_ascii=False)
+            print_text(
+                out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0
+            )
+            if not full and len(text) > _MOST_OF_A_VALUE:
+                hint("  … --full shows all of it")
+
+
+_MOST_OF_A_VALUE = 1_000
 
 
 def _files(store: Store, session_id: str) -> dict[str, list[AttachmentRecord]]:
@@ -512,6 +576,55 @@ def embed(
         say(f"{made:,} embedded, {status.pending:,} pending.")
 
 
+@app.command(rich_help_panel=LOOK)
+def threads(
+    user: Annotated[str | None, typer.Option(metavar="ID", help="Only this user's.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session's.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="How many threads to show.")
+    ] = 20,
+    cursor: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
+    ] = None,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """List threads of checkpoints, the one that was put into last first.
+
+    `agentstore show` prints what the latest checkpoint of a thread holds.
+
+    Example: `agentstore threads --limit 5`
+    """
+    with Database(url, schema, table_prefix).read() as store:
+        page = store.checkpoints.threads(
+            user_id=user,
+            session_id=None if session is None else whole_id(store, session),
+            limit=limit,
+            cursor=cursor,
+        )
+    if as_json:
+        print_json(plain(page))
+        return
+    if not page.items:
+        hint("No threads.")
+        return
+    rows = table()
+    for name in ("THREAD", "STEP", "NEXT", "ACTIVE"):
+        rows.add_column(name, justify="right" if name == "STEP" else "left", no_wrap=True)
+    for each in page:
+        latest = each.latest
+        cells = (each.id, "", "", age_of(each.created_at))
+        if latest is not None:
+            cells = (each.id, f"{step_of(latest)}", latest.next_node, age_of(latest.created_at))
+        rows.add_row(*(Text(on_one_line(cell)) for cell in cells))
+    print_table(rows)
+    if page.next_cursor:
+        hint("There are more: pass --limit.")
+
+
 # ``ls``: the sessions, those with the newest activity first.
 
 
@@ -668,97 +781,3 @@ def _print_row(
         line.append_text(cells[name])
         line.pad_right(2 + (room if name == "STATUS" else 0))
     print_cut(line.append_text(title))
-
-
-# Threads of checkpoints, which LangGraph and its like have in the place of sessions.
-
-
-@app.command(rich_help_panel=LOOK)
-def threads(
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many threads to show.")
-    ] = _LISTED,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
-    as_json: AsJson = False,
-) -> None:
-    """List threads of checkpoints, the one that was put into last first.
-
-    Example: `agentstore threads --limit 5`
-    """
-    if limit < 1:
-        raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
-    with Database(url, schema, table_prefix).read() as store:
-        found = [*islice(store.checkpoints.iter_threads(limit=min(limit, MAX_LIMIT)), limit)]
-        if as_json:
-            print_json_list(found)
-            return
-        latest = {each.id: each.latest or _latest(store, each.id) for each in found}
-    if not found:
-        hint("No threads.")
-        return
-    rows = table()
-    for name in ("THREAD", "USER", "SESSION", "STEP", "LATEST"):
-        rows.add_column(name)
-    for each in found:
-        last = latest[each.id]
-        step, at = ("–", each.created_at) if last is None else (str(_step(last)), last.created_at)
-        rows.add_row(
-            *map(on_one_line, (each.id, each.user_id or "–", each.session_id or "–", step)),
-            age_of(at),
-        )
-    print_table(rows)
-
-
-def _latest(store: Store, thread_id: str) -> CheckpointInfo | None:
-    """Give the newest checkpoint of a thread, in whatever namespace."""
-    found = store.checkpoints.list(thread_id, namespace=None, limit=1).items
-    return found[0] if found else None
-
-
-def _step(checkpoint: CheckpointInfo) -> int:
-    said = checkpoint.metadata.get("step")
-    return said if isinstance(said, int) else checkpoint.step
-
-
-def show_thread(store: Store, thread_id: str, limit: int, *, as_json: bool) -> bool:
-    """Print the latest state of a thread: its messages, or else its values; False without one."""
-    last = _latest(store, thread_id)
-    if last is None:
-        return False
-    found = store.checkpoints.get(last.id, thread_id, last.namespace)
-    values = as_data(found.values)
-    if as_json:
-        print_json({**plain(last), "values": shown_bytes(values)})
-        return True
-    namespace = f" of {on_one_line(last.namespace)}" if last.namespace else ""
-    out.print(Text.assemble((on_one_line(thread_id), "bold"), f"  step {_step(last)}{namespace}"))
-    said = messages_of(values.get("messages"))
-    if said is None:
-        print_json(shown_bytes(values))
-        return True
-    if earlier := len(said[:-limit]):
-        hint(f"… {counted(earlier, 'earlier message')}: --limit shows more")
-    for role, fields in said[-limit:]:
-        out.print()
-        out.print(Text(on_one_line(role), style="bold"))
-        content = fields["content"]
-        text = content if isinstance(content, str) else json.dumps(shown_bytes(content))
-        print_text(out, text)
-        for call in fields.get("tool_calls") or ():
-            out.print(Text(on_one_line(f"→ {json.dumps(shown_bytes(call))}"), style="dim"))
-    return True
-
-
-def shown_bytes(value: Any) -> Any:
-    """Give data with bytes as words that say how many, and numbers that JSON has not as text."""
-    if isinstance(value, dict):
-        return {name: shown_bytes(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [shown_bytes(each) for each in value]
-    if isinstance(value, Items):
-        return f"<{counted(value.count, 'item')}>"
-    if isinstance(value, bytes):
-        return f"<{counted(len(value), 'byte')}>"
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

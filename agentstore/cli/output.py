@@ -288,7 +288,8 @@ def print_message(
     if message.name:
         label.append(f" {on_one_line(message.name)}", style=style)
     day = f"{message.created_at:%Y-%m-%d} " if dated else ""
-    label.append(f"  #{message.seq}  {day}{message.created_at:%H:%M:%S}", style="dim")
+    at = f"  {day}{message.created_at:%H:%M:%S}" if message.session_id else ""
+    label.append(f"  #{message.seq}{at}", style="dim")
     if message.tool_call_id:
         label.append(f"  answers {on_one_line(message.tool_call_id)}", style="dim")
     if message.status != COMPLETE:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from agentstore.records import CountedBranch, MessageRecord, Page
 from agentstore.records.upkeep import counted
 from agentstore.records.work import Items
+from agentstore.values.serialized import Left, Made
 
 Kind = Literal["object", "list", "items", "text", "bytes", "number", "constant"]
 Change = Literal["added", "removed", "changed", "inside"]
@@ -130,10 +131,11 @@ def left_out(node: Node | None) -> int:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Say whether two values are the same JSON, bytes or items."""
+    """Say whether two values are the same JSON, bytes, items or objects."""
     if isinstance(one, Mapping):
         return (
             isinstance(other, Mapping)
+            and getattr(one, "name", None) == getattr(other, "name", None)
             and one.keys() == other.keys()
             and all(same(value, other[key]) for key, value in one.items())
         )
@@ -144,6 +146,16 @@ def same(one: Any, other: Any) -> bool:
 
 def leaf(value: Any, most: int = MOST_CHARACTERS) -> Leaf:
     """Say what a value is, in up to so many characters; of an object or a list how large it is."""
+    if isinstance(value, Made):
+        size = counted(len(value), "field")
+        is_one = value.text is not None
+        return (
+            Leaf("constant", value.text or "", value.name)
+            if is_one
+            else Leaf("object", "", f"{value.name} · {size}")
+        )
+    if isinstance(value, Left):
+        return Leaf("constant", "…", f"{value.count:,} more, not read")
     if isinstance(value, Mapping):
         return Leaf("object", "", counted(len(value), "key"))
     if isinstance(value, Items):
@@ -194,7 +206,7 @@ def _value(
 
 def _entries(value: Any) -> Iterable[tuple[str | int, Any]]:
     if isinstance(value, Mapping):
-        return value.items()
+        return () if isinstance(value, Made) and value.text is not None else value.items()
     return enumerate(value) if isinstance(value, list | tuple) else ()
 
 
@@ -225,6 +237,10 @@ def _difference(
 
 def _pairs(before: Any, after: Any) -> list[tuple[str | int, Any, Any]] | None:
     """Give what differs in two containers of one kind, by its key; None if they are none."""
+    if isinstance(before, Made) and isinstance(after, Made) and before.name != after.name:
+        return None
+    if {type(before), type(after)} == {Made} and None not in (before.text, after.text):
+        return None
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         names = [*before, *(name for name in after if name not in before)]
         both = ((name, before.get(name, _ABSENT), after.get(name, _ABSENT)) for name in names)

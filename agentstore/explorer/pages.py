@@ -57,13 +57,14 @@ from agentstore.explorer.rendering import (
     visible,
 )
 from agentstore.explorer.sharing import FORMATS, Format, conversation_of, shared
+from agentstore.moving.runs import said_in
 from agentstore.records import MemoryRecord, MessageRecord, Page, SearchHit, TaskRecord, UsageSum
 from agentstore.records.base import Role, SessionStatus, TaskStatus
 from agentstore.records.upkeep import Finding
-from agentstore.records.work import CheckpointInfo, CheckpointRecord
+from agentstore.records.work import CheckpointRecord
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
-from agentstore.values.serialized import Message, as_data, messages_of
+from agentstore.values.serialized import readable, state_of
 from agentstore.values.validation import SESSION_STATUSES
 
 # Sessions: those with the newest or the oldest activity first, and which, by the address.
@@ -90,7 +91,9 @@ async def sessions_page(visit: Visit) -> Response:
     if path is None and visit.given("value"):
         raise InvalidInput("value= is what stands at a path= in the metadata, which is missing.")
     order = visit.given("order") or "newest"
-    if (user := visit.given("user")) and not (names := await visit.names([user])):
+    user = visit.given("user")
+    names = await visit.names([user])
+    if user is not None and not names:
         alike = (await visit.ask(visit.store.users.list, text=user, limit=2)).items
         if len(alike) > 1:
             return RedirectResponse(link("users", q=user))
@@ -126,13 +129,13 @@ async def sessions_page(visit: Visit) -> Response:
         narrowed=[
             (
                 "User" if name == "user" else _FIELDS[name],
-                (user and names.get(user)) or user if name == "user" else visit.given(name),
+                names.get(user or "", user) if name == "user" else visit.given(name),
                 visit.here(**{name: None, "cursor": None}),
             )
             for name in narrowed
         ],
         user=user,
-        names=await visit.names(each.user_id for each in found),
+        names=names | await visit.names(each.user_id for each in found),
         everything=not (narrowed or status),
         order=order,
         turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
@@ -224,52 +227,42 @@ def _earlier(page: Page[MessageRecord], shown: SideBySide) -> str | None:
 
 async def checkpoints_page(visit: Visit) -> Response:
     """List the threads, the one that was put into last first."""
-    checkpoints = visit.store.checkpoints
     found = await visit.ask(
-        checkpoints.threads,
+        visit.store.checkpoints.threads,
         user_id=visit.given("user"),
         session_id=visit.given("session"),
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
-    latest = {thread.id: thread.latest for thread in found}
-    for id in [id for id, one in latest.items() if one is None]:  # it has other namespaces
-        others = await visit.ask(checkpoints.list, id, namespace=None, limit=1)
-        latest[id] = others.items[0] if others.items else None
     return await visit.page(
         "checkpoints.html",
         found=found,
-        latest=latest,
         names=await visit.names([visit.given("user"), *(each.user_id for each in found)]),
-        step_of=step_of,
         session=await visit.narrowed_to(),
     )
 
 
-def step_of(checkpoint: CheckpointInfo) -> int:
-    """Give a checkpoint's step as the framework counts it, where that is another number."""
-    said = checkpoint.metadata.get("step")
-    return said if isinstance(said, int) else checkpoint.step
-
-
 async def thread(visit: Visit) -> Response:
-    """List the steps of a thread, the latest first."""
-    id, listed = visit.needed("id"), visit.store.checkpoints.list
-    space = None if visit.given("all") else visit.query.get("ns", "")
-    found: Page[CheckpointInfo] = await visit.ask(
-        listed, id, namespace=space, limit=_ON_A_PAGE, cursor=visit.given("cursor")
+    """List the steps of a thread, the latest first: of its first namespace if none is asked for."""
+    id, checkpoints = visit.needed("id"), visit.store.checkpoints
+    namespaces = await visit.ask(checkpoints.namespaces, id)
+    shown = None if visit.given("all") else visit.query.get("ns", (namespaces or ("",))[0])
+    found = await visit.ask(
+        checkpoints.list, id, namespace=shown, limit=_ON_A_PAGE, cursor=visit.given("cursor")
     )
-    if not found.items:
-        others = await visit.ask(listed, id, namespace=None, limit=1)
-        if not others.items:
-            raise NotFound("thread", id)
-        if not visit.given("cursor"):  # it opens where there is something
-            space = others.items[0].namespace
-            found = await visit.ask(listed, id, namespace=space, limit=_ON_A_PAGE)
+    of = await visit.ask(checkpoints.threads, id)
+    if not of.items:
+        raise NotFound("thread", id)
     forks = Counter((each.namespace, each.parent_id) for each in found)
-    steps = {(each.namespace, each.id): step_of(each) for each in found}
+    known = {(each.namespace, each.id): each for each in found}
     return await visit.page(
-        "thread.html", found=found, forks=forks, steps=steps, space=space, step_of=step_of
+        "thread.html",
+        found=found,
+        of=of.items[0],
+        forks=forks,
+        known=known,
+        namespaces=namespaces,
+        shown=shown,
     )
 
 
@@ -282,55 +275,44 @@ async def state(visit: Visit) -> Response:
     before: CheckpointRecord | None = None
     if against is not None:
         before = await visit.ask(checkpoints.find, against, *place)
-    difference = None
-    values = await visit.make(as_data, found.values)
-    if before is not None:
-        earlier = await visit.make(as_data, before.values)
-        difference = await visit.make(difference_tree, earlier, values, _CHANGES)
-    writes = found.writes or ()
-    said = messages_of(values.get("messages")) or []
+    children = await visit.ask(
+        checkpoints.list, place[0], namespace=place[1], parent_id=id, limit=_CHILDREN
+    )
+    shown = await visit.make(_shown_state, found, before)
     return await visit.page(
-        "checkpoint.html",
-        found=found,
-        before=before,
-        step_of=step_of,
-        said=[(each.role, *_said_in(each)) for each in said[-_MESSAGES:]],
-        not_said=len(said[:-_MESSAGES]),
-        changes=[*changes(difference)],
-        more_changes=left_out(difference),
-        state=await visit.make(state_tree, values),
-        metadata=await visit.make(state_tree, found.metadata, _METADATA),
-        writes=[
-            (write, await visit.make(state_tree, await visit.make(as_data, write.value), _A_WRITE))
-            for write in writes[:_WRITES]
-        ],
-        more_writes=len(writes[_WRITES:]),
+        "checkpoint.html", found=found, before=before, children=children, **shown
     )
 
+
+def _shown_state(found: CheckpointRecord, before: CheckpointRecord | None) -> dict[str, Any]:
+    values, beside = state_of(found)
+    difference = None
+    if before is not None:
+        difference = difference_tree(state_of(before)[0], values, _CHANGES)
+    writes, room = found.writes or (), Allowance()
+    said = [
+        (name, turns_of(messages[-_SAID:], replace(_NOTHING, over=True), room), len(messages))
+        for name, messages in said_in(values, found.created_at).items()
+    ]
+    return {
+        "changes": [*changes(difference)],
+        "more_changes": left_out(difference),
+        "said": said,
+        "state": state_tree(values),
+        "metadata": state_tree({**found.metadata, **beside}, _METADATA),
+        "writes": [(w, state_tree(readable(w.value), _A_WRITE)) for w in writes[:_WRITES]],
+        "more_writes": len(writes[_WRITES:]),
+    }
+
+
+_SAID, _CHILDREN = 100, 20
+"""Messages of each conversation in a state, and checkpoints that came from one."""
 
 _CHANGES, _METADATA, _A_WRITE = 100, 40, 8
 """Nodes of their trees."""
 
 _WRITES = 10
 """Pending writes that are shown."""
-
-_MESSAGES, _CALLS = 20, 8
-"""Messages of a state that are shown as a conversation, and calls of each."""
-
-
-def _said_in(message: Message) -> tuple[str, list[str]]:
-    """Give the text of a message, and the names of the tools that it calls."""
-    content, calls = message.fields["content"], message.fields.get("tool_calls")
-    said = [
-        each.get("text") if isinstance(each, dict) else each
-        for each in (content if isinstance(content, list) else [content])
-    ]
-    called = [
-        each.get("name") if isinstance(each, dict) else None
-        for each in (calls[:_CALLS] if isinstance(calls, list) else [])
-    ]
-    texts = "\n".join(each for each in said if isinstance(each, str))
-    return texts, [name for name in called if isinstance(name, str)]
 
 
 # Users: who they are, what they may spend and have spent; and what agents remember of them.

@@ -34,6 +34,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from agentstore.errors import InvalidInput
+from agentstore.values.serialized import BELOW, step_of
 
 if TYPE_CHECKING:
     from agentstore.health import Probe
@@ -82,6 +83,8 @@ def environment() -> Environment:
         "number": number,
         "short": short,
         "size": weight,
+        "space": lambda name: name.removeprefix(BELOW) or "root",
+        "step": step_of,
         "when": when,
         "words": lambda name: name.replace("_", " "),
     }

@@ -7,11 +7,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, ClassVar, NamedTuple
 
 from agentstore.moving.frameworks.sources import time_of
 from agentstore.moving.json_records import Broken, Conversation, Node, Said, in_lines
+from agentstore.records import MessageRecord
+from agentstore.records.base import COMPLETE
 from agentstore.values.chat import is_known_item
+from agentstore.values.serialized import Left as Unread
+from agentstore.values.serialized import as_json
 
 Json = dict[str, Any]
 
@@ -174,6 +179,54 @@ def _from_langchain(kind: str, message: Json) -> Said:
     model = mapping_of(data.get("response_metadata")).get("model_name")
     said.used({key: used.get(key) for key in ("input_tokens", "output_tokens")}, model)
     return said
+
+
+def said_in(state: Mapping[str, Any], at: datetime) -> dict[str, list[MessageRecord]]:
+    """Give the lists of LangChain's messages in a state that was read, by their names.
+
+    The records are of no session, and numbered from 1.
+    """
+    found: dict[str, list[MessageRecord]] = {}
+    for name, value in state.items():
+        if not isinstance(value, list):
+            continue
+        messages = [as_json(each) for each in value if isinstance(each, dict)]
+        kinds = [_langchain_kind(each) for each in messages]
+        if not messages or None in kinds or any(not isinstance(e, dict | Unread) for e in value):
+            continue
+        turn, made = 0, found.setdefault(name, [])
+        for number, (kind, message) in enumerate(zip(kinds, messages, strict=True), 1):
+            try:
+                chat = _from_langchain(str(kind), message)
+            except (Broken, TypeError, ValueError):
+                del found[name]
+                break
+            turn += chat["role"] == "user"
+            role, calls = chat["role"].replace("function", "tool"), chat.get("tool_calls")
+            content = chat["content"] if isinstance(chat["content"], str | list) else None
+            answers, name_of = (text_of(chat.get(key)) for key in ("tool_call_id", "name"))
+            made.append(
+                MessageRecord(
+                    id=f"{number}",
+                    session_id="",
+                    seq=number,
+                    branch=None,
+                    turn=turn,
+                    role=role,
+                    content=content,
+                    tool_calls=calls,
+                    tool_call_id=answers,
+                    name=name_of,
+                    token_count=0,
+                    cost=Decimal(0),
+                    metadata=None,
+                    payload=None,
+                    external_id=None,
+                    status=COMPLETE,
+                    created_at=at,
+                )
+            )
+    return found
 
 
 class ClaudeCode(Run):

@@ -380,8 +380,8 @@ class ThreadRecord:
     """A thread of checkpoints.
 
     Attributes:
-        latest: The latest checkpoint of its root namespace; None where there is none, because
-            only writes or other namespaces have come so far.
+        latest: The latest checkpoint of its root namespace or, where that has none, of the first
+            that has; None if only writes have come so far.
     """
 
     id: str

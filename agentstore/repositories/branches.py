@@ -548,10 +548,10 @@ class Branches(Repository):
         Returns:
             Its number.
         """
+        session = lock_session(self.unit, session_id)
         parent = validation.amount("parent", parent)
         through = validation.amount("through", through)
         name = validation.optional_key("name", name)
-        session = lock_session(self.unit, session_id)
         return grow(self.unit, session, parent, through, name, activate=True).number
 
     def _read(self, session_id: str, name: str) -> BranchRecord:

@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -39,7 +38,7 @@ from sqlalchemy import (
     update,
 )
 
-from agentstore.engines.base.dialect import Mode
+from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.base.statements import Prepared
 from agentstore.errors import (
     EmbeddingFailed,
@@ -237,25 +236,40 @@ def keep(unit: Unit, pk: int, version: int, kept: Embedded, *, new: bool) -> Non
         if not new:
             unit.connection.execute(delete(table).where(table.c.memory_pk == pk))
         return
-    values = {"version": version, "vectors": kept.vectors}
-    model = _model(unit, kept.embeddings).with_only_columns(unit.tables.vector_models.c.number)
-    while True:
-        if not new:
-            this = table.c.memory_pk == pk, table.c.model == model.scalar_subquery()
-            if unit.connection.execute(update(table).where(*this).values(values)).rowcount:
-                return
-        row = select(
-            literal(pk, table.c.memory_pk.type),
-            model.subquery().c.number,
-            literal(version, table.c.version.type),
-            literal(kept.vectors, table.c.vectors.type),
-        ).where(literal(1) == literal(1))
-        columns = ["memory_pk", "model", "version", "vectors"]
-        inserting = unit.dialect.insert_missing(table).from_select(columns, row)
-        if unit.connection.execute(inserting.returning(table.c.memory_pk)).first() is not None:
+    inserting, updating = _keeping(unit.tables, unit.dialect, unit.connection.dialect)
+    values = {
+        "name": kept.embeddings.model,
+        "dims": kept.embeddings.dims,
+        "pk": pk,
+        "of_version": version,
+        "made": kept.vectors,
+    }
+    while new or not updating.execute_many(unit.connection, [values]):
+        if inserting.rows(unit.connection, values):
             return
         _register(unit, kept.embeddings)
         new = False
+
+
+@lru_cache(maxsize=256)
+def _keeping(tables: Tables, dialect: EngineDialect, driver: Dialect) -> tuple[Prepared, Prepared]:
+    """Prepare what keeps vectors of a model that has a number: where there are none, or some."""
+    table, models = tables.memory_vectors, tables.vector_models.c
+    pk, version = bindparam("pk", type_=BigInteger), bindparam("of_version", type_=BigInteger)
+    made = bindparam("made", type_=table.c.vectors.type)
+    model = select(models.number).where(
+        models.name == bindparam("name", type_=models.name.type),
+        models.dims == bindparam("dims", type_=BigInteger),
+    )
+    row = model.with_only_columns(pk, models.number, version, made)
+    columns = ["memory_pk", "model", "version", "vectors"]
+    inserting = dialect.insert_missing(table).from_select(columns, row)
+    this = table.c.memory_pk == pk, table.c.model == model.scalar_subquery()
+    updating = update(table).where(*this).values(version=version, vectors=made)
+    return (
+        Prepared(inserting.returning(table.c.memory_pk), driver),
+        Prepared(updating, driver),
+    )
 
 
 # Searching.
@@ -282,32 +296,34 @@ class Near(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _in_scope(tables: Tables, driver: Dialect, values: bool) -> Prepared:
-    """Prepare a page of a scope, in the order of its index: places, and vectors where there are.
+    """Prepare a page of a scope, in the order of its index: memories, and vectors where there are.
 
-    The page is cut before vectors are looked up, so that nothing sorts them.
+    Vectors are looked up one by one: of a join PostgreSQL would read all that there are, for each
+    page, and sort them.
     """
     memories, vectors = tables.memories.c, tables.memory_vectors.c
-    key = (memories.place, memories.updated_at, memories.pk)
+    key = (memories.place, memories.key)
     after = (bindparam(f"after_{column.name}", type_=column.type) for column in key)
-    page = (
-        select(*key, memories.version, *([memories.value] if values else []))
+    theirs = (
+        select(vectors.vectors)
         .where(
-            memories.place >= bindparam("place", type_=memories.place.type),
-            tuple_(*key) < tuple_(*after),
+            vectors.memory_pk == memories.pk,
+            vectors.model == bindparam("model", type_=BigInteger),
+            vectors.version == memories.version,
+        )
+        .scalar_subquery()
+    )
+    query = (
+        select(memories.pk, *key, theirs.label("vectors"), *([memories.value] if values else []))
+        .where(
+            tuple_(*key) > tuple_(*after),
+            memories.place < bindparam("end", type_=memories.place.type),
             is_there(tables, bindparam("now", type_=memories.updated_at.type)),
         )
-        .order_by(*(column.desc() for column in key))
+        .order_by(*key)
         .limit(bindparam("rows", type_=BigInteger, literal_execute=True))
-        .subquery("page")
     )
-    theirs = and_(
-        vectors.memory_pk == page.c.pk,
-        vectors.model == bindparam("model", type_=BigInteger),
-        vectors.version == page.c.version,
-    )
-    columns = page.c.place, page.c.updated_at, page.c.pk, vectors.vectors
-    query = select(*columns, *([page.c.value] if values else []))
-    return Prepared(query.outerjoin_from(page, tables.memory_vectors, theirs), driver)
+    return Prepared(query, driver)
 
 
 def nearest(
@@ -318,7 +334,7 @@ def nearest(
     at: At,
     limit: int,
 ) -> list[Near]:
-    """Find the memories of a scope whose meaning is nearest, the best first.
+    """Find the memories of a scope whose meaning is nearest, the best first; of equals the newest.
 
     Args:
         unit: In which to read.
@@ -334,11 +350,11 @@ def nearest(
     now, driver = unit.now(), unit.connection.dialect
     page = _in_scope(unit.tables, driver, bool(at))
     rows = max(_BYTES_AT_A_TIME // len(question.vector), 1)
-    asked = {"place": place, "model": model, "now": now, "rows": rows}
-    after: tuple[Any, ...] = (end, now, 0)
-    best: list[tuple[float, tuple[Any, ...]]] = []
+    asked = {"end": end, "model": model, "now": now, "rows": rows}
+    after: tuple[Any, ...] = (place, "")
+    best: list[tuple[float, int]] = []
     while True:
-        places = dict(zip(("after_place", "after_updated_at", "after_pk"), after, strict=True))
+        places = {"after_place": after[0], "after_key": after[1]}
         found = page.rows(unit.connection, asked | places, large=True)
         here = [row for row in found if row[3] is not None]
         if at:
@@ -347,11 +363,11 @@ def nearest(
         if scores is None:
             raise InvalidRow("memory_vectors", "vectors", "bytes that are no vectors of this model")
         least = best[-1][0] if len(best) == limit else -math.inf
-        hits = ((score, row[:3]) for score, row in zip(scores, here, strict=True) if score > least)
+        hits = ((score, row[0]) for score, row in zip(scores, here, strict=True) if score >= least)
         best = heapq.nlargest(limit, [*best, *hits])
         if len(found) < rows:
-            return [Near(pk, score) for score, (_, _, pk) in best]
-        after = page.read([min(found, key=itemgetter(0, 1, 2))])[0][:3]
+            return [Near(pk, score) for score, pk in best]
+        after = page.read(found[-1:])[0][1:3]
 
 
 def fused(limit: int, *lists: Sequence[int]) -> list[Near]:

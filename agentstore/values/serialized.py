@@ -1,123 +1,285 @@
-"""Values that LangGraph's serializer wrote, as data: read as far as their bytes say, nothing made.
+"""What LangGraph's savers store, read as data: nothing that it names is imported, made or run.
 
-The savers store a value as its type, a zero byte and the serializer's bytes, and a list as
-``Items`` without the header that counts them. In msgpack the serializer writes objects as
-extensions: the module, the name and the arguments of what would make them
-(https://github.com/langchain-ai/langgraph, ``checkpoint/serde/jsonplus.py``). Here no name is
-looked up: an object is its name and its fields.
+It may come from anybody. So reading is bounded in depth and in how many values are read; where it
+ends, ``Left`` says so. A class is its name and its fields.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from struct import error as StructError
+from struct import unpack_from
+from typing import Any, Final
 
-import msgspec
+from agentstore.records.work import CheckpointInfo, CheckpointRecord, Items
 
-from agentstore.records.work import Items
+SPACE: Final = "langgraph"
+"""The namespace of LangGraph's root graph; those of its subgraphs begin with ``BELOW``."""
 
-_DEEPEST = 24
-"""Objects within objects."""
+BELOW: Final = "langgraph|"
 
-_FIELDS = (2, 4, 5)
-"""The extensions whose arguments have names: of a constructor, of pydantic 1 and of 2."""
+REST: Final = "\x01checkpoint"
+"""The name of what a checkpoint has beside its channels, and its id."""
 
-_MESSAGES = "langchain_core.messages"
-_ROLES = {"human": "user", "ai": "assistant"}
+MOST_VALUES = 200_000
+"""Values that are read of one state: less than half a second."""
+
+_DEEPEST = 100
+_MOST_NAME = 200
+_CONSTANTS: Final = {0xC0: None, 0xC2: False, 0xC3: True}
+_NUMBERS: Final = {0xCA: ">f", 0xCB: ">d"} | dict(
+    zip(range(0xCC, 0xD4), (">B", ">H", ">I", ">Q", ">b", ">h", ">i", ">q"), strict=True)
+)
+_SIZES: Final = {1: ">B", 2: ">H", 4: ">I"}
+_SIZED: Final = {
+    **{0xC4 + n: ("bytes", 1 << n) for n in range(3)},
+    **{0xC7 + n: ("ext", 1 << n) for n in range(3)},
+    **{0xD9 + n: ("text", 1 << n) for n in range(3)},
+    **{0xDC + n: ("list", 2 << n) for n in range(2)},
+    **{0xDE + n: ("map", 2 << n) for n in range(2)},
+}
+_NUMPY, _SNAPSHOT = 6, 7
+_JOINED: Final = {"date": "-", "timedelta": ", ", "PosixPath": "/"}
+_PLAIN_CLASSES = ("builtins", "collections", "datetime", "decimal", "ipaddress", "pathlib", "uuid")
 
 
-class Message(NamedTuple):
-    """A message of LangChain's: who speaks, and its fields."""
-
-    role: str
-    fields: Mapping[str, Any]
+def is_langgraph(namespace: str) -> bool:
+    """Say whether a namespace is one of LangGraph's."""
+    return namespace == SPACE or namespace.startswith(BELOW)
 
 
-def as_data(value: Any) -> Any:
-    """Give a value of a checkpoint as data: JSON, bytes and objects' names with their fields.
+class Made(dict[str, Any]):
+    """An object as it was stored: its fields by name.
 
-    An object is a mapping of its name to its fields, of which those are left out that hold nothing.
-    What cannot be read, and what is none of the serializer's, is given as it is.
-
-    Args:
-        value: The value, or a mapping of such values by their names.
+    Attributes:
+        name: The module and the name of its class.
     """
-    if isinstance(value, Mapping):
-        return {name.lstrip("\x01"): as_data(each) for name, each in value.items()}
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Take what was stored."""
+        super().__init__(fields)
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        """Compare also the names."""
+        return isinstance(other, Made) and self.name == other.name and dict.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        """Say that it is another one."""
+        return not self == other
+
+    __hash__ = None
+
+    @property
+    def text(self) -> str | None:
+        """What it is, if that is one short value: a date, an id, a member of an enumeration."""
+        value = self.get("value")
+        return str(value)[:_MOST_NAME] if len(self) == 1 and _is_short(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is not read: so many values of a list or an object."""
+
+    count: int
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str | int | float)
+
+
+class _Budget:
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = MOST_VALUES) -> None:
+        self.left = left
+
+
+def state_of(record: CheckpointRecord) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the values of a checkpoint as data, and what its framework keeps beside them."""
+    if not is_langgraph(record.namespace):
+        return record.values, {}
+    budget = _Budget()
+    values = {name: readable(value, budget) for name, value in sorted(record.values.items())}
+    rest, others = values.pop(REST, {}), None
+    if isinstance(rest, list) and len(rest) == 2:
+        rest, others = rest
+    beside = {"checkpoint": rest, "metadata": others}
+    return values, {name: each for name, each in beside.items() if each}
+
+
+def step_of(info: CheckpointInfo) -> int:
+    """Give the step as the framework counts it; LangGraph says it in the metadata."""
+    step = info.metadata.get("step") if is_langgraph(info.namespace) else None
+    return step if isinstance(step, int) else info.step
+
+
+def readable(value: Any, budget: _Budget | None = None) -> Any:
+    """Read what a saver stored; what cannot be read stays as it is."""
+    budget = budget or _Budget()
     try:
         if isinstance(value, Items):
-            header = b"\xdd" + value.count.to_bytes(4, "big")
-            return _plain(_unpacked(header + value.data, 0))
-        if isinstance(value, bytes):
-            kind, zero, data = value.partition(b"\0")
-            if zero and kind in _READERS:
-                return _READERS[kind](data)
-    except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+            return _Reader(value.data, budget).whole(value.count)
+        if not isinstance(value, bytes):
+            return value
+        kind, zero, data = value.partition(b"\0")
+        if kind == b"msgpack":
+            return _Reader(data, budget).whole()
+        if kind == b"json":
+            return _bounded(json.loads(data), budget)
+    except (ValueError, StructError, RecursionError):
         return value
+    if not zero:
+        return value
+    return None if kind == b"null" else data if kind in (b"bytes", b"bytearray") else value
+
+
+def as_json(value: Any) -> Any:
+    """Give what was read as JSON: an object with its class's name, bytes in base 64.
+
+    Numbers that JSON has not are texts.
+    """
+    if isinstance(value, Made):
+        return {"class": value.name, **{k: as_json(each) for k, each in value.items()}}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    if isinstance(value, Items):
+        return {"items": value.count, "base64": b64encode(value.data).decode()}
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode()}
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    return {"left_out": value.count} if isinstance(value, Left) else value
+
+
+def _bounded(value: Any, budget: _Budget) -> Any:
+    """Require of JSON what is required of msgpack; raises ValueError."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        budget.left -= len(level)
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if budget.left < 0 or not level:
+            break
+    if level:
+        raise ValueError("too much of it, or too deep")
     return value
 
 
-def messages_of(value: Any) -> list[Message] | None:
-    """Give the messages of a list that ``as_data`` gave, if all are messages of LangChain's."""
-    if not isinstance(value, list) or not value:
-        return None
-    found = []
-    for each in value:
-        fields = next(iter(each.values())) if isinstance(each, dict) and len(each) == 1 else None
-        if not isinstance(fields, dict) or not str(next(iter(each))).endswith(("Message", "Chunk")):
-            return None
-        kind = fields.get("type")
-        if not isinstance(kind, str) or "content" not in fields:
-            return None
-        found.append(Message(_ROLES.get(kind, kind), fields))
-    return found
+class _Reader:
+    """Reads msgpack, from the beginning to the end."""
 
+    __slots__ = ("_at", "_budget", "_data")
 
-class _Object(NamedTuple):
-    """An object on its way: a tuple, for that may be in a key."""
+    def __init__(self, data: bytes | memoryview, budget: _Budget) -> None:
+        self._data, self._at, self._budget = memoryview(data), 0, budget
 
-    name: str
-    fields: Any
+    def whole(self, count: int | None = None, depth: int = 0) -> Any:
+        """Read one value, or a list of so many whose header is left out.
 
-
-def _unpacked(data: bytes | memoryview, depth: int) -> Any:
-    def extension(code: int, inside: memoryview) -> Any:
-        if depth >= _DEEPEST:
-            return bytes(inside)
-        try:
-            module, name, *arguments = _unpacked(inside, depth + 1)
-        except (ValueError, TypeError, msgspec.MsgspecError):
-            return bytes(inside)
-        said = arguments[0] if len(arguments) == 1 or code in (*_FIELDS, 3) else arguments
-        if isinstance(said, dict) and str(module).startswith(_MESSAGES):
-            said = {name: each for name, each in said.items() if each not in (None, "", [], {})}
-            said.setdefault("content", "")
-        return _Object(str(name), said)
-
-    return msgspec.msgpack.decode(data, ext_hook=extension)
-
-
-def _plain(value: Any) -> Any:
-    """Give what was unpacked as mappings with str keys, lists and scalars."""
-    if isinstance(value, _Object):
-        return {value.name: _plain(value.fields)}
-    if isinstance(value, dict):
-        return {
-            name if isinstance(name, str) else repr(_plain(name)): _plain(each)
-            for name, each in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, str | bytes | bool | int | float | None):
+        Raises:
+            ValueError: It is no msgpack, or more.
+        """
+        value = self._value(depth) if count is None else self._list(count, depth)
+        if self._budget.left > 0 and self._at != len(self._data):
+            raise ValueError("more than one value")
         return value
-    return str(value)  # an instant, which msgpack has of its own
 
+    def _take(self, size: int) -> memoryview:
+        self._at += size
+        if self._at > len(self._data):
+            raise ValueError("it ends too early")
+        return self._data[self._at - size : self._at]
 
-_READERS: dict[bytes, Callable[[bytes], Any]] = {
-    b"null": lambda _: None,
-    b"bytes": bytes,
-    b"json": json.loads,
-    b"msgpack": lambda data: _plain(_unpacked(data, 0)),
-}
-"""What reads the bytes of a type."""
+    def _number(self, form: str, size: int) -> Any:
+        return unpack_from(form, self._take(size))[0]
+
+    def _value(self, depth: int) -> Any:
+        self._budget.left -= 1
+        code = self._take(1)[0]
+        if code < 0x80 or code >= 0xE0:
+            return code if code < 0x80 else code - 0x100
+        if code < 0xC0:
+            kind, size = ("map", code & 15) if code < 0x90 else ("list", code & 15)
+            kind, size = (kind, size) if code < 0xA0 else ("text", code & 31)
+        elif code in _CONSTANTS:
+            return _CONSTANTS[code]
+        elif form := _NUMBERS.get(code):
+            return self._number(
+                form, {"B": 1, "H": 2, "I": 4, "Q": 8, "F": 4, "D": 8}[form[1].upper()]
+            )
+        elif 0xD4 <= code <= 0xD8:
+            kind, size = "ext", 1 << code - 0xD4
+        elif code in _SIZED:
+            kind, width = _SIZED[code]
+            size = self._number(_SIZES[width], width)
+        else:
+            raise ValueError("a code that msgpack has not")
+        if kind == "text":
+            return str(self._take(size), "utf-8", "replace")
+        if kind == "bytes":
+            return bytes(self._take(size))
+        if kind == "ext":
+            return self._made(self._number(">b", 1), self._take(size), depth + 1)
+        return (self._list if kind == "list" else self._map)(size, depth + 1)
+
+    def _goes_on(self, depth: int) -> bool:
+        if depth > _DEEPEST:  # where what follows begins is not known
+            self._budget.left = 0
+        return self._budget.left > 0
+
+    def _list(self, size: int, depth: int) -> list[Any]:
+        items: list[Any] = []
+        for done in range(size):
+            if not self._goes_on(depth):
+                return [*items, Left(size - done)]
+            items.append(self._value(depth))
+        return items
+
+    def _map(self, size: int, depth: int) -> dict[Any, Any]:
+        fields: dict[Any, Any] = {}
+        for done in range(size):
+            if not self._goes_on(depth):
+                return fields | {"…": Left(size - done)}
+            key = self._value(depth)
+            if not isinstance(key, str):
+                key = key if type(key) is int else repr(key)[:_MOST_NAME]
+            fields[key] = self._value(depth) if self._budget.left > 0 else Left(1)
+        return fields
+
+    def _made(self, code: int, data: memoryview, depth: int) -> Any:
+        """Read an object: the name of its class, and its fields."""
+        if not self._goes_on(depth):
+            return Left(1)
+        if not 0 <= code <= _SNAPSHOT:
+            return Made(f"msgpack {code}", {"value": bytes(data)})
+        held = _Reader(data, self._budget).whole(depth=depth)
+        if code == _SNAPSHOT:
+            return held
+        if not isinstance(held, list) or len(held) < 3:
+            return Made(f"msgpack {code}", {"value": held})
+        if code == _NUMPY:
+            return Made(
+                "numpy.ndarray", dict(zip(("dtype", "shape", "order", "data"), held, strict=False))
+            )
+        module, name, fields = held[:3]
+        plain = module in _PLAIN_CLASSES
+        named = str(name if plain else f"{module}.{name}")[:_MOST_NAME]
+        if isinstance(fields, dict) and code in (2, 4, 5):
+            return Made(named, fields)
+        if plain and isinstance(fields, list) and name in _JOINED:
+            parts = [str(each) for each in fields if _is_short(each)]
+            fields = _JOINED[name].join(part.zfill(2 * (name == "date")) for part in parts)
+        return Made(named, {"value": fields})

@@ -385,6 +385,8 @@ DRAWN: dict[str, Draw] = {
         f"memories.{each}.namespace": _one_of(["n"], ["n", "inner"], ["other"])
         for each in ("put", "get", "find", "delete", "touch", "list", "search")
     },
+    "memories.put.embed": _one_of(False),
+    "memories.search.by": _one_of("words"),
     "memories.put.value": _one_of({"v": 1, "text": "apple"}, {"v": 2}),
     "memories.put.ttl": _one_of(HOUR, timedelta(minutes=2), None),
     "memories.put.user_id": lambda _, actor: actor,

@@ -233,6 +233,28 @@ def test_of_several_with_the_highest_step_the_latest_is_the_last_one_put(store: 
     assert store.checkpoints.threads().items[0].latest.id == "two"
 
 
+def test_what_came_from_a_checkpoint_is_listed_and_nothing_else(store: Any) -> None:
+    put, listed = store.checkpoints.put, store.checkpoints.list
+    for space in ("", "inner"):
+        put("a", {}, "root", namespace=space)
+        for n in range(3):
+            put("a", {"n": n}, f"{n}", parent_id="root", namespace=space)
+        put("a", {}, "grandchild", parent_id="0", namespace=space)
+    page = listed("a", namespace="inner", parent_id="root", limit=2, values=True)
+    assert [(c.id, c.namespace, c.values["n"]) for c in page] == [
+        ("2", "inner", 2),
+        ("1", "inner", 1),
+    ]
+    rest = listed("a", namespace="inner", parent_id="root", limit=2, cursor=page.next_cursor)
+    assert [c.id for c in rest] == ["0"]
+    assert listed("a", parent_id="nobody").items == ()
+    with pytest.raises(InvalidCursor):
+        listed("a", namespace="inner", parent_id="0", cursor=page.next_cursor)
+    for wrong in ({"thread_id": None}, {"namespace": None}):
+        with pytest.raises(InvalidInput, match="Pass both"):
+            listed(**{"thread_id": "a", "parent_id": "root"} | wrong)
+
+
 def test_threads_are_those_of_the_user_or_session_that_is_asked_for(store: Any) -> None:
     alice, bob = store.users.create("Alice"), store.users.create("Bob")
     session = store.sessions.create(alice.id)
@@ -243,6 +265,9 @@ def test_threads_are_those_of_the_user_or_session_that_is_asked_for(store: Any) 
     assert [t.id for t in store.checkpoints.threads(user_id=alice.id)] == ["hers"]
     assert [t.id for t in store.checkpoints.threads(session_id=session.id)] == ["session's"]
     assert len(store.checkpoints.threads()) == 4
+    assert [t.id for t in store.checkpoints.threads("hers")] == ["hers"]
+    assert store.checkpoints.threads("nobody").items == ()
+    assert store.checkpoints.threads("hers", user_id=bob.id).items == ()
     page = store.checkpoints.threads(limit=1)
     with pytest.raises(InvalidCursor):
         store.checkpoints.threads(user_id=bob.id, cursor=page.next_cursor)
@@ -575,9 +600,10 @@ def test_in_other_namespaces_each_thread_has_its_own_ids(store: Any) -> None:
     assert store.checkpoints.find("id", "b") is None
     assert [c.step for c in listed(store, "b", "inner")] == [0]
     assert store.checkpoints.latest("b") is None
-    assert {t.id: t.latest and t.latest.id for t in store.checkpoints.threads()} == {
-        "a": "id",
-        "b": None,
+    put("b", {"x": 5}, "next", namespace="inner")
+    assert {t.id: (t.latest.namespace, t.latest.id) for t in store.checkpoints.threads()} == {
+        "a": ("", "id"),
+        "b": ("inner", "next"),
     }
     with pytest.raises(InvalidInput, match="thread_id"):
         get("id", namespace="inner")

@@ -231,6 +231,50 @@ def test_what_cannot_be_asked_is_said_and_leads_back(store):
             assert (got.status_code, words in got.text) == (status, True), address
 
 
+def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(store):
+    ormsgpack = pytest.importorskip("ormsgpack")
+
+    def said(kind, text):
+        fields = {"type": kind, "content": text}
+        named = (f"langchain_core.messages.{kind}", "Message", fields, "")
+        return ormsgpack.Ext(5, ormsgpack.packb(named))
+
+    def put(id, parent, step, messages, **more):
+        store.checkpoints.put(
+            "graph",
+            {"messages": b"msgpack\0" + ormsgpack.packb(messages)},
+            id,
+            parent,
+            step=10**17 + step,
+            namespace="langgraph",
+            metadata={"step": step, "source": "loop"},
+            **more,
+        )
+
+    first = [said("human", "<b>sunny?")]
+    put("a", "", 1, first, next_node="say")
+    put("b", "a", 2, [*first, said("ai", "It *is*.")])
+    put("c", "a", 2, [*first, said("ai", "No.")])
+    store.checkpoints.put("graph", {"x": 1}, namespace="langgraph|child:1")
+    with visiting(store) as client:
+        steps = client.get("/thread?id=graph").text
+        assert "loop: say" in steps
+        assert 'step 1</a> <span class="chip">fork' in steps
+        assert "100,000" not in steps
+        assert "child:1" in steps
+        state = client.get("/checkpoint?thread=graph&ns=langgraph&id=b").text
+        assert "messages: 2 messages" in state
+        assert "<em>is</em>" in state
+        assert "&lt;b&gt;sunny?" in state
+        assert "langchain_core.messages.ai.Message · 2 fields" in state
+        assert looked_at(state) == []
+        root = client.get("/checkpoint?thread=graph&ns=langgraph&id=a").text
+        assert len(re.findall(r">step 2</a>", root)) == 2
+        assert "loop: say" not in client.get("/thread?id=graph&ns=langgraph%7Cchild%3A1").text
+        listed = client.get("/checkpoints").text
+        assert re.search(r'class="num">2</td>', listed)
+
+
 def test_an_error_of_ours_shows_no_trace():
     class Broken:
         @property
@@ -962,7 +1006,7 @@ def test_a_thread_of_langgraph_opens_where_it_has_something_and_its_state_is_rea
         with visiting(store) as client:
             steps = client.get(f"/thread?id={thread}").text
             assert "No checkpoints here" not in steps
-            assert ">loop<" in steps
+            assert ">loop: think<" in steps
             assert "Compare from step -1" in steps
             listed = client.get("/checkpoints").text
             assert re.search(r'<td class="num">1</td>', listed)

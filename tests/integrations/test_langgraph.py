@@ -40,8 +40,10 @@ from agentstore.integrations.langgraph import (
     AllowedSerializer,
     AsyncAgentStoreSaver,
 )
+from agentstore.integrations.langgraph.savers import REST
 from agentstore.repositories.checkpoints.values import unpacked
 from agentstore.schema import tables
+from agentstore.values.serialized import state_of, step_of
 from tests.contract.test_branches import of, statements
 
 THREAD = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
@@ -240,6 +242,38 @@ def test_a_graph_runs_as_on_langgraphs_own_saver(home: Home) -> None:
     expected = asyncio.run(a_story(the_same))
     assert asyncio.run(a_story(home.open)) == expected
     assert len(expected) > 40
+
+
+def test_a_checkpoint_names_the_nodes_that_langgraph_goes_on_with(home: Home) -> None:
+    def send(state: State) -> list[Send]:
+        return [Send("look", {"topics": [topic]}) for topic in state["topics"]]
+
+    async def steps(saver: Saver) -> None:
+        graph = StateGraph(State)
+        for name in ("begin", "look", "left", "right"):
+            graph.add_node(name, lambda state: {"found": ["x"]})
+        graph.add_edge(START, "begin")
+        graph.add_conditional_edges("begin", send, ["look"])
+        graph.add_edge("look", "left")
+        graph.add_edge("look", "right")
+        made = graph.compile(checkpointer=saver.saver)
+        await saver.do(made, "invoke", {"messages": [], "found": [], "topics": ["a", "b"]}, THREAD)
+        states = await saver.every(made, "get_state_history", THREAD)
+        rows = sorted(home.rows("checkpoints"), key=lambda row: -row.step)
+        found = [row.next_node for row in rows]
+        assert found == [", ".join(sorted(set(each.next))) for each in states]
+        assert found == ["", "left, right", "look", "begin", "__start__"]
+
+    home.run(steps)
+    with Store(home.url) as store:
+        thread = store.checkpoints.threads().items[0]
+        latest = thread.latest
+        assert latest is not None
+        values, beside = state_of(store.checkpoints.get(latest.id, thread.id, latest.namespace))
+    assert values["found"] == ["x"] * 5
+    assert "channel_versions" in beside["checkpoint"]
+    assert REST not in values
+    assert step_of(latest) == 3
 
 
 def test_a_run_that_is_cancelled_goes_on_where_it_was(home: Home) -> None:

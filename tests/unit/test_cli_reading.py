@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from agentstore import Store, migrations
 from agentstore.cli import conversations, output
+from agentstore.records import Items
 from agentstore.values.snippets import age_of, brief, money
 from tests.migrations.support import behind
 
@@ -35,6 +36,64 @@ def run(told, monkeypatch):
 
 def fits(printed, columns=80):
     return max(cell_len(line) for line in printed.splitlines()) <= columns
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graph(store):
+    """A thread as LangGraph's saver stores it, and one of an application's own."""
+    ormsgpack = pytest.importorskip("ormsgpack")
+
+    def said(kind, **fields):
+        named = (f"langchain_core.messages.{kind}", "Message", {"type": kind} | fields, "")
+        return ormsgpack.packb(ormsgpack.Ext(5, ormsgpack.packb(named)))
+
+    call = {"name": "weather", "args": {"city": "Oslo"}, "id": "1"}
+    messages = [
+        said("human", content="Is it \x1b[31msunny?"),
+        said("ai", content="", tool_calls=[call]),
+        said("tool", content="sunny", tool_call_id="1"),
+        said("ai", content="It is."),
+    ]
+    values = {"messages": Items(b"".join(messages), 4), "n": b"msgpack\0\x07"}
+    values["plan"] = b"msgpack\0" + ormsgpack.packb(["x" * 2_000])
+    store.checkpoints.put(
+        "graph", values, namespace="langgraph", step=10**17, metadata={"step": 3}, next_node="say"
+    )
+    store.checkpoints.put("own", {"state": {"a": [1]}})
+
+
+def test_where_there_are_no_threads_that_is_said(run, store):
+    assert run("threads") == "No threads.\n"
+
+
+def test_threads_are_listed_with_the_step_that_the_framework_counts(run, graph):
+    printed = run("threads")
+    assert [line.split()[:3] for line in printed.splitlines()] == [
+        ["THREAD", "STEP", "NEXT"],
+        ["own", "0", "now"],
+        ["graph", "3", "say"],
+    ]
+    assert fits(printed)
+    assert [t["id"] for t in json.loads(run("threads", "--json", "-n", "1"))["items"]] == ["own"]
+    assert "More" not in run("threads", "--session", "nobody")
+
+
+def test_a_thread_is_shown_as_a_conversation_and_other_values_as_data(run, graph):
+    printed = run("show", "graph")
+    for words in ("step 3 · next say", "sunny?", "weather  1", '{"city": "Oslo"}', "It is.", "n 7"):
+        assert words in printed
+    assert "\x1b[31m" not in printed
+    assert "--full shows all of it" in printed
+    assert "x" * 70 in printed
+    assert "Is it" not in run("show", "graph", "--limit", "1")
+    found = json.loads(run("show", "graph", "--json"))
+    assert found["values"]["messages"][3]["content"] == "It is."
+    assert found["values"]["n"] == 7
+    assert json.loads(run("show", "own", "--json"))["values"] == {"state": {"a": [1]}}
+    assert 'state {"a": [1]}' in run("show", "own")
 
 
 # --- ls -------------------------------------------------------------------------------------------
@@ -520,26 +579,3 @@ def test_ages_money_and_bars_are_written_for_people():
     assert [output.bar(share, 2) for share in (0, 0.001, 0.5, 0.75, 1)] == [
         "", "▏", "█", "█▌", "██",
     ]  # fmt: skip
-
-
-# --- threads --------------------------------------------------------------------------------------
-
-
-def test_threads_of_checkpoints_are_listed_and_shown(run, told, store):
-    assert told("threads") == "No threads.\n"
-    store.checkpoints.put("plain", {"count": 3, "data": b"abc"})
-    step = {"metadata": {"step": 4}, "namespace": "langgraph", "step": 10**9}
-    store.checkpoints.put("graph", {"messages": b'json\0[{"x": 1}]'}, **step)
-    header, *lines = run("threads").splitlines()
-    assert header.split() == ["THREAD", "USER", "SESSION", "STEP", "LATEST"]
-    assert [line.split()[0] for line in lines] == ["graph", "plain"]
-    assert lines[0].split()[3] == "4"
-    assert [each["id"] for each in json.loads(told("threads", "--json", "-n", "1"))] == ["graph"]
-    shown = run("show", "graph")
-    assert "step 4 of langgraph" in shown
-    assert '"x": 1' in shown
-    assert "<3 bytes>" in run("show", "plain")
-    assert json.loads(told("show", "plain", "--json"))["values"] == {
-        "count": 3,
-        "data": "<3 bytes>",
-    }

@@ -1,140 +1,165 @@
-"""What LangGraph's serializer wrote is read as data: nothing is imported, made or run for it."""
+import math
+import random
+from collections import deque
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from uuid import UUID
 
-from __future__ import annotations
-
-import datetime
-import decimal
-import uuid
-from dataclasses import dataclass
-from typing import Any
-
-import msgspec
-import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.types import Send
-from pydantic import BaseModel
 
-from agentstore.integrations.langgraph.savers import items_of
-from agentstore.records import Items
-from agentstore.values.serialized import as_data, messages_of
+from agentstore.explorer.differences import difference_tree, state_tree
+from agentstore.values import serialized
+from agentstore.values.serialized import Left, Made, as_json, readable
 
+ormsgpack = pytest.importorskip("ormsgpack")
+serde = pytest.importorskip("langgraph.checkpoint.serde.jsonplus").JsonPlusSerializer()
 
-class Weather(BaseModel):
-    city: str
-    degrees: int
-
-
-@dataclass
-class Point:
-    x: int
-    y: int
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(0, 9), inner),
+)
 
 
-def stored(value: Any) -> bytes:
-    kind, data = JsonPlusSerializer().dumps_typed(value)
+def written(value):
+    kind, data = serde.dumps_typed(value)
     return kind.encode() + b"\0" + data
 
 
-def nested(depth: int) -> bytes:
-    """Give an object in an object in an object."""
-    data = ormsgpack.packb(1)
-    for _ in range(depth):
-        data = ormsgpack.packb(ormsgpack.Ext(1, b"\x93\xa1m\xa1n" + data))
-    return b"msgpack\0" + data
+@given(PLAIN)
+def test_msgpacks_own_kinds_are_read_as_they_were_written(value):
+    packed = ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
+    assert readable(b"msgpack\0" + packed) == value
+
+
+@pytest.mark.parametrize("size", [15, 16, 31, 32, 255, 256, 65_535, 65_536])
+def test_lists_objects_and_texts_of_any_size_are_read(size):
+    value = {"l": [None] * size, "m": {f"{n}": n for n in range(size)}, "t": "x" * size}
+    value["b"] = b"x" * size
+    assert readable(b"msgpack\0" + ormsgpack.packb(value)) == value
+
+
+class Colour(Enum):
+    RED = "red"
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("value", "name", "text"),
     [
-        (None, None),
-        (b"abc", b"abc"),
-        ({"a": [1, "北京", None, 1.5]}, {"a": [1, "北京", None, 1.5]}),
-        (Weather(city="Rome", degrees=30), {"Weather": {"city": "Rome", "degrees": 30}}),
-        (Point(1, 2), {"Point": {"x": 1, "y": 2}}),
-        (Send("think", {"n": 1}), {"Send": ["think", {"n": 1}]}),
-        (uuid.UUID(int=7), {"UUID": uuid.UUID(int=7).hex}),
-        (decimal.Decimal("1.50"), {"Decimal": "1.50"}),
-        (datetime.date(2026, 3, 29), {"date": [2026, 3, 29]}),
-        ({1: "a", (2, 3): "b"}, {"1": "a", "[2, 3]": "b"}),
+        (date(2026, 1, 31), "date", "2026-01-31"),
+        (datetime(2026, 1, 31, tzinfo=UTC), "datetime", "2026-01-31T00:00:00+00:00"),
+        (timedelta(1, 2), "timedelta", "1, 2, 0"),
+        (UUID(int=1), "UUID", "00000000000000000000000000000001"),
+        (Decimal("1.50"), "Decimal", "1.50"),
+        (Colour.RED, f"{__name__}.Colour", "red"),
     ],
-    ids=repr,
 )
-def test_a_value_is_given_as_its_data_and_an_object_as_its_name_and_fields(value, expected):
-    assert as_data(stored(value)) == expected
+def test_an_object_of_one_value_is_its_class_and_that_value(value, name, text):
+    found = readable(written(value))
+    assert (found.name, found.text) == (name, text)
 
 
-def test_messages_are_told_from_other_objects_and_empty_fields_are_left_out():
-    said = [
-        HumanMessage("hi", id="h"),
-        AIMessage("", id="a", tool_calls=[{"name": "look", "args": {"n": 1}, "id": "c"}]),
-        ToolMessage("found", id="t", tool_call_id="c"),
-    ]
-    packed = stored(said).partition(b"\0")[2]
-    items = items_of("msgpack", packed, len(said))
-    assert isinstance(items, Items)
-    found = messages_of(as_data(items))
-    assert found is not None
-    assert [(each.role, each.fields["content"]) for each in found] == [
-        ("user", "hi"),
-        ("assistant", ""),
-        ("tool", "found"),
-    ]
-    assert found[0].fields.keys() == {"type", "content", "id"}
-    assert found[1].fields["tool_calls"][0]["name"] == "look"
-    for other in ([], None, [1], [{"Weather": {"type": "x"}}], [{"A": 1}], as_data(stored([said]))):
-        assert messages_of(other) is None
+def test_sets_and_queues_are_read_as_lists_with_their_names():
+    assert readable(written({1})) == Made("set", {"value": [1]})
+    assert readable(written(deque(["a"]))) == Made("deque", {"value": ["a"]})
+
+
+def test_nothing_that_a_value_names_is_imported_or_run(monkeypatch):
+    monkeypatch.setattr("builtins.__import__", None)
+    named = ormsgpack.Ext(0, ormsgpack.packb(("no.such.module", "run", "rm -rf /")))
+    found = readable(b"msgpack\0" + ormsgpack.packb([named]))
+    assert found == [Made("no.such.module.run", {"value": "rm -rf /"})]
+
+
+def test_objects_of_two_classes_differ_though_their_fields_are_the_same():
+    one, other = Made("A", {"x": 1}), Made("B", {"x": 1})
+    assert one != other != {"x": 1}
+    node = difference_tree({"v": one}, {"v": other})
+    assert [(c.change, c.value.about) for c in node.children] == [("changed", "B · 1 field")]
+    dates = [{"d": Made("date", {"value": f"2026-01-0{n}"})} for n in (1, 2)]
+    (child,) = difference_tree(*dates).children
+    assert (child.change, child.before.text, child.value.text) == (
+        "changed",
+        "2026-01-01",
+        "2026-01-02",
+    )
+
+
+def deep(levels):
+    return b"\x91" * levels + b"\xc0"
 
 
 @pytest.mark.parametrize(
-    "value",
+    "data",
     [
+        b"\xc0" * 10,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff" + b"\xa1a\xc0" * 100,
+        b"\xdb\xff\xff\xff\xffabc",
+        b"\xc1",
         b"",
-        b"pickle\0\x80\x04.",
-        b"msgpack\0",
-        b"msgpack\0\xc1",
-        b"msgpack\0\xdd\xff\xff\xff\xff",
-        b"json\0{",
-        b"json\0" + b"[" * 100_000,
-        b"msgpack\0" + b"\x91" * 100_000,
-        Items(b"\x01", 2**32),
-        Items(b"\x01", 5),
-        "text",
-        7,
+        b"\xd8\x00",
     ],
-    ids=lambda value: repr(value)[:30],
+    ids=range(7),
 )
-def test_what_cannot_be_read_is_given_as_it_is(value):
-    assert as_data(value) == value
+def test_what_is_no_msgpack_stays_bytes(data):
+    assert readable(b"msgpack\0" + data) == b"msgpack\0" + data
 
 
-def test_objects_within_objects_are_opened_so_deep_and_no_deeper():
-    value, depth = as_data(nested(1_000)), 0
-    while isinstance(value, dict):
-        (value,) = value.values()
-        depth += 1
-    assert depth < 50
-    assert isinstance(value, bytes)
+def test_reading_ends_at_a_depth_and_after_so_many_values_and_says_so():
+    found, levels = readable(b"msgpack\0" + deep(100_000)), 0
+    while isinstance(found, list):
+        found, levels = found[0], levels + 1
+    assert found == Left(1)
+    assert levels <= 110
+    many = readable(
+        b"msgpack\0" + ormsgpack.packb([[1, 2], *range(3, 100)]), serialized._Budget(10)
+    )
+    assert many[:3] == [[1, 2], 3, 4]
+    assert isinstance(many[-1], Left)
+    assert many[-1].count + len(many) - 1 == 98
+    node = state_tree({"many": many})
+    assert "more, not read" in node.children[0].children[-1].value.about
+    assert as_json(many)[-1] == {"left_out": many[-1].count}
 
 
-def test_an_object_that_has_not_the_form_of_one_stays_bytes():
-    data = ormsgpack.packb([ormsgpack.Ext(5, ormsgpack.packb(7)), ormsgpack.Ext(0, b"\xc1")])
-    assert as_data(b"msgpack\0" + data) == [ormsgpack.packb(7), b"\xc1"]
+def test_extensions_inside_extensions_are_bounded_too():
+    inner = b"\xc0"
+    for _ in range(300):
+        head = b"\xc9" + len(inner).to_bytes(4, "big") + b"\x07"
+        inner = head + inner
+    assert readable(b"msgpack\0" + inner) == Left(1)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_given_back(data):
-    for kind in (b"msgpack\0", b"json\0", b"null\0", b"bytes\0", b""):
-        as_data(kind + data)
-    as_data(Items(data, len(data)))
+def test_json_is_bounded_as_well():
+    for text in (b"[" * 500 + b"]" * 500, b"[" * 100_000):
+        assert readable(b"json\0" + text) == b"json\0" + text
+    assert readable(b'json\0{"a": [1]}') == {"a": [1]}
 
 
-def test_names_are_given_without_the_sign_of_what_is_kept_for_the_saver():
-    assert as_data({"\x01checkpoint": stored({"v": 4}), "n": 1}) == {"checkpoint": {"v": 4}, "n": 1}
+def test_whatever_bytes_come_reading_ends_without_an_error():
+    chance = random.Random(0)  # noqa: S311 - not a secret
+    for _ in range(3_000):
+        data = b"msgpack\0" + chance.randbytes(chance.randrange(60))
+        state_tree({"v": readable(data)})
+        as_json(readable(data))
 
 
-def test_it_reads_what_msgspec_writes_too():
-    assert as_data(b"msgpack\0" + msgspec.msgpack.encode({"a": [1]})) == {"a": [1]}
+def test_values_of_other_kinds_are_what_they_were():
+    assert readable(written(None)) is None
+    assert readable(written(b"\0\1")) == b"\0\1"
+    assert readable(b"pickle\0cos\nsystem\n") == b"pickle\0cos\nsystem\n"
+    assert math.isnan(readable(written(math.nan)))
+    assert as_json([math.nan, -math.inf, b"ab", {1: Made("A", {"x": 1})}]) == [
+        "nan",
+        "-inf",
+        {"base64": "YWI="},
+        {"1": {"class": "A", "x": 1}},
+    ]

@@ -49,6 +49,7 @@ from langgraph.checkpoint.serde.jsonplus import (
     EXT_PYDANTIC_V2,
     JsonPlusSerializer,
 )
+from langgraph.checkpoint.serde.types import TASKS
 
 from agentstore.errors import InvalidInput, NotFound, TypeNotAllowed, shown
 from agentstore.records import CheckpointRecord, Items, Page, WriteRecord
@@ -149,6 +150,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             parent_id="" if parent in (None, id) else parent,
             parent_missing="refuse" if self._had((thread, space, parent)) else "root",
             step=step_of(id),
+            next_node=next_of(checkpoint["channel_values"]),
             metadata=plain,
             namespace=space,
             run_id=run_of(plain),
@@ -511,6 +513,12 @@ _BELOW = "langgraph|"
 REST = "\x01checkpoint"
 """The name of what a checkpoint has beside its channels, and its id."""
 
+_BRANCH = "branch:to:"
+"""What the channels that lead to a node begin with."""
+
+START = "__start__"
+_LONGEST_NEXT = 200
+
 _MOST_SEEN = 256
 """Checkpoints whose channels a saver keeps in mind."""
 
@@ -818,6 +826,15 @@ def run_of(metadata: Mapping[str, Any]) -> str | None:
     """Give the run that metadata name; None where they do not, or in no way that is indexed."""
     run = metadata.get("run_id")
     return run if isinstance(run, str) and 0 < len(run) <= _LONGEST_RUN_ID else None
+
+
+def next_of(channels: Mapping[str, Any]) -> str:
+    """Name the nodes that a checkpoint's channels lead to, as far as a line has room for them."""
+    sent = channels.get(TASKS) or ()
+    named = [getattr(each, "node", None) for each in sent] if isinstance(sent, list) else []
+    named += [name.removeprefix(_BRANCH) for name in channels if name.startswith(_BRANCH)]
+    named += [START] if START in channels else []
+    return ", ".join(sorted({name for name in named if isinstance(name, str)}))[:_LONGEST_NEXT]
 
 
 def tuple_of(serde: SerializerProtocol, record: CheckpointRecord) -> CheckpointTuple:

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Row, Select, TableClause, and_, exists, select, tuple_
 
-from agentstore.integrations.langgraph.savers import REST, json_part, run_of, space_of, step_of
+from agentstore.integrations.langgraph.savers import (
+    REST,
+    json_part,
+    next_of,
+    run_of,
+    space_of,
+    step_of,
+)
 from agentstore.moving.frameworks.langgraph_bytes import (
     packed,
     part,
@@ -173,6 +180,7 @@ class LangGraphThread(ImportPiece):
                 parent_id="" if each.parent is None else each.parent,
                 parent_missing="root",
                 step=step_of(each.id),
+                next_node=next_of(each.values),
                 metadata=each.metadata,
                 namespace=space,
                 run_id=run_of(each.metadata),

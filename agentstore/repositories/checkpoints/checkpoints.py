@@ -303,6 +303,7 @@ class Checkpoints(Repository):
         order: CheckpointOrder = "step",
         before: str | None = None,
         where: Wanted | None = None,
+        parent_id: str | None = None,
         values: bool = False,
         writes: bool = False,
     ) -> Page[CheckpointInfo]:
@@ -319,13 +320,14 @@ class Checkpoints(Repository):
             before: Only smaller ids; with ``order="id"``. No checkpoint need have it.
             where: Only those whose metadata have these values, by paths: keys with dots between,
                 or tuples of keys.
+            parent_id: Only those that came from this one; with a thread and a namespace.
             values: Whether each has its values. All values of the page are then in memory at once.
             writes: Whether each has its values and the pending writes after it.
 
         Raises:
             InvalidInput: An argument cannot be asked for.
         """
-        asked = Asked.of(thread_id, namespace, order, before, where)
+        asked = Asked.of(thread_id, namespace, order, before, where, parent_id)
         validation.flag("values", values)
         validation.flag("writes", writes)
         return checkpoints_page(self.unit, asked, limit, cursor, values=values, writes=writes)
@@ -390,6 +392,7 @@ class Checkpoints(Repository):
     @reads
     def threads(
         self,
+        thread_id: str | None = None,
         *,
         user_id: str | None = None,
         session_id: str | None = None,
@@ -401,6 +404,7 @@ class Checkpoints(Repository):
         The order is that of the puts themselves, whatever ``created_at`` says.
 
         Args:
+            thread_id: Only this thread, if it is there.
             user_id: Only threads of this user.
             session_id: Only threads of this session.
             limit: How many to give at most.
@@ -410,14 +414,15 @@ class Checkpoints(Repository):
         query = threads_with_latest(self.tables, self.unit.dialect).where(
             *operations.threads(self.unit, threads.c.id)
         )
-        for column, owner in (("user_id", user_id), ("session_id", session_id)):
-            if owner is not None:
-                query = query.where(threads.c[column] == validation.text(column, owner))
+        wanted = {"id": thread_id, "user_id": user_id, "session_id": session_id}
+        for column, value in wanted.items():
+            if value is not None:
+                query = query.where(threads.c[column] == validation.text(column, value))
         return one_page(
             self.connection,
             query,
             [threads.c.activity],
-            Cursors("checkpoint threads", user_id, session_id),
+            Cursors("checkpoint threads", *wanted.values()),
             limit,
             cursor,
             thread_record,

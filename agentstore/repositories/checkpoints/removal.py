@@ -532,6 +532,7 @@ class CheckpointFilters(TypedDict, total=False):
     order: CheckpointOrder
     before: str | None
     where: Wanted | None
+    parent_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,6 +544,7 @@ class Asked:
             text. The largest comes first.
         before: Only smaller ids.
         where: What must be at which paths of the metadata, as canonical JSON.
+        parent_id: What they came from.
     """
 
     thread_id: str | None
@@ -550,6 +552,7 @@ class Asked:
     order: str
     before: str | None
     where: At
+    parent_id: str | None
 
     @classmethod
     def of(
@@ -559,6 +562,7 @@ class Asked:
         order: object,
         before: object,
         where: Wanted | None,
+        parent_id: object,
     ) -> Asked:
         """Make one of a caller's arguments.
 
@@ -568,12 +572,15 @@ class Asked:
         order = validation.choice("order", order, ORDERS)
         if before is not None and order != "id":
             raise InvalidInput("before is an id, in the order of ids. Pass order='id' with it.")
+        if parent_id is not None and None in (thread_id, namespace):
+            raise InvalidInput("parent_id is of a thread and a namespace. Pass both with it.")
         return cls(
             validation.optional_text("thread_id", thread_id),
             validation.optional_text("namespace", namespace),
             order,
             validation.optional_text("before", before),
             wanted_at("where", where),
+            validation.optional_text("parent_id", parent_id),
         )
 
     @property
@@ -584,7 +591,7 @@ class Asked:
     @property
     def is_plain(self) -> bool:
         """Whether it is all of a namespace of a thread, by steps."""
-        return self.is_in_place and self.order == "step" and not self.where
+        return self.is_in_place and self.order == "step" and not (self.where or self.parent_id)
 
 
 def checkpoints_page(
@@ -595,10 +602,12 @@ def checkpoints_page(
     texts = int(asked.order == "id")
     where = [[*path, value] for path, value in asked.where]
     place = (asked.thread_id, asked.namespace)
-    more = () if asked.is_plain else (asked.order, asked.before, where)
+    more: tuple[Any, ...] = () if asked.is_plain else (asked.order, asked.before, where)
+    more += () if asked.parent_id is None else (asked.parent_id,)
     cursors = Cursors("checkpoints", *place, *more)
     after = None if cursor is None else cursors.read(cursor, 2, texts=texts)
-    if (values or writes) and asked.is_in_place and not asked.where:
+    whole = asked.is_in_place and not asked.where and asked.parent_id is None
+    if (values or writes) and whole:
         if after is None and asked.before is not None:
             after = [asked.before]  # a cursor is behind it
         there = (str(asked.thread_id), str(asked.namespace))
@@ -642,6 +651,8 @@ def _query(unit: Unit, asked: Asked, after: Sequence[Any] | None) -> Any:
         query = query.where(c.thread_id == asked.thread_id)
     if asked.namespace is not None:
         query = query.where(in_namespace(checkpoints, asked.namespace))
+    if asked.parent_id is not None:
+        query = query.where(c.parent_id == asked.parent_id)
     by = unit.dialect.by_bytes(c.id) if asked.order == "id" else c.step
     if asked.before is not None:
         query = query.where(by < literal(asked.before, c.id.type))

@@ -479,12 +479,14 @@ def checkpoints_of(tables: Tables) -> Select[Any]:
 
 @lru_cache(maxsize=256)
 def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
-    """Read threads, each with the latest checkpoint of its root namespace."""
+    """Read threads, each with the latest checkpoint of its first namespace."""
     threads = tables.checkpoint_threads
-    other = tables.checkpoints.alias("other")
+    other, any_one = tables.checkpoints.alias("other"), tables.checkpoints.alias("any_one")
+    first = select(func.min(any_one.c.namespace)).where(any_one.c.thread_id == threads.c.id)
+    namespace = first.correlate(threads).scalar_subquery()
     latest = (
         select(other)
-        .where(other.c.thread_id == threads.c.id, in_root(other))
+        .where(other.c.thread_id == threads.c.id, other.c.namespace == namespace)
         .order_by(other.c.step.desc(), other.c.pk.desc())
         .limit(_ONE)
     )
