@@ -81,6 +81,7 @@ from agentstore.repositories.operations import (
     reads,
     several_units,
     writes,
+    written,
 )
 from agentstore.repositories.session_pages import folded
 from agentstore.repositories.upkeep.deletion import delete_user
@@ -757,7 +758,7 @@ class Users(Quotas, ApiKeys):
             return one_page(self.connection, query, key, cursors, limit, cursor, user_record)
         check_limit(limit)
         after: Any = None if cursor is None else cursors.read(cursor, 1)[0]
-        query = query.order_by(users.c.pk.desc()).limit(_READ_AT_ONCE)
+        query = query.order_by(users.c.pk.desc()).limit(written(_READ_AT_ONCE))
         for _ in range(_MOST_READ // _READ_AT_ONCE):
             further = query if after is None else query.where(users.c.pk < after)
             rows = self.connection.execute(further).all()
