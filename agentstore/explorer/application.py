@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentstore.errors import AgentStoreError, InvalidCursor, InvalidInput
-from agentstore.explorer import conversation
+from agentstore.explorer import conversation, users
 from agentstore.explorer import pages as attachment
 from agentstore.explorer import pages as branches
 from agentstore.explorer import pages as checkpoints
@@ -33,7 +33,6 @@ from agentstore.explorer import pages as search
 from agentstore.explorer import pages as sessions
 from agentstore.explorer import pages as tasks
 from agentstore.explorer import pages as usage
-from agentstore.explorer import pages as users
 from agentstore.explorer.rendering import TooCostly, Visit, link, render, static_file
 
 

@@ -30,6 +30,7 @@ from agentstore.explorer.cards import (
     MOST_BRANCHES,
     SHOWN,
     Beside,
+    BranchPlace,
     draw,
     held_by,
     said_as_html,
@@ -58,13 +59,21 @@ from agentstore.explorer.rendering import (
 )
 from agentstore.explorer.sharing import FORMATS, Format, conversation_of, shared
 from agentstore.moving.runs import said_in
-from agentstore.records import MemoryRecord, MessageRecord, Page, SearchHit, TaskRecord, UsageSum
+from agentstore.records import (
+    CountedBranch,
+    MessageRecord,
+    Page,
+    SearchHit,
+    TaskRecord,
+    UsageSum,
+)
 from agentstore.records.base import Role, SessionStatus, TaskStatus
 from agentstore.records.upkeep import Finding
-from agentstore.records.work import CheckpointRecord
+from agentstore.records.work import CheckpointInfo, CheckpointRecord
+from agentstore.repositories.new_sessions import is_beginning
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
-from agentstore.values.serialized import readable, state_of
+from agentstore.values.serialized import readable, state_of, step_of
 from agentstore.values.validation import SESSION_STATUSES
 
 # Sessions: those with the newest or the oldest activity first, and which, by the address.
@@ -254,16 +263,55 @@ async def thread(visit: Visit) -> Response:
     if not of.items:
         raise NotFound("thread", id)
     forks = Counter((each.namespace, each.parent_id) for each in found)
+    tree = None
+    if shown is not None and max(forks.values(), default=0) > 1:
+        tree = await visit.make(_drawn_steps, found.items)
     known = {(each.namespace, each.id): each for each in found}
     return await visit.page(
         "thread.html",
         found=found,
         of=of.items[0],
         forks=forks,
+        tree=tree,
         known=known,
         namespaces=namespaces,
         shown=shown,
     )
+
+
+def _drawn_steps(found: Sequence[CheckpointInfo]) -> Markup:
+    """Draw the steps of a page, the latest first, as branches are: a line goes on up to a fork."""
+    lines: dict[str, list[CheckpointInfo]] = {}  # by the ids of their first steps
+    at: dict[str, str] = {}
+    branches: list[CountedBranch] = []
+    for each in reversed(found):
+        line = at.get(each.parent_id or "")
+        if line is not None and lines[line][-1].id == each.parent_id:
+            lines[line].append(each)
+            at[each.id] = line
+            continue
+        lines[each.id], at[each.id] = [each], each.id
+        before = next((step_of(e) for e in lines.get(line or "", ()) if e.id == each.parent_id), 0)
+        about: Any = {"fork_turn": before, "fork_seq": before, "messages": 0, "turns": 0}
+        about |= {"number": len(branches), "created_at": each.created_at, "current": False}
+        branches.append(CountedBranch(session_id="", name=each.id, parent=line, **about))
+
+    def label(place: BranchPlace) -> tuple[str, str]:
+        steps = [step_of(each) for each in lines[place.branch.name]]
+        first = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        end = lines[place.branch.name][-1].next_node
+        facts = [] if place.from_row is None else [f"· from step {place.branch.fork_turn}"]
+        return first, " ".join([*facts, *([f"· next {end[:_NEXT]}"] if end else [])])
+
+    def address(name: str) -> str:
+        end = lines[name][-1]
+        return link("checkpoint", thread=end.thread_id, ns=end.namespace or None, id=end.id)
+
+    return draw(branches, address, at[found[0].id], label)
+
+
+_NEXT = 40
+"""Characters of the nodes that are next."""
 
 
 async def state(visit: Visit) -> Response:
@@ -315,97 +363,6 @@ _WRITES = 10
 """Pending writes that are shown."""
 
 
-# Users: who they are, what they may spend and have spent; and what agents remember of them.
-
-
-_OF_A_USER = 20
-_MONTHS = 12
-_MEMORIES, _A_MEMORY = 20, 40
-"""Memories on a page, and values of one."""
-
-_NAMESPACES = 200
-
-
-async def users_page(visit: Visit) -> Response:
-    """List users, or those who have a text in their name, address or id."""
-    text = visit.query.get("q", "").strip() or None
-    cursor = visit.given("cursor")
-    if text is not None and cursor is None and await visit.names([text]):
-        return RedirectResponse(link("user", id=text))
-    listed = visit.store.users.list
-    found = await visit.ask(listed, text=text, limit=_ON_A_PAGE, cursor=cursor)
-    return await visit.page("users.html", found=found, text=text)
-
-
-async def user_page(visit: Visit) -> Response:
-    """Show a user: the quota, what of it is used and set aside, keys, cost by month."""
-    id, store = visit.needed("id"), visit.store
-    user = await visit.ask(store.users.get, id)
-    since = datetime.now(UTC) - timedelta(days=31 * _MONTHS)
-    months = await visit.ask(store.usage.sum_by, "month", user_id=id, since=since)
-    return await visit.page(
-        "user.html",
-        user=user,
-        reserved=await visit.ask(store.users.reservations, id, limit=_OF_A_USER),
-        keys=await visit.ask(store.users.api_keys, id, limit=_OF_A_USER),
-        sessions=await visit.ask(store.sessions.list, user_id=id, limit=5, preview=True),
-        months=months,
-        preferences=await visit.make(state_tree, user.preferences, _METADATA),
-    )
-
-
-async def memories_page(visit: Visit) -> Response:
-    """Show the memories of a user, or those of nobody: namespaces, values, until when."""
-    user, text, memories = visit.given("user"), visit.given("q"), visit.store.memories
-    space = _value(visit.query.get("ns", "[]"))
-    if not (isinstance(space, list) and all(isinstance(name, str) for name in space)):
-        raise InvalidInput('ns= must be a list of names as JSON, such as ["notes"].')
-    names = await visit.names([user])
-    if user is not None and not names:
-        raise NotFound("user", user)
-    spaces = await visit.ask(memories.namespaces, space, user_id=user, limit=_NAMESPACES)
-    found: Sequence[MemoryRecord] = ()
-    more = None
-    if text is not None:
-        hits = await visit.ask(memories.search, text, space, user_id=user, limit=_MEMORIES)
-        found = [hit.memory for hit in hits]
-    else:
-        listed, cursor = memories.list, visit.given("cursor")
-        page = await visit.ask(listed, space, user_id=user, limit=_MEMORIES, cursor=cursor)
-        found, more = page.items, page.next_cursor
-
-    def at(namespace: Sequence[str]) -> str:
-        given = json.dumps([*namespace]) if namespace else None
-        return link("memories", user=user, ns=given)
-
-    return await visit.page(
-        "memories.html",
-        user=user,
-        name=names.get(user or ""),
-        space=space,
-        at=at,
-        spaces=_tree_of(spaces.items, len(space)),
-        more_spaces=spaces.next_cursor is not None,
-        found=[(each, await visit.make(state_tree, each.value, _A_MEMORY)) for each in found],
-        text=text,
-        more=visit.here(cursor=more) if more else None,
-    )
-
-
-def _tree_of(
-    spaces: Iterable[tuple[str, ...]], above: int
-) -> list[tuple[int, tuple[str, ...], bool]]:
-    """Give each namespace, and each one above it, with its depth and whether it has memories."""
-    rows: dict[tuple[str, ...], bool] = {}
-    for space in spaces:
-        for depth in range(above + 1, len(space) + 1):
-            rows.setdefault(space[:depth], False)
-        rows[space] = True
-    return [(len(each) - above, each, there) for each, there in rows.items() if len(each) > above][
-        : 2 * _NAMESPACES
-    ]
-
-
 # Search over all messages, with the hit marked.
 
 
@@ -415,8 +372,11 @@ _MARKED = re.compile("⟦([^⟦⟧]*)⟧")
 
 
 async def search_page(visit: Visit) -> Response:
-    """Search."""
+    """Search; what is an id, or the beginning of a session's, leads to what has it."""
     text = visit.query.get("q", "").strip() or None
+    named = await _named(visit, text) if text and " " not in text else []
+    if named and _MADE.fullmatch(str(text).lower()) and not visit.given("role"):
+        return RedirectResponse(named[0][1])
     found: Page[SearchHit] = Page((), None)
     order = visit.given("order") or "relevance"
     if text is not None:
@@ -438,6 +398,7 @@ async def search_page(visit: Visit) -> Response:
             titles[id] = (session and session.title) or id
     return await visit.page(
         "search.html",
+        named=named,
         text=text,
         order=order,
         orders=[
@@ -454,6 +415,34 @@ async def search_page(visit: Visit) -> Response:
         ],
         more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
     )
+
+
+_MADE = re.compile("[0-9a-f]{8}-?[0-9a-f-]{0,27}")
+"""An id that agentstore made, or the first 8 characters of one: nobody searches for that."""
+
+
+async def _named(visit: Visit, text: str) -> list[tuple[str, str]]:
+    """Give what has this id: what it is, and its address."""
+    store, found = visit.store, []
+    if len(text) > _LONGEST_ID:
+        return []
+    id, beginning = text, text.lower()
+    if await visit.ask(store.sessions.find, id) is None and is_beginning(beginning):
+        ids = await visit.ask(store.sessions.find_ids, [beginning], limit=2)
+        id = ids[0] if len(ids) == 1 else text
+    if await visit.ask(store.sessions.find, id) is not None:
+        found.append(("session", link("session", id=id)))
+    message = await visit.ask(store.messages.find, text)
+    if message is not None:
+        found.append(("message", of_message(message)))
+    if (await visit.ask(store.checkpoints.threads, text)).items:
+        found.append(("thread", link("thread", id=text)))
+    if await visit.ask(store.tasks.find, text) is not None:
+        found.append(("task", link("task", id=text)))
+    return found
+
+
+_LONGEST_ID = 200
 
 
 def marked(snippet: str) -> Markup:
