@@ -52,10 +52,10 @@ from agentstore.repositories.operations import (
 )
 from agentstore.values import validation
 from agentstore.values.embeddings import Embedded, Embeddings, Question, strings_in
-from agentstore.values.encoding import decode_text, encode_text, load_json
+from agentstore.values.encoding import decode_text, encode_text
 from agentstore.values.snippets import SearchTerms, parse
 from agentstore.values.tokens import normalized, tokens
-from agentstore.values.types import from_micros, shifted, to_micros
+from agentstore.values.types import Json, from_micros, shifted, to_micros
 from agentstore.values.validation import (
     DEFAULT_LIMIT,
     At,
@@ -86,7 +86,7 @@ def _prepare_search(embeddings: Embeddings, arguments: dict[str, Any]) -> None:
 _LOOKED_AT = 250
 """Memories that are read at a time where their values decide which of them are given."""
 
-_SHORT = 250_000
+_SHORT = 500_000
 """Characters of those that are read at a time, if more are to be read the next time."""
 
 _MOST_KEYS = 1_000
@@ -303,7 +303,8 @@ class Memories(Repository):
         """Find memories by the words of their values or by their meaning, the best first.
 
         The words, phrases and signs of a query are those of ``messages.search``, without stems.
-        There is no index of memories: it reads all of the namespace, some at a time.
+        There is no index of memories: it looks through all of the namespace, some at a time, and
+        reads those that hold the words.
 
         By meaning, the text's vector is compared with those of all memories of the namespace: none
         that is near is left out. Those without a vector are not found so. ``both`` fuses the list
@@ -479,22 +480,23 @@ class Memories(Repository):
 
 def _walked(unit: Unit, place: bytes, after: Sequence[Any] | None, size: int) -> Iterator[Row[Any]]:
     """Go over the memories at and below a place, so many read at a time."""
-    for rows in _pages(unit, place, after, size, *unit.tables.memories.c):
+    for rows in _pages(unit, place, after, size, unit.tables.memories):
         yield from rows
 
 
 def _pages(
-    unit: Unit, place: bytes, after: Sequence[Any] | None, size: int, *columns: ColumnElement[Any]
+    unit: Unit, place: bytes, after: Sequence[Any] | None, size: int, *read: Any
 ) -> Iterator[Sequence[Row[Any]]]:
-    """Read columns of the memories at and below a place, so many at a time.
+    """Read the memories at and below a place, or columns of them, so many at a time.
 
-    With the column ``stored``, it is twice as many each time while they are short.
+    If these are the number and the ``stored`` value, it is twice as many each time while they are
+    short.
     """
     table, now = unit.tables.memories, unit.now()
     at = table.c.place
     key = (at, table.c.updated_at, table.c.pk)
     query = (
-        select(*dict.fromkeys((*key, *columns)))
+        select(*read)
         .where(at >= place, at < end_of(place), is_there(unit, now))
         .order_by(*(column.desc() for column in key))
     )
@@ -507,8 +509,11 @@ def _pages(
         yield rows
         if len(rows) < size:
             return
-        after = (rows[-1].place, rows[-1].updated_at, rows[-1].pk)
-        if columns[0].key == "stored" and sum(len(row.stored) for row in rows) < _SHORT:
+        if len(read) == 1:
+            after = (rows[-1].place, rows[-1].updated_at, rows[-1].pk)
+            continue
+        after = unit.connection.execute(select(*key).where(table.c.pk == rows[-1].pk)).one()
+        if sum(len(stored) for _, stored in rows) < _SHORT:
             size *= 2
 
 
@@ -533,16 +538,22 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[Row[Any]]
     more than their texts, and so leaves out none.
     """
     table = unit.tables.memories
-    stored = cast(table.c.value, Text).label("stored")
+    stored, document = cast(table.c.value, Text).label("stored"), table.c.value.type
+    assert isinstance(document, Json)
     wanted = [{token for term in each.all for token in term.tokens} for each in terms.alternatives]
-    for rows in _pages(unit, place, None, _LOOKED_AT, stored):
+    for rows in _pages(unit, place, None, _LOOKED_AT, table.c.pk, stored):
         found = []
-        for pk, text in ((row.pk, row.stored) for row in rows):
+        for pk, text in rows:
             if "\\" in text or "\ufdd0" in text:  # it is written otherwise than it reads
-                text = "\n".join(strings_in(load_json(text)))
+                text = "\n".join(strings_in(document.read(text)))
             ready = normalized(text)
-            if any(all(token in ready for token in each) for each in wanted):
-                found.append(pk)
+            for each in wanted:
+                for token in each:
+                    if token not in ready:
+                        break
+                else:
+                    found.append(pk)
+                    break
         for chunk in chunks(found):
             these = select(table).where(unit.dialect.search.among(table.c.pk, chunk))
             whole = {row.pk: row for row in unit.connection.execute(these)}
