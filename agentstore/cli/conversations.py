@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
@@ -64,7 +64,7 @@ from agentstore.records import (
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
-from agentstore.values.serialized import state_of, step_of
+from agentstore.values.serialized import state_of, step_of, texts_in
 from agentstore.values.snippets import (
     CLOSE,
     OPEN,
@@ -73,8 +73,11 @@ from agentstore.values.snippets import (
     brief,
     money,
     on_one_line,
+    parse,
     printable,
+    snippet,
 )
+from agentstore.values.tokens import tokens
 from agentstore.values.validation import MAX_LIMIT, ROLES, SESSION_STATUSES, STREAMING
 
 if TYPE_CHECKING:
@@ -457,6 +460,13 @@ def search(
         str | None,
         typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
     ] = None,
+    checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoints",
+            help="Search the latest checkpoints of the newest 1,000 threads, not messages.",
+        ),
+    ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -464,11 +474,18 @@ def search(
 ) -> None:
     """Find messages by their words, in any language.
 
-    It writes nothing: it reads messages that are not in the index yet.
+    It writes nothing: it reads messages that are not in the index yet. There is no index of
+    checkpoints: with --checkpoints it reads them, one at a time.
 
     Example: `agentstore search 'weather fore*' --role assistant`
     """
+    if checkpoints and (role, since, until, cursor) != (None, None, None, None):
+        raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
     with Database(url, schema, table_prefix).read() as store:
+        if checkpoints:
+            wanted = None if session is None else whole_id(store, session)
+            _search_checkpoints(store, text, user, wanted, limit, as_json=as_json)
+            return
         find = partial(
             store.messages.search,
             text,
@@ -499,6 +516,43 @@ def search(
         hint("There is more: pass --limit.")
 
 
+_SEARCHED = 1_000
+"""Threads whose latest checkpoint is read."""
+
+
+def _search_checkpoints(
+    store: Store, text: str, user: str | None, session: str | None, limit: int, *, as_json: bool
+) -> None:
+    """Print the threads whose latest checkpoint has a text with these words, the newest first."""
+    terms, found = parse(text), list[dict[str, str]]()
+    threads = store.checkpoints.iter_threads(user_id=user, session_id=session, limit=MAX_LIMIT)
+    for thread in islice(threads, _SEARCHED):
+        latest = thread.latest
+        if latest is None:
+            continue
+        state = store.checkpoints.find(latest.id, thread.id, latest.namespace)
+        values = {} if state is None else state_of(state)[0]
+        for place, said in texts_in(values):
+            if len(said) <= _LONGEST_SEARCHED and terms.score(tokens(said)) is not None:
+                about = {"thread": thread.id, "checkpoint": latest.id, "at": place}
+                found.append({**about, "snippet": snippet(said, terms)})
+                break
+        if len(found) >= limit:
+            break
+    if as_json:
+        print_json_list(found)
+        return
+    if not found:
+        hint("Nothing was found.")
+    for each in found:
+        line = Text.assemble((on_one_line(each["thread"]), "cyan"))
+        print_cut(line.append(f"  {on_one_line(each['at'])}", style="dim"))
+        _print_snippet(each["snippet"])
+
+
+_LONGEST_SEARCHED = 1_000_000
+
+
 def _print_hit(hit: SearchHit, title: str | None) -> None:
     message = hit.message
     line = Text.assemble((on_one_line(message.session_id), "cyan"))
@@ -506,7 +560,11 @@ def _print_hit(hit: SearchHit, title: str | None) -> None:
     if title:
         line.append(f"  {on_one_line(title)}", style="bold")
     print_cut(line)
-    shown = on_one_line(hit.snippet)
+    _print_snippet(hit.snippet)
+
+
+def _print_snippet(found: str) -> None:
+    shown = on_one_line(found)
     if out.color_system is None:  # neither bold nor reversed
         print_text(out, shown)
         return

@@ -831,7 +831,10 @@ def places(branches: Iterable[CountedBranch]) -> tuple[BranchPlace, ...]:
 
 
 def draw(
-    branches: Sequence[CountedBranch], link: Callable[[str], str], shown: str | None = None
+    branches: Sequence[CountedBranch],
+    link: Callable[[str], str],
+    shown: str | None = None,
+    label: Callable[[BranchPlace], tuple[str, str]] | None = None,
 ) -> Markup:
     """Draw a tree of branches, the first ``MOST_BRANCHES`` of them.
 
@@ -839,17 +842,25 @@ def draw(
         branches: What ``store.branches.list`` gives.
         link: The address of a branch, by its name.
         shown: The name of the branch that the reader is on, if there is one.
+        label: What stands at a branch: what to call it, and facts; else its name, and turns.
     """
     laid = places(branches[:MOST_BRANCHES])
     height = _TOP * 2 + _ROW * (len(laid) - 1) if laid else 0
-    width = max((_x(place.lane) + 14 + _width(_label(place)) for place in laid), default=0)
+    width = max(
+        (_x(place.lane) + 14 + _width((label or _label)(place)) for place in laid), default=0
+    )
     # Not an image: what is in an image cannot be followed by a screen reader.
     frame = Markup(
         '<svg class="branches" role="group" aria-label="{}" width="{}" height="{}"'
         ' viewBox="0 0 {} {}">'
     ).format(_said(laid, len(branches)), width, height, width, height)
     return Markup("").join(
-        [frame, *_lines(laid), *(_node(place, link, shown) for place in laid), Markup("</svg>")]
+        [
+            frame,
+            *_lines(laid),
+            *(_node(place, link, shown, label) for place in laid),
+            Markup("</svg>"),
+        ]
     )
 
 
@@ -880,9 +891,14 @@ def _lines(laid: Sequence[BranchPlace]) -> list[Markup]:
     return drawn
 
 
-def _node(place: BranchPlace, link: Callable[[str], str], shown: str | None) -> Markup:
+def _node(
+    place: BranchPlace,
+    link: Callable[[str], str],
+    shown: str | None,
+    label: Callable[[BranchPlace], tuple[str, str]] | None,
+) -> Markup:
     branch, x, y = place.branch, _x(place.lane), _y(place.row)
-    name, facts = _label(place)
+    name, facts = (label or _label)(place)
     here = branch.name == shown
     return Markup(
         '<a href="{}"{}><title>{}</title><circle cx="{}" cy="{}" r="{}" class="dot{}"/>'
@@ -891,7 +907,7 @@ def _node(place: BranchPlace, link: Callable[[str], str], shown: str | None) -> 
     ).format(
         link(branch.name),
         Markup(' aria-current="true" class="here"') if here else "",
-        _title(branch),
+        _title(branch) if label is None else f"{name} {facts}",
         x,
         y,
         6 if branch.current else 5,

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from agentstore.doctor import examine
 from agentstore.engines import dialect_for
@@ -30,6 +30,7 @@ from agentstore.explorer.cards import (
     MOST_BRANCHES,
     SHOWN,
     Beside,
+    BranchPlace,
     draw,
     held_by,
     said_as_html,
@@ -58,13 +59,21 @@ from agentstore.explorer.rendering import (
 )
 from agentstore.explorer.sharing import FORMATS, Format, conversation_of, shared
 from agentstore.moving.runs import said_in
-from agentstore.records import MessageRecord, Page, SearchHit, TaskRecord, UsageSum
+from agentstore.records import (
+    CountedBranch,
+    MessageRecord,
+    Page,
+    SearchHit,
+    TaskRecord,
+    UsageSum,
+)
 from agentstore.records.base import Role, SessionStatus, TaskStatus
 from agentstore.records.upkeep import Finding
-from agentstore.records.work import CheckpointRecord
+from agentstore.records.work import CheckpointInfo, CheckpointRecord
+from agentstore.repositories.new_sessions import is_beginning
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
-from agentstore.values.serialized import readable, state_of
+from agentstore.values.serialized import readable, state_of, step_of
 from agentstore.values.validation import SESSION_STATUSES
 
 # Sessions: those with the newest or the oldest activity first, and which, by the address.
@@ -235,16 +244,55 @@ async def thread(visit: Visit) -> Response:
     if not of.items:
         raise NotFound("thread", id)
     forks = Counter((each.namespace, each.parent_id) for each in found)
+    tree = None
+    if shown is not None and max(forks.values(), default=0) > 1:
+        tree = await visit.make(_drawn_steps, found.items)
     known = {(each.namespace, each.id): each for each in found}
     return await visit.page(
         "thread.html",
         found=found,
         of=of.items[0],
         forks=forks,
+        tree=tree,
         known=known,
         namespaces=namespaces,
         shown=shown,
     )
+
+
+def _drawn_steps(found: Sequence[CheckpointInfo]) -> Markup:
+    """Draw the steps of a page, the latest first, as branches are: a line goes on up to a fork."""
+    lines: dict[str, list[CheckpointInfo]] = {}  # by the ids of their first steps
+    at: dict[str, str] = {}
+    branches: list[CountedBranch] = []
+    for each in reversed(found):
+        line = at.get(each.parent_id or "")
+        if line is not None and lines[line][-1].id == each.parent_id:
+            lines[line].append(each)
+            at[each.id] = line
+            continue
+        lines[each.id], at[each.id] = [each], each.id
+        before = next((step_of(e) for e in lines.get(line or "", ()) if e.id == each.parent_id), 0)
+        about: Any = {"fork_turn": before, "fork_seq": before, "messages": 0, "turns": 0}
+        about |= {"number": len(branches), "created_at": each.created_at, "current": False}
+        branches.append(CountedBranch(session_id="", name=each.id, parent=line, **about))
+
+    def label(place: BranchPlace) -> tuple[str, str]:
+        steps = [step_of(each) for each in lines[place.branch.name]]
+        first = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        end = lines[place.branch.name][-1].next_node
+        facts = [] if place.from_row is None else [f"· from step {place.branch.fork_turn}"]
+        return first, " ".join([*facts, *([f"· next {end[:_NEXT]}"] if end else [])])
+
+    def address(name: str) -> str:
+        end = lines[name][-1]
+        return link("checkpoint", thread=end.thread_id, ns=end.namespace or None, id=end.id)
+
+    return draw(branches, address, at[found[0].id], label)
+
+
+_NEXT = 40
+"""Characters of the nodes that are next."""
 
 
 async def state(visit: Visit) -> Response:
@@ -305,8 +353,11 @@ _MARKED = re.compile("⟦([^⟦⟧]*)⟧")
 
 
 async def search_page(visit: Visit) -> Response:
-    """Search."""
+    """Search; what is an id, or the beginning of a session's, leads to what has it."""
     text = visit.query.get("q", "").strip() or None
+    named = await _named(visit, text) if text and " " not in text else []
+    if named and _MADE.fullmatch(str(text).lower()) and not visit.given("role"):
+        return RedirectResponse(named[0][1])
     found: Page[SearchHit] = Page((), None)
     order = visit.given("order") or "relevance"
     if text is not None:
@@ -328,6 +379,7 @@ async def search_page(visit: Visit) -> Response:
             titles[id] = (session and session.title) or id
     return await visit.page(
         "search.html",
+        named=named,
         text=text,
         order=order,
         orders=[
@@ -344,6 +396,34 @@ async def search_page(visit: Visit) -> Response:
         ],
         more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
     )
+
+
+_MADE = re.compile("[0-9a-f]{8}-?[0-9a-f-]{0,27}")
+"""An id that agentstore made, or the first 8 characters of one: nobody searches for that."""
+
+
+async def _named(visit: Visit, text: str) -> list[tuple[str, str]]:
+    """Give what has this id: what it is, and its address."""
+    store, found = visit.store, []
+    if len(text) > _LONGEST_ID:
+        return []
+    id, beginning = text, text.lower()
+    if await visit.ask(store.sessions.find, id) is None and is_beginning(beginning):
+        ids = await visit.ask(store.sessions.find_ids, [beginning], limit=2)
+        id = ids[0] if len(ids) == 1 else text
+    if await visit.ask(store.sessions.find, id) is not None:
+        found.append(("session", link("session", id=id)))
+    message = await visit.ask(store.messages.find, text)
+    if message is not None:
+        found.append(("message", of_message(message)))
+    if (await visit.ask(store.checkpoints.threads, text)).items:
+        found.append(("thread", link("thread", id=text)))
+    if await visit.ask(store.tasks.find, text) is not None:
+        found.append(("task", link("task", id=text)))
+    return found
+
+
+_LONGEST_ID = 200
 
 
 def marked(snippet: str) -> Markup:

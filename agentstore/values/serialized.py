@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from struct import error as StructError
@@ -160,6 +160,20 @@ def as_json(value: Any) -> Any:
     return {"left_out": value.count} if isinstance(value, Left) else value
 
 
+def texts_in(value: Any) -> Iterator[tuple[str, str]]:
+    """Give the texts in what was read, the last of each list first, and where each is."""
+    left: list[tuple[str, Any]] = [("", value)]
+    while left:
+        place, each = left.pop()
+        if isinstance(each, str):
+            yield place, each
+        elif isinstance(each, Mapping):
+            inside = [(f"{place}.{name}" if place else str(name), e) for name, e in each.items()]
+            left += reversed(inside)
+        elif isinstance(each, list | tuple):
+            left += ((f"{place}[{n}]", e) for n, e in enumerate(each))
+
+
 def _bounded(value: Any, budget: _Budget) -> Any:
     """Require of JSON what is required of msgpack; raises ValueError."""
     level = [value]
@@ -275,7 +289,7 @@ class _Reader:
                 "numpy.ndarray", dict(zip(("dtype", "shape", "order", "data"), held, strict=False))
             )
         module, name, fields = held[:3]
-        plain = module in _PLAIN_CLASSES
+        plain = module in _PLAIN_CLASSES and isinstance(name, str)
         named = str(name if plain else f"{module}.{name}")[:_MOST_NAME]
         if isinstance(fields, dict) and code in (2, 4, 5):
             return Made(named, fields)

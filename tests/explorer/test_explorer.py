@@ -262,6 +262,12 @@ def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(st
         assert 'step 1</a> <span class="chip">fork' in steps
         assert "100,000" not in steps
         assert "child:1" in steps
+        drawing = re.search(r'<svg class="branches".*?</svg>', steps, re.DOTALL)[0]
+        assert re.findall(r"<title>([^<]*)</title>", drawing) == [
+            "steps 1 to 2 ",
+            "step 2 · from step 1",
+        ]
+        assert 'class="here"' in drawing.partition("from step 1")[0]
         state = client.get("/checkpoint?thread=graph&ns=langgraph&id=b").text
         assert "messages: 2 messages" in state
         assert "<em>is</em>" in state
@@ -273,6 +279,28 @@ def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(st
         assert "loop: say" not in client.get("/thread?id=graph&ns=langgraph%7Cchild%3A1").text
         listed = client.get("/checkpoints").text
         assert re.search(r'class="num">2</td>', listed)
+
+
+def test_an_id_in_the_search_box_leads_to_what_has_it(store):
+    session = store.sessions.create().id
+    message = store.messages.save(session, "user", "hello").id
+    task = store.tasks.create(session, "work").id
+    store.checkpoints.put("hello", {})
+    with visiting(store) as client:
+        for typed, page in (
+            (session, f"session?id={session}"),
+            (session.upper()[:13], f"session?id={session}"),
+            (message, f"session?id={session}"),
+            (task, f"task?id={task}"),
+        ):
+            got = client.get(f"/search?q={typed}", follow_redirects=False)
+            assert got.headers["location"].startswith(page), typed
+        found = client.get("/search?q=hello").text
+        assert '<a href="thread?id=hello">The thread with this id</a>' in found
+        assert 'class="hit"' in found
+        assert "with this id" not in client.get("/search?q=hello+there").text
+        for nobodys in ("0" * 8, "0" * 36, "x" * 900):
+            assert client.get(f"/search?q={nobodys}").status_code == 200
 
 
 def test_an_error_of_ours_shows_no_trace():

@@ -96,6 +96,21 @@ def test_a_thread_is_shown_as_a_conversation_and_other_values_as_data(run, graph
     assert 'state {"a": [1]}' in run("show", "own")
 
 
+def test_what_the_latest_checkpoints_hold_is_searched_when_asked_for(run, graph, store):
+    store.messages.save(store.sessions.create().id, "user", "sunny in a session")
+    printed = run("search", "SUNNY", "--checkpoints")
+    assert "graph  messages[2].content" in printed
+    assert "in a session" not in printed
+    assert "⟦sunny⟧" in printed
+    assert run("search", "snow", "--checkpoints") == "Nothing was found.\n"
+    assert run("search", "sunny", "--checkpoints", "--user", "nobody") == "Nothing was found.\n"
+    (hit,) = json.loads(run("search", "sunny -is", "--checkpoints", "--json"))
+    assert (hit["thread"], hit["at"]) == ("graph", "messages[2].content")
+    assert "--session and --limit alone" in run(
+        "search", "x", "--checkpoints", "--role", "user", code=2
+    )
+
+
 # --- ls -------------------------------------------------------------------------------------------
 
 
