@@ -489,8 +489,7 @@ def _pages(
 ) -> Iterator[Sequence[Row[Any]]]:
     """Read the memories at and below a place, or columns of them, so many at a time.
 
-    If these are the number and the ``stored`` value, it is twice as many each time while they are
-    short.
+    If the ``stored`` value is among the columns, it is twice as many each time while they are short.
     """
     table, now = unit.tables.memories, unit.now()
     at = table.c.place
@@ -509,11 +508,8 @@ def _pages(
         yield rows
         if len(rows) < size:
             return
-        if len(read) == 1:
-            after = (rows[-1].place, rows[-1].updated_at, rows[-1].pk)
-            continue
-        after = unit.connection.execute(select(*key).where(table.c.pk == rows[-1].pk)).one()
-        if sum(len(stored) for _, stored in rows) < _SHORT:
+        after = (rows[-1].place, rows[-1].updated_at, rows[-1].pk)
+        if len(read) > 1 and sum(len(row.stored) for row in rows) < _SHORT:
             size *= 2
 
 
@@ -541,9 +537,11 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[Row[Any]]
     stored, document = cast(table.c.value, Text).label("stored"), table.c.value.type
     assert isinstance(document, Json)
     wanted = [{token for term in each.all for token in term.tokens} for each in terms.alternatives]
-    for rows in _pages(unit, place, None, _LOOKED_AT, table.c.pk, stored):
+    for rows in _pages(
+        unit, place, None, _LOOKED_AT, *table.c["place", "updated_at", "pk"], stored
+    ):
         found = []
-        for pk, text in rows:
+        for _, _, pk, text in map(tuple, rows):
             if "\\" in text or "\ufdd0" in text:  # it is written otherwise than it reads
                 text = "\n".join(strings_in(document.read(text)))
             ready = normalized(text)
@@ -557,7 +555,7 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[Row[Any]]
         for chunk in chunks(found):
             these = select(table).where(unit.dialect.search.among(table.c.pk, chunk))
             whole = {row.pk: row for row in unit.connection.execute(these)}
-            yield from (whole[pk] for pk in chunk)
+            yield from (whole[pk] for pk in chunk if pk in whole)
 
 
 def _places(unit: Unit, place: bytes, after: bytes) -> Select[Any]:
