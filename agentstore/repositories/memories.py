@@ -489,7 +489,7 @@ def _pages(
 ) -> Iterator[Sequence[Row[Any]]]:
     """Read the memories at and below a place, or columns of them, so many at a time.
 
-    If the ``stored`` value is among the columns, it is twice as many each time while they are short.
+    If the ``stored`` value is among the columns, it doubles each time while they are short.
     """
     table, now = unit.tables.memories, unit.now()
     at = table.c.place
