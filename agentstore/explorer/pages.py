@@ -643,6 +643,33 @@ async def usage_page(visit: Visit) -> Response:
     )
 
 
+async def failures(visit: Visit) -> Response:
+    """List calls of tools that failed, the newest first."""
+    days = visit.whole("days", _MOST, least=1, most=_MOST)
+    found = await visit.ask(
+        visit.store.tool_logs.list,
+        success=False,
+        tool=visit.given("tool"),
+        session_id=visit.given("session"),
+        since=_begin(days) if visit.given("days") else None,
+        limit=_ON_A_PAGE,
+        cursor=visit.given("cursor"),
+    )
+    titles: dict[str, str] = {}
+    for id in {log.session_id for log in found}:
+        session = await visit.ask(visit.store.sessions.find, id)
+        titles[id] = (session and session.title) or id
+    of = await visit.narrowed_to()
+    return await visit.page("failures.html", found=found, titles=titles, days=days, session=of)
+
+
+async def call(visit: Visit) -> Response:
+    """Lead to a logged call's place in its conversation, or to the conversation."""
+    log = await visit.ask(visit.store.tool_logs.get, visit.needed("id"))
+    message = log.message_id and await visit.ask(visit.store.messages.find, log.message_id)
+    return RedirectResponse(of_message(message) if message else link("session", id=log.session_id))
+
+
 async def table(visit: Visit) -> Response:
     """Give one of the tables as CSV.
 
