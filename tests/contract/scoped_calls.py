@@ -116,6 +116,7 @@ MEANT = Question("meaning", MODEL, MODEL.packed([3, 4]))
 CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "users.get": (USER,),
     "users.find": (USER,),
+    "users.names": ({"ids": [Their("user")]}, {"ids": [My("user"), Their("user")]}),
     "users.update": (USER | {"name": "X", "preferences": {"a": 2}},),
     "users.delete": (USER,),
     "users.check_quota": (USER | {"tokens": 1},),
@@ -382,7 +383,7 @@ FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
 """Making something for somebody else."""
 
 WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
-    "users.list": ({}, {"email": "same@example.org"}),
+    "users.list": ({}, {"email": "same@example.org"}, {"text": "same"}),
     "users.find_by_preference": ({"path": "a", "value": 1},),
     "sessions.list": (
         {},

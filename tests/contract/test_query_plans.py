@@ -44,7 +44,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
                 "checkpoint_threads USING INDEX ix_checkpoint_threads_activity",
                 "ix_checkpoint_threads_activity",
             ),
-            "users.list()": ("users", "pk_users"),
+            "users.list(*": ("users", "pk_users"),
             "tasks.list()": ("tasks", "pk_tasks"),
             "tool_logs.list()": ("tool_logs", "pk_tool_logs"),
         }.items()

@@ -63,8 +63,13 @@ class Filled:
 def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     """Fill a store: what a caller may choose is this text, in each place as much as it takes."""
     short = text.replace("\x00", "").strip()[:100] or "-"
-    user = store.users.create(short, id=f"{name} {short}").id
+    user = store.users.create(short, id=f"{name} {short}", email=short, quota_total=10**6).id
     data = {short: text[:5_000], "list": [text[:5_000], {"deep": [short]}]}
+    store.users.update(user, preferences=data)
+    store.users.reserve_quota(user, 5)
+    store.users.issue_api_key(user, short)
+    for owner in (user, None):
+        store.memories.put([short, "notes"], f"{name} {short}", data, user_id=owner)
     session = store.sessions.create(
         user, title=text, model=short, metadata=data, state=data, id=f"s {name} {short}"
     ).id
@@ -162,6 +167,12 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "take away Markdown": lambda there: _at("export", id=there.session, format="md"),
     "branches": lambda there: _at("branches", id=there.session),
     "compare": lambda there: _at("compare", id=there.session, left="main", right=there.branch),
+    "users": lambda _: "users",
+    "users who are called so": lambda _: _at("users", q="a"),
+    "user": lambda there: _at("user", id=there.user),
+    "memories": lambda _: "memories",
+    "memories of a user": lambda there: _at("memories", user=there.user),
+    "memories found": lambda there: _at("memories", user=there.user, q="bitten OR plain"),
     "checkpoints": lambda _: "checkpoints",
     "thread": lambda there: _at("thread", id=there.thread),
     "thread in all namespaces": lambda there: _at("thread", id=there.thread, all="1"),
@@ -182,7 +193,8 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
 }
 """Every page: how to find it in what was stored."""
 
-LISTS = {"sessions", "search", "checkpoints", "tasks", "task-counts", "usage", "failures"}
+LISTS = {"sessions", "search", "users", "memories", "checkpoints", "tasks", "task-counts", "usage"}
+LISTS |= {"failures"}
 """First words of what lists whatever the store shows, be it nothing."""
 
 OF_ALL = {"health"}
