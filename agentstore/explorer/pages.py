@@ -689,8 +689,11 @@ async def failures(visit: Visit) -> Response:
 async def call(visit: Visit) -> Response:
     """Lead to a logged call's place in its conversation, or to the conversation."""
     log = await visit.ask(visit.store.tool_logs.get, visit.needed("id"))
-    message = log.message_id and await visit.ask(visit.store.messages.find, log.message_id)
-    return RedirectResponse(of_message(message) if message else link("session", id=log.session_id))
+    if log.message_id is not None:
+        message = await visit.ask(visit.store.messages.find, log.message_id)
+        if message is not None:
+            return RedirectResponse(of_message(message))
+    return RedirectResponse(link("session", id=log.session_id))
 
 
 async def table(visit: Visit) -> Response:
