@@ -1093,8 +1093,10 @@ class AsyncToolLogs(AsyncRepository):
         *,
         session_id: str | None = None,
         tool: str | None = None,
+        success: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: Literal["newest", "oldest"] = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> Page[ToolLogRecord]:
@@ -1104,8 +1106,10 @@ class AsyncToolLogs(AsyncRepository):
         *,
         session_id: str | None = None,
         tool: str | None = None,
+        success: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: Literal["newest", "oldest"] = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> AsyncGenerator[ToolLogRecord, None]:
