@@ -1093,8 +1093,10 @@ class AsyncToolLogs(AsyncRepository):
         *,
         session_id: str | None = None,
         tool: str | None = None,
+        success: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: Literal["newest", "oldest"] = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> Page[ToolLogRecord]:
@@ -1104,8 +1106,10 @@ class AsyncToolLogs(AsyncRepository):
         *,
         session_id: str | None = None,
         tool: str | None = None,
+        success: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: Literal["newest", "oldest"] = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> AsyncGenerator[ToolLogRecord, None]:
@@ -1262,13 +1266,25 @@ class AsyncUsers(AsyncRepository):
     async def find(self, user_id: str) -> UserRecord | None:
         """Give a user, or None."""
     async def list(
-        self, *, email: str | None = None, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+        self,
+        *,
+        email: str | None = None,
+        text: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
     ) -> Page[UserRecord]:
-        """List users, the newest first, of one email address if given."""
+        """List users, the newest first."""
     def iter(
-        self, *, email: str | None = None, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+        self,
+        *,
+        email: str | None = None,
+        text: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
     ) -> AsyncGenerator[UserRecord, None]:
         """Go over all pages of ``list``."""
+    async def names(self, ids: Sequence[str]) -> dict[str, str]:
+        """Give the names of users, by their ids; who does not exist is left out."""
     async def find_by_preference(
         self,
         path: str | Sequence[str],

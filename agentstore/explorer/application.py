@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentstore.errors import AgentStoreError, InvalidCursor, InvalidInput
-from agentstore.explorer import conversation
+from agentstore.explorer import conversation, users
 from agentstore.explorer import pages as attachment
 from agentstore.explorer import pages as branches
 from agentstore.explorer import pages as checkpoints
@@ -67,6 +67,9 @@ PAGES: Final = (
     SitePage("export", export.export_page),
     SitePage("branches", branches.branches_page, part_of="sessions"),
     SitePage("compare", branches.compare, part_of="sessions"),
+    SitePage("users", users.users_page, "Users"),
+    SitePage("user", users.user_page, part_of="users"),
+    SitePage("memories", users.memories_page, "Memories"),
     SitePage("checkpoints", checkpoints.checkpoints_page, "Checkpoints"),
     SitePage("thread", checkpoints.thread, part_of="checkpoints"),
     SitePage("checkpoint", checkpoints.state, part_of="checkpoints"),
@@ -75,6 +78,8 @@ PAGES: Final = (
     SitePage("task", tasks.task, part_of="tasks"),
     SitePage("usage", usage.usage_page, "Usage"),
     SitePage("usage.csv", usage.table),
+    SitePage("failures", usage.failures, part_of="usage"),
+    SitePage("call", usage.call),
     SitePage("health", health.health_page, "Health", scoped=False),
 )
 """All pages. Those with a title are linked in this order at the head of each."""

@@ -53,6 +53,7 @@ async def page(visit: Visit) -> Response:
     return await visit.page(
         "conversation.html",
         session=session,
+        names=await visit.names([session.user_id]),
         branch=branch,
         turns=turns,
         settled=turns[: len(turns) - len(live)],

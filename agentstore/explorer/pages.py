@@ -84,7 +84,7 @@ _ADDED_UP = 200
 """Requests of each session: of one that made more, the last ones are added up."""
 
 _FIELDS = {
-    "user": "User id",
+    "user": "User: id, name or address",
     "model": "Model",
     "title": "In the title",
     "since": "Active since",
@@ -100,9 +100,17 @@ async def sessions_page(visit: Visit) -> Response:
     if path is None and visit.given("value"):
         raise InvalidInput("value= is what stands at a path= in the metadata, which is missing.")
     order = visit.given("order") or "newest"
+    user = visit.given("user")
+    names = await visit.names([user])
+    if user is not None and not names:
+        alike = (await visit.ask(visit.store.users.list, text=user, limit=2)).items
+        if len(alike) > 1:
+            return RedirectResponse(link("users", q=user))
+        user = alike[0].id if alike else user
+        names = {each.id: each.name for each in alike}
     found = await visit.ask(
         visit.store.sessions.list,
-        user_id=visit.given("user"),
+        user_id=user,
         status=cast("SessionStatus | None", visit.given("status")),
         title=visit.given("title"),
         model=visit.given("model"),
@@ -128,9 +136,15 @@ async def sessions_page(visit: Visit) -> Response:
         statuses=statuses,
         fields=[(name, words, visit.given(name) or "") for name, words in _FIELDS.items()],
         narrowed=[
-            (_FIELDS[name], visit.given(name), visit.here(**{name: None, "cursor": None}))
+            (
+                "User" if name == "user" else _FIELDS[name],
+                names.get(user or "", user) if name == "user" else visit.given(name),
+                visit.here(**{name: None, "cursor": None}),
+            )
             for name in narrowed
         ],
+        user=user,
+        names=names | await visit.names(each.user_id for each in found),
         everything=not (narrowed or status),
         order=order,
         turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
@@ -229,7 +243,12 @@ async def checkpoints_page(visit: Visit) -> Response:
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
-    return await visit.page("checkpoints.html", found=found, session=await visit.narrowed_to())
+    return await visit.page(
+        "checkpoints.html",
+        found=found,
+        names=await visit.names([visit.given("user"), *(each.user_id for each in found)]),
+        session=await visit.narrowed_to(),
+    )
 
 
 async def thread(visit: Visit) -> Response:
@@ -420,6 +439,8 @@ async def _named(visit: Visit, text: str) -> list[tuple[str, str]]:
         found.append(("thread", link("thread", id=text)))
     if await visit.ask(store.tasks.find, text) is not None:
         found.append(("task", link("task", id=text)))
+    if visit.has("user") and await visit.ask(store.users.find, text) is not None:
+        found.append(("user", link("user", id=text)))
     return found
 
 
@@ -624,6 +645,7 @@ async def usage_page(visit: Visit) -> Response:
     days = visit.whole("days", _DEFAULT, least=1, most=_MOST)
     by_day = _every_day(await _sums(visit, "day", days), days)
     narrowed = visit.given("user") or visit.given("model")
+    by_user = await _sums(visit, "user", days, top=_SHOWN + 1)
     stats = visit.store.tool_logs.stats
     tools = None if narrowed else await visit.ask(stats, since=_begin(days))
     return await visit.page(
@@ -637,10 +659,41 @@ async def usage_page(visit: Visit) -> Response:
             columns("Cost by day", [*map(_cost, by_day)], brief),
         ),
         by_model=await _sums(visit, "model", days, top=_SHOWN + 1),
-        by_user=await _sums(visit, "user", days, top=_SHOWN + 1),
+        by_user=by_user,
+        names=await visit.names([visit.given("user"), *(each.key for each in by_user)]),
         tools=tools,
         shown=_SHOWN,
     )
+
+
+async def failures(visit: Visit) -> Response:
+    """List calls of tools that failed, the newest first."""
+    days = visit.whole("days", _MOST, least=1, most=_MOST)
+    found = await visit.ask(
+        visit.store.tool_logs.list,
+        success=False,
+        tool=visit.given("tool"),
+        session_id=visit.given("session"),
+        since=_begin(days) if visit.given("days") else None,
+        limit=_ON_A_PAGE,
+        cursor=visit.given("cursor"),
+    )
+    titles: dict[str, str] = {}
+    for id in {log.session_id for log in found}:
+        session = await visit.ask(visit.store.sessions.find, id)
+        titles[id] = (session and session.title) or id
+    of = await visit.narrowed_to()
+    return await visit.page("failures.html", found=found, titles=titles, days=days, session=of)
+
+
+async def call(visit: Visit) -> Response:
+    """Lead to a logged call's place in its conversation, or to the conversation."""
+    log = await visit.ask(visit.store.tool_logs.get, visit.needed("id"))
+    if log.message_id is not None:
+        message = await visit.ask(visit.store.messages.find, log.message_id)
+        if message is not None:
+            return RedirectResponse(of_message(message))
+    return RedirectResponse(link("session", id=log.session_id))
 
 
 async def table(visit: Visit) -> Response:
@@ -664,14 +717,18 @@ async def table(visit: Visit) -> Response:
         sums = _every_day(found, days) if by == "day" else found
         head = (by, *names, "unpriced_requests")
         lines = [[each.key, *(getattr(each, name) for name in head[1:])] for each in sums]
+        if by == "user":
+            named = await visit.names(each.key for each in sums)
+            head = (*head, "name")
+            lines = [[*line, named.get(str(line[0]))] for line in lines]
     else:
         raise InvalidInput("by must be day, model, user or tool.")
     written = io.StringIO()
     to = csv.writer(written)
     to.writerow(head)
     to.writerows([cell(value) for value in line] for line in list(lines)[:_MOST_LINES])
-    named = {"Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
-    return Response(written.getvalue(), headers=named, media_type="text/csv; charset=utf-8")
+    headers = {"Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
+    return Response(written.getvalue(), headers=headers, media_type="text/csv; charset=utf-8")
 
 
 def cell(value: object) -> str:

@@ -362,10 +362,10 @@ class SessionFilter:
         Raises:
             InvalidInput: One of them cannot be asked for.
         """
-        if (folded := title) is not None and not (folded := _folded("title", title)):
+        if (sought := title) is not None and not (sought := folded("title", title)):
             raise InvalidInput("title must not be empty. Pass a part of the title, or None.")
         found = cls(
-            folded,
+            sought,
             validation.optional_text("model", model),
             None if since is None else require_utc("since", since),
             None if until is None else require_utc("until", until),
@@ -384,7 +384,7 @@ class SessionFilter:
             (self.model is None or model == self.model)
             and (self.since is None or active >= self.since)
             and (self.until is None or active < self.until)
-            and (self.title is None or (title is not None and self.title in _folded("", title)))
+            and (self.title is None or (title is not None and self.title in folded("", title)))
             and has_all(metadata, self.metadata)
         )
 
@@ -392,7 +392,8 @@ class SessionFilter:
 _EVERYTHING = SessionFilter(None, None, None, None, ())
 
 
-def _folded(name: str, text: object) -> str:
+def folded(name: str, text: object) -> str:
+    """Give a text such that case does not count when it is compared."""
     composed = unicodedata.normalize("NFC", validation.text(name, text))
     return unicodedata.normalize("NFC", composed.casefold())
 

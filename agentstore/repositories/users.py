@@ -75,18 +75,22 @@ from agentstore.repositories.operations import (
     Repository,
     Unset,
     appends,
+    chunks,
+    ids_of,
     one_page,
     reads,
     several_units,
     writes,
+    written,
 )
+from agentstore.repositories.session_pages import folded
 from agentstore.repositories.upkeep.deletion import delete_user
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import canonical_json
 from agentstore.values.ids import new_id
 from agentstore.values.types import MAX_INTEGER, require_utc, shifted
-from agentstore.values.validation import DEFAULT_LIMIT, Cursors
+from agentstore.values.validation import DEFAULT_LIMIT, Cursors, check_limit
 
 # What users may spend: at once, or reserved first and settled when the cost is known.
 #
@@ -591,6 +595,12 @@ def api_key_record(row: Any) -> ApiKeyRecord:
 # Users and their quota.
 
 
+_READ_AT_ONCE, _MOST_READ = 500, 2_000
+"""Users that are read for a page of those who have a text, in one statement and in all."""
+
+_MOST_IDS = 1_000
+
+
 class Users(Quotas, ApiKeys):
     """The users: who they are, what they prefer, what they may spend, their keys."""
 
@@ -717,25 +727,69 @@ class Users(Quotas, ApiKeys):
     @scopes.KEEPS
     @reads
     def list(
-        self, *, email: str | None = None, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+        self,
+        *,
+        email: str | None = None,
+        text: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
     ) -> Page[UserRecord]:
-        """List users, the newest first, of one email address if given."""
-        users = self.tables.users
+        """List users, the newest first.
+
+        With ``text`` up to 2,000 users are read for a page: it may have fewer users than the limit,
+        or none, and say where to go on.
+
+        Args:
+            email: Only those with this email address.
+            text: Only those who have this in their name, address or id; case does not count, in any
+                script.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+        """
+        users, sought = self.tables.users, None
         query = select(users).where(users.c.deleting.is_(None), *operations.users(self.unit))
         if email is not None:
             query = query.where(users.c.email == validation.key("email", email))
-        return one_page(
-            self.connection,
-            query,
-            [users.c.pk],
-            Cursors("users", email),
-            limit,
-            cursor,
-            user_record,
-        )
+        if text is not None and not (sought := folded("text", text)):
+            raise InvalidInput("text must not be empty. Pass a part of a name, or None.")
+        cursors = Cursors("users", email) if sought is None else Cursors("users", email, sought)
+        key, found = [users.c.pk], list[UserRecord]()
+        if sought is None:
+            return one_page(self.connection, query, key, cursors, limit, cursor, user_record)
+        check_limit(limit)
+        after: Any = None if cursor is None else cursors.read(cursor, 1)[0]
+        query = query.order_by(users.c.pk.desc()).limit(written(_READ_AT_ONCE))
+        for _ in range(_MOST_READ // _READ_AT_ONCE):
+            further = query if after is None else query.where(users.c.pk < after)
+            rows = self.connection.execute(further).all()
+            for row in rows:
+                if any(sought in folded("", each or "") for each in (row.name, row.email, row.id)):
+                    found.append(user_record(row))
+                after = row.pk
+                if len(found) == limit:
+                    break
+            if len(found) == limit or len(rows) < _READ_AT_ONCE:
+                break
+        more = len(rows) == _READ_AT_ONCE or (rows and rows[-1].pk != after)
+        return Page(tuple(found), cursors.make([after]) if more else None)
 
     iter = over_pages(list)
     """Go over the users of all pages; see ``list``."""
+
+    @scopes.KEEPS
+    @reads
+    def names(self, ids: Sequence[str]) -> dict[str, str]:
+        """Give the names of users, by their ids; who does not exist is left out.
+
+        Args:
+            ids: The users, up to 1,000.
+        """
+        users, found = self.tables.users, dict[str, str]()
+        for chunk in chunks(ids_of("ids", ids, most=_MOST_IDS)):
+            these = (users.c.id.in_(chunk), users.c.deleting.is_(None))
+            query = select(users.c.id, users.c.name).where(*these, *operations.users(self.unit))
+            found |= {row.id: row.name for row in self.connection.execute(query)}
+        return found
 
     @scopes.KEEPS
     @reads

@@ -289,7 +289,7 @@ class _Reader:
                 "numpy.ndarray", dict(zip(("dtype", "shape", "order", "data"), held, strict=False))
             )
         module, name, fields = held[:3]
-        plain = module in _PLAIN_CLASSES
+        plain = module in _PLAIN_CLASSES and isinstance(name, str)
         named = str(name if plain else f"{module}.{name}")[:_MOST_NAME]
         if isinstance(fields, dict) and code in (2, 4, 5):
             return Made(named, fields)

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import insert, text, update
 
 from agentstore import Store, errors
-from agentstore.repositories import search, session_pages
+from agentstore.repositories import search, session_pages, users
 from agentstore.repositories.memories import place_of
 from agentstore.repositories.messages.messages import MOST_GAPS
 from agentstore.repositories.upkeep import deletion
@@ -220,6 +220,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "session_id": in_session,
             "message_id": lambda n: f"message-{n}" if n % 2 else None,
             "tool": rarely("rare", "search", "shell"),
+            "success": lambda n: n % 40 != 0 and not is_rare(n),
             "elapsed_ms": float,
             "created_at": ago,
         },
@@ -646,6 +647,14 @@ def filtered(store: Store) -> None:
         assert not store.sessions.list(title="no such title", metadata={"a": 1}).items
 
 
+def users_with(store: Store) -> None:
+    """List by a text that nobody has, in batches that are small beside the table."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(users, "_READ_AT_ONCE", 20)
+        patch.setattr(users, "_MOST_READ", 40)
+        assert not store.users.list(text="nobody has it").items
+
+
 def messages_of_a_new_session(store: Store) -> list[str]:
     return [message.id for message in store.messages.history(a_session(store))]
 
@@ -784,7 +793,9 @@ CASES: dict[str, dict[str, Prepare]] = {
     "users.create": call("users.create", "New", email="a@b.c", preferences={"a": {"b": 1}}),
     "users.get": call("users.get", "user-7"),
     "users.find": call("users.find", "user-7"),
-    "users.list": listing("users.list", email="mail-7"),
+    "users.list": listing("users.list", email="mail-7")
+    | also("by a text", lambda s: partial(users_with, s)),
+    "users.names": each("users.names", ["user-7", "user-8"]),
     "users.find_by_preference": listing("users.find_by_preference", "theme", 8),
     "users.update": call("users.update", "user-7", name="Other", preferences={"c": 1}),
     "users.delete": on_a_new(a_user, "users.delete")
@@ -1012,7 +1023,14 @@ CASES: dict[str, dict[str, Prepare]] = {
     ),
     "tool_logs.get": call("tool_logs.get", own_id("log-7")),
     "tool_logs.find": call("tool_logs.find", own_id("log-7")),
-    "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW),
+    "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW)
+    | {
+        f"failed, {chosen}": made
+        for chosen, made in listing(
+            "tool_logs.list", success=False, order="oldest", tool="rare", **WINDOW
+        ).items()
+        if "success" in chosen
+    },
     "tool_logs.stats": each("tool_logs.stats", session_id="session-0", tool="rare", **WINDOW),
     "tasks.create": call("tasks.create", "session-7", "work", {"a": 1})
     | also("no session", lambda s: partial(s.tasks.create, None, "work"))

@@ -116,6 +116,7 @@ MEANT = Question("meaning", MODEL, MODEL.packed([3, 4]))
 CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "users.get": (USER,),
     "users.find": (USER,),
+    "users.names": ({"ids": [Their("user")]}, {"ids": [My("user"), Their("user")]}),
     "users.update": (USER | {"name": "X", "preferences": {"a": 2}},),
     "users.delete": (USER,),
     "users.check_quota": (USER | {"tokens": 1},),
@@ -382,7 +383,7 @@ FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
 """Making something for somebody else."""
 
 WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
-    "users.list": ({}, {"email": "same@example.org"}),
+    "users.list": ({}, {"email": "same@example.org"}, {"text": "same"}),
     "users.find_by_preference": ({"path": "a", "value": 1},),
     "sessions.list": (
         {},
@@ -393,7 +394,7 @@ WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "sessions.walk": ({},),
     "sessions.count": ({},),
     "messages.search": ({"text": "same"}, {"text": "same", "order": "recent"}),
-    "tool_logs.list": ({}, {"tool": "search"}),
+    "tool_logs.list": ({}, {"tool": "search"}, {"success": True}),
     "tool_logs.stats": ({},),
     "sessions.find_ids": ({"beginnings": [f"01{n:02x}" for n in range(256)]},),
     "tasks.count": ({}, {"queue": "default"}),

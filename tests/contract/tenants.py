@@ -351,6 +351,7 @@ DRAWN: dict[str, Draw] = {
     "prefix": _one_of([], ["n"]),
     # What means something else in one method than in the others.
     "users.delete.user_id": _not_oneself,
+    "users.names.ids": _one_of([*ACTORS], []),
     "users.reserve_quota.ttl": _one_of(timedelta(minutes=2)),
     "users.reserve_for_session.ttl": _one_of(timedelta(minutes=2)),
     "users.issue_api_key.expires_at": _one_of(NOON + 24 * HOUR),

@@ -427,6 +427,7 @@ def rows_about_time() -> list[Row]:
 LISTS: dict[str, Callable[..., object]] = {
     "users": lambda s, x, **a: s.users.list(**a),
     "users by address": lambda s, x, **a: s.users.list(email="a@b.c", **a),
+    "users by text": lambda s, x, **a: s.users.list(text="a", **a),
     "users by preference": lambda s, x, **a: s.users.find_by_preference("x", 1, **a),
     "sessions": lambda s, x, **a: s.sessions.list(**a),
     "sessions of a user": lambda s, x, **a: s.sessions.list(user_id=x.user, **a),
@@ -1003,6 +1004,7 @@ TAKES_A_MARK: dict[str, Callable[[Any, Any, Any], object]] = {
 
 TAKES_IDS: dict[str, Callable[[Any, Any, Any], object]] = {
     "to have the marks of": lambda s, _, v: s.marks.of(v),
+    "of users to name": lambda s, _, v: s.users.names(v),
     "to mark": lambda s, x, v: s.marks.update(x.session, "new", ids=v),
     "to mark anew": lambda s, x, v: s.marks.update(x.session, "new", "old", v),
     "of theirs to mark": lambda s, x, v: s.marks.update(x.session, "new", external_ids=v),

@@ -118,6 +118,40 @@ def test_search_finds_words_in_texts_of_values_the_best_first(store):
     assert found("green") == []
 
 
+def test_search_finds_words_however_they_are_written_and_stored(store):
+    """What is looked through is the stored JSON, which has escapes, and is not normalized."""
+    texts = {
+        "file": "a ﬁle",
+        "tea": "TE\u00adA",
+        "wide": "ｗｉｄｅ",
+        "zoe\u0308": "ZO\u00cb",
+        "\u0301e": "line\n\u0301e",
+        "x\u0300": 'quote"\u0300 x\u0300',
+        "空": "夜\x00空",
+        "夜空": "夜\u200b空",
+        "straße": "STRASSE",
+        '"c:\\new"': "C:\\new",
+        "ever*": "\tEverything",
+    }
+    for key, text in texts.items():
+        store.memories.put(["n"], key, {"text": ["-", {"of": text}]})
+    for key in texts:
+        assert key in [hit.memory.key for hit in store.memories.search(key, ["n"])], key
+    assert store.memories.search("text OR of", ["n"]) == ()
+
+
+def test_search_looks_at_every_page_of_a_namespace(store):
+    def fill(transaction):
+        for n in range(1_000):
+            transaction.memories.put(["n"], f"{n}", {"text": f"note {n}" + " tea" * (n % 300 == 0)})
+
+    store.run(fill)
+    hits = store.memories.search("tea", ["n"])
+    assert [hit.memory.key for hit in hits] == ["900", "600", "300", "0"]
+    assert [hit.memory.key for hit in store.memories.search("note -tea 301", ["n"])] == ["301"]
+    assert len(store.memories.search("note", ["n"], limit=1_000)) == 1_000
+
+
 def test_each_user_and_nobody_have_namespaces_of_their_own(store):
     alice, bob = (store.users.create(name).id for name in ("Alice", "Bob"))
     for owner in (None, alice, bob):

@@ -44,12 +44,16 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
                 "checkpoint_threads USING INDEX ix_checkpoint_threads_activity",
                 "ix_checkpoint_threads_activity",
             ),
-            "users.list()": ("users", "pk_users"),
+            "users.list(*": ("users", "pk_users"),
             "tasks.list()": ("tasks", "pk_tasks"),
             "tool_logs.list()": ("tool_logs", "pk_tool_logs"),
         }.items()
         for reads in (f"reads all: SCAN {walks[0]}", f"reads all of an index: {walks[1]}")
     },
+    (
+        "tool_logs.list(failed, success*",
+        "reads all*ix_tool_logs_failed_pk*",
+    ): "it holds failed calls alone, in that order",
     ("tasks.list(session_id, status, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("users.reservations()", "sorts*"): "those of one user that expire at one moment, by number",
     ("*", "reads all: SCAN held*"): "the lines that a checkpoint holds",

@@ -8,6 +8,7 @@ from sqlalchemy import create_engine, insert, update
 
 from agentstore import AgentStoreError
 from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
+from agentstore.repositories import users
 from agentstore.schema import tables
 from agentstore.values.ids import new_id
 from tests.drivers import FULL
@@ -151,6 +152,37 @@ def test_users_of_one_address_are_listed_and_no_others(store):
     assert first.items == (users[2],)
     second = store.users.list(email="a@b.c", limit=1, cursor=first.next_cursor)
     assert (second.items, second.next_cursor) == ((users[0],), None)
+
+
+def test_users_are_found_by_a_part_of_their_name_address_or_id_in_any_case(store, monkeypatch):
+    monkeypatch.setattr(users, "_READ_AT_ONCE", 3)
+    monkeypatch.setattr(users, "_MOST_READ", 6)
+    store.users.create("Élodie", id="u1", email="Elo@b.c")
+    store.users.create("Ada", id="u2")
+    for n in range(7):
+        store.users.create(f"Bob {n}", id=f"bob-{n}", email="team@b.c")
+
+    def found(text, limit=50):
+        return [user.id for user in store.users.iter(text=text, limit=limit)]
+
+    assert found("éLO") == found("ELO@") == found("U1") == ["u1"]
+    assert found("ada") == ["u2"]
+    bobs = [f"bob-{n}" for n in range(6, -1, -1)]
+    assert found("bob") == found("TEAM", 2) == found("team", 1) == found("bob", 3) == bobs
+    assert found("nobody") == []
+    first = store.users.list(text="ada")
+    assert (first.items, first.next_cursor is None) == ((), False)
+    with pytest.raises(InvalidInput, match="another query"):
+        store.users.list(text="bob", cursor=first.next_cursor)
+    with pytest.raises(InvalidInput, match="must not be empty"):
+        store.users.list(text="")
+
+
+def test_names_are_given_by_ids_and_who_is_not_there_is_left_out(store):
+    store.users.create("Ada", id="ada")
+    store.users.create("Ada", id="twin")
+    assert store.users.names(["ada", "nobody", "twin"]) == {"ada": "Ada", "twin": "Ada"}
+    assert store.users.names([]) == {}
 
 
 def test_those_who_prefer_the_same_are_paged_the_newest_first(store):

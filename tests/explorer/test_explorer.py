@@ -87,7 +87,9 @@ def test_every_page_is_visited():
 
 
 class FAKE:
-    user = session = message = streaming = picture = file = branch = thread = task = drawn = "x"
+    user = session = message = streaming = picture = file = branch = thread = task = drawn = log = (
+        "x"
+    )
     steps = ("x", "x")
 
 
@@ -281,10 +283,36 @@ def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(st
         assert re.search(r'class="num">2</td>', listed)
 
 
+def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
+    session = store.sessions.create(title="a trip").id
+    call = {"id": "1", "type": "function", "function": {"name": "book", "arguments": "{}"}}
+    asking = store.messages.save_many(
+        session, [{"role": "user", "content": "go"}, {"role": "assistant", "tool_calls": [call]}]
+    )[1]
+    error = "Traceback\n<b>Timeout</b>: too late\n"
+    log = store.tool_logs.log(session, "book", error=error, message_id=asking.id)
+    other = store.tool_logs.log(store.sessions.create().id, "look", success=False)
+    store.tool_logs.log(session, "book", success=True)
+    with visiting(store) as client:
+        usage = client.get("/usage").text
+        there = re.search(r'href="(failures\?tool=book[^"]*)">1</a>', usage)[1]
+        listed = client.get("/" + there.replace("&amp;", "&")).text
+        assert f'href="call?id={log.id}" dir="auto">&lt;b&gt;Timeout&lt;/b&gt;: too late<' in listed
+        assert "a trip" in listed
+        assert other.id not in listed
+        assert other.id in client.get("/failures").text
+        assert other.id not in client.get(f"/failures?session={session}").text
+        got = client.get(f"/call?id={log.id}", follow_redirects=False).headers["location"]
+        assert f"hit={asking.seq}" in got
+        got = client.get(f"/call?id={other.id}", follow_redirects=False).headers["location"]
+        assert got == f"session?id={other.session_id}"
+
+
 def test_an_id_in_the_search_box_leads_to_what_has_it(store):
     session = store.sessions.create().id
     message = store.messages.save(session, "user", "hello").id
     task = store.tasks.create(session, "work").id
+    user = store.users.create("ada").id
     store.checkpoints.put("hello", {})
     with visiting(store) as client:
         for typed, page in (
@@ -292,6 +320,7 @@ def test_an_id_in_the_search_box_leads_to_what_has_it(store):
             (session.upper()[:13], f"session?id={session}"),
             (message, f"session?id={session}"),
             (task, f"task?id={task}"),
+            (user, f"user?id={user}"),
         ):
             got = client.get(f"/search?q={typed}", follow_redirects=False)
             assert got.headers["location"].startswith(page), typed
@@ -664,9 +693,10 @@ def test_a_call_without_a_result_says_whether_one_may_come(store):
         assert said(client, "&after=83") == [never]
 
 
-def test_a_page_of_sessions_is_two_calls_however_many_it_has(store, monkeypatch):
+def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatch):
     for n in range(50):
-        session = store.sessions.create(title=f"{n}").id
+        user = store.users.create(f"{n}").id
+        session = store.sessions.create(user, title=f"{n}").id
         store.messages.save_many(session, [{"role": "user", "content": "x"}] * 7)
     with store.transaction() as tx:
         for _ in range(201):
@@ -681,7 +711,7 @@ def test_a_page_of_sessions_is_two_calls_however_many_it_has(store, monkeypatch)
     monkeypatch.setattr(Visit, "ask", counted)
     with visiting(store) as client:
         html = client.get("/sessions").text
-    assert len(asked) == 2
+    assert len(asked) == 3
     assert html.count('<td class="num narrow">7</td><td class="num wide">7</td>') == 50
     more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
     assert html.count(f"1,000{more}") == html.count(f"2.00{more}") == 1
@@ -1044,3 +1074,75 @@ def test_a_thread_of_langgraph_opens_where_it_has_something_and_its_state_is_rea
         assert "forecast" in state
         assert "And in Rome?" in state
         assert "msgpack" not in state
+
+
+def test_users_are_named_where_their_ids_stand_and_found_by_name_address_or_id(store):
+    ada = store.users.create("Ada Lovelace", id="u-1815", email="ada@b.c").id
+    store.users.create("Bob", id="u-2")
+    session = store.sessions.create(ada, title="Engines").id
+    store.sessions.create("u-2", title="Other")
+    store.usage.record(session, model="m", input_tokens=1, output_tokens=1, cost="0.5")
+    store.checkpoints.put("t", {"x": 1}, user_id=ada)
+    with visiting(store) as client:
+        for page in ("sessions", "usage", "checkpoints", f"session?id={session}", "users"):
+            assert "Ada Lovelace" in client.get(f"/{page}").text, page
+        for given in ("u-1815", "lovelace", "ADA@", "1815"):
+            html = client.get("/sessions", params={"user": given}).text
+            assert ("Engines" in html, "Other" in html, "user?id=u-1815" in html) == (
+                True,
+                False,
+                True,
+            )
+            assert "Ada Lovelace" in client.get("/users", params={"q": given}).text
+        assert str(client.get("/users?q=u-2").url).endswith("/user?id=u-2")
+        both = client.get("/sessions?user=u-")
+        assert str(both.url).endswith("/users?q=u-")
+        assert "Bob" in both.text
+        assert "No session is like this" in client.get("/sessions?user=nobody").text
+        assert "Nobody is called so" in client.get("/users?q=zz").text
+        lines = [*csv.reader(io.StringIO(client.get("/usage.csv?by=user").text))]
+        assert [(line[0], line[-1]) for line in lines] == [("user", "name"), (ada, "Ada Lovelace")]
+
+
+def test_the_page_of_a_user_shows_quota_reservations_keys_and_what_months_cost(store):
+    ada = store.users.create("Ada", id="ada", quota_total=1_000, preferences={"tone": "dry"}).id
+    store.users.consume_quota(ada, 300)
+    reserved = store.users.reserve_quota(ada, 50, ttl=timedelta(hours=3, minutes=1))
+    issued = store.users.issue_api_key(ada, "laptop")
+    store.users.revoke_api_key(store.users.issue_api_key(ada, "lost").record.id)
+    session = store.sessions.create(ada, title="Engines").id
+    store.usage.record(session, model="m", input_tokens=1_234, output_tokens=1, cost="0.5")
+    with visiting(store) as client:
+        html = client.get("/user?id=ada").text
+        assert client.get("/user?id=nobody").status_code == 404
+    for said in ("300 tokens", "<dd>50</dd>", "1,000", "650", reserved.id, "in 3 h", "laptop"):
+        assert said in html, said
+    for said in (issued.record.prefix, "revoked", "1,235", "0.50", "Engines", "dry"):
+        assert said in html, said
+    assert issued.key not in html
+    assert f"{datetime.now(UTC):%Y-%m}" in html
+
+
+def test_memories_are_shown_by_namespace_with_when_they_expire_and_are_found_by_words(store):
+    store.users.create("Ada", id="ada")
+    put = store.memories.put
+    put(["notes", "travel"], "rome", {"text": "likes trains"}, user_id="ada")
+    put(["notes"], "short", {"text": "soon over"}, ttl=timedelta(hours=3, minutes=1), user_id="ada")
+    put(["facts"], "all", {"text": "of nobody"})
+    with visiting(store) as client:
+        html = client.get("/memories?user=ada").text
+        assert all(said in html for said in ("likes trains", "soon over", "in 3 h", ">travel<"))
+        assert "of nobody" not in html
+        links = [link for tag, link in Markup(html).links if "ns=" in (link or "")]
+        [inner] = {link for link in links if "travel" in link}
+        narrowed = client.get(f"/{inner}").text
+        assert ("likes trains" in narrowed, "soon over" in narrowed) == (True, False)
+        found = client.get("/memories?user=ada&q=trains").text
+        assert ("likes trains" in found, "soon over" in found) == (True, False)
+        assert "of nobody" in client.get("/memories").text
+        assert client.get("/memories?user=nobody").status_code == 404
+        assert client.get("/memories?ns=x").status_code == 400
+        assert client.get('/memories?ns=["x",1]').status_code == 400
+    with visiting(store.scoped("ada")) as client:
+        assert "likes trains" in client.get("/memories").text
+        assert "of nobody" not in client.get("/memories").text

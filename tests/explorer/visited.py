@@ -57,13 +57,19 @@ class Filled:
     steps: tuple[str, str]
     task: str
     drawn: str
+    log: str
 
 
 def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     """Fill a store: what a caller may choose is this text, in each place as much as it takes."""
     short = text.replace("\x00", "").strip()[:100] or "-"
-    user = store.users.create(short, id=f"{name} {short}").id
+    user = store.users.create(short, id=f"{name} {short}", email=short, quota_total=10**6).id
     data = {short: text[:5_000], "list": [text[:5_000], {"deep": [short]}]}
+    store.users.update(user, preferences=data)
+    store.users.reserve_quota(user, 5)
+    store.users.issue_api_key(user, short)
+    for owner in (user, None):
+        store.memories.put([short, "notes"], f"{name} {short}", data, user_id=owner)
     session = store.sessions.create(
         user, title=text, model=short, metadata=data, state=data, id=f"s {name} {short}"
     ).id
@@ -87,7 +93,7 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     saved = store.messages.save_many(session, said)
     asking = saved[2]
     store.marks.update(session, short, ids=[asking.id])
-    store.tool_logs.log(
+    log = store.tool_logs.log(
         session,
         short,
         input=data,
@@ -96,7 +102,7 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
         success=False,
         elapsed_ms=1710,
         message_id=asking.id,
-    )
+    ).id
     store.usage.record(session, model=short, input_tokens=1_200, output_tokens=34, cost="0.5")
     picture = store.attachments.add(asking.id, DOT, media_type="image/png", name=short).id
     html = f"<script>{short}</script>".encode("utf-8", "replace")
@@ -110,7 +116,7 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     thread, steps = _checkpoints(store, user, session, text, short, f"t {name}")
     task = _task(store, session, text, short, f"q {name}")
     of_session = (user, session, asking.id, streaming, picture, file, short)
-    return Filled(*of_session, thread, steps, task, saved[-1].id)
+    return Filled(*of_session, thread, steps, task, saved[-1].id, log)
 
 
 def _checkpoints(
@@ -161,6 +167,12 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "take away Markdown": lambda there: _at("export", id=there.session, format="md"),
     "branches": lambda there: _at("branches", id=there.session),
     "compare": lambda there: _at("compare", id=there.session, left="main", right=there.branch),
+    "users": lambda _: "users",
+    "users who are called so": lambda _: _at("users", q="a"),
+    "user": lambda there: _at("user", id=there.user),
+    "memories": lambda _: "memories",
+    "memories of a user": lambda there: _at("memories", user=there.user),
+    "memories found": lambda there: _at("memories", user=there.user, q="bitten OR plain"),
     "checkpoints": lambda _: "checkpoints",
     "thread": lambda there: _at("thread", id=there.thread),
     "thread in all namespaces": lambda there: _at("thread", id=there.thread, all="1"),
@@ -173,12 +185,16 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "task-counts": lambda _: "task-counts",
     "task": lambda there: _at("task", id=there.task),
     "usage": lambda _: "usage",
+    "failures": lambda _: "failures",
+    "failures of a tool": lambda _: _at("failures", tool="x", days="7"),
+    "call": lambda there: _at("call", id=there.log),
     "usage as CSV": lambda _: _at("usage.csv", by="model"),
     "health": lambda _: "health",
 }
 """Every page: how to find it in what was stored."""
 
-LISTS = {"sessions", "search", "checkpoints", "tasks", "task-counts", "usage"}
+LISTS = {"sessions", "search", "users", "memories", "checkpoints", "tasks", "task-counts", "usage"}
+LISTS |= {"failures"}
 """First words of what lists whatever the store shows, be it nothing."""
 
 OF_ALL = {"health"}
