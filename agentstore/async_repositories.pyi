@@ -1094,8 +1094,10 @@ class AsyncToolLogs(AsyncRepository):
         *,
         session_id: str | None = None,
         tool: str | None = None,
+        success: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: Literal["newest", "oldest"] = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> Page[ToolLogRecord]:
@@ -1105,8 +1107,10 @@ class AsyncToolLogs(AsyncRepository):
         *,
         session_id: str | None = None,
         tool: str | None = None,
+        success: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: Literal["newest", "oldest"] = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> AsyncGenerator[ToolLogRecord, None]:

@@ -657,6 +657,11 @@ def _tables(place: Place) -> None:
         unique("id"),
     )
     place.index("created_at_pk", "tool_logs", "created_at", "pk")
+    place.index("failed_created_at_pk", "tool_logs", "created_at", "pk", where="NOT success")
+    place.index("failed_pk", "tool_logs", "pk", where="NOT success")
+    failed = ("tool_logs", "tool", "created_at", "pk")
+    place.index("failed_tool_created_at_pk", *failed, where="NOT success")
+    place.index("failed_tool_pk", "tool_logs", "tool", "pk", where="NOT success")
     place.index("message_id", "tool_logs", "message_id", where="message_id IS NOT NULL")
     place.index("session_id_created_at_pk", "tool_logs", "session_id", "created_at", "pk")
     place.index("session_id_pk", "tool_logs", "session_id", "pk")

@@ -50,6 +50,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         }.items()
         for reads in (f"reads all: SCAN {walks[0]}", f"reads all of an index: {walks[1]}")
     },
+    (
+        "tool_logs.list(failed, success*",
+        "reads all*ix_tool_logs_failed_pk*",
+    ): "it holds failed calls alone, in that order",
     ("tasks.list(session_id, status, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("users.reservations()", "sorts*"): "those of one user that expire at one moment, by number",
     ("*", "reads all: SCAN held*"): "the lines that a checkpoint holds",

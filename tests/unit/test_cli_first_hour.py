@@ -69,7 +69,6 @@ def test_the_help_of_prune_names_each_rule_and_says_which_one_a_refinement_is_of
         ("search", ("relevance", "recent")),
         ("search", ("system", "developer", "user", "assistant", "tool")),
         ("stats", ("cost", "tokens")),
-        ("import", ("chat", "sharegpt")),
     ],
 )
 def test_help_shows_what_can_be_chosen(run, command, choices):

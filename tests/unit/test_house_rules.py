@@ -246,6 +246,7 @@ EXTRAS = {
     "explorer.pages": {"markupsafe", "starlette"},
     "explorer.rendering": {"jinja2", "markdown_it", "markupsafe", "starlette"},
     "explorer.sharing": {"markdown_it", "markupsafe"},
+    "explorer.users": {"starlette"},
     "integrations.adk": {"google"},
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},
