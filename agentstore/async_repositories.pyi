@@ -510,6 +510,7 @@ class AsyncMemories(AsyncRepository):
         namespace: Sequence[str] = (),
         *,
         by: Literal["words", "meaning", "both"] | Question = "words",
+        match: Literal["all", "any"] = "all",
         where: Wanted | None = None,
         user_id: str | None = None,
         limit: int = DEFAULT_LIMIT,

@@ -746,6 +746,23 @@ def test_an_interrupt_while_a_statement_gives_its_rows_leaves_no_lock(
         assert contents(store) == ["x"]
 
 
+def test_a_rollback_that_fails_leaves_no_transaction_to_the_next_call(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(tx: Any) -> None:
+        tx.messages.save("s", "user", "gone")
+        raise ValueError("the body's own")
+
+    def no_rollback(connection: Any) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="own"):
+        patch.setattr(store._engine.dialect, "do_rollback", no_rollback)
+        writer_of(store).run(in_transaction(fails))
+    still_works(store)
+    assert "gone" not in contents(store)
+
+
 @pytest.mark.parametrize("moment", ["waiting", "leading"])
 @pytest.mark.parametrize("way", ["unit", "transaction"])
 def test_a_caller_that_is_interrupted_while_it_waits_holds_nobody_up(
