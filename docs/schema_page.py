@@ -70,7 +70,6 @@ INDEXES = {
     "sessions_expires_at": "`sessions.delete_expired`",
     "branches_session_name": "branches by their names, each there once",
     "branches_session_parent": "what grew from a branch that is to go",
-    "branches_session_tip": "which branches show a segment",
     "messages_session_branch_seq": "histories and pages; no two messages in one place",
     "messages_session_branch_turn": "where the turns of a branch begin",
     "messages_session_external_id": "`messages.find_by_external_id`, and that it is there once",
