@@ -65,7 +65,7 @@ REVISIONS = ("0100",)
 """Every revision, oldest first. A test holds this equal to the tree."""
 
 BEFORE = (*(f"{number:04}" for number in range(1, 19)), "0020")
-"""Revisions from before 0.1.0. The last has the same tables as 0.1.0."""
+"""Revisions from before 0.1.0, which had other tables."""
 
 UPGRADED = (BEFORE[-1], *REVISIONS)
 """The revisions that this version upgrades, and its own."""
@@ -75,6 +75,9 @@ KNOWN = (*BEFORE, *REVISIONS)
 
 _LAST_BEFORE = "c29188b"
 """The last commit with these."""
+
+_GONE = "branch_segments"
+"""A table that they had, and that 0.1.0 has not."""
 
 HEAD = REVISIONS[-1]
 """The revision that this version needs."""
@@ -179,7 +182,10 @@ def check(connection: Connection, names: Names = PLAIN) -> None:
 
 def _refuse_unknown(found: str) -> NoReturn:
     if found in BEFORE:
-        first = f"agentstore upgrade of the commit {_LAST_BEFORE}, and then that of this version"
+        first = (
+            f"agentstore upgrade and agentstore export of the commit {_LAST_BEFORE}, and then "
+            "agentstore import of this version into a new database"
+        )
         raise SchemaOutdated(found, HEAD, first)
     raise SchemaFromFuture(found, HEAD)
 
@@ -316,6 +322,9 @@ def _migrate(
             _refuse_taken(connection, names, found)
             connection.rollback()
             if found == BEFORE[-1] and command == "upgrade":
+                if inspect(connection).has_table(f"{names.prefix}{_GONE}", names.schema):
+                    _refuse_unknown(found)
+                connection.rollback()
                 _set_version(connection, names, REVISIONS[0])
                 connection.commit()
                 found = REVISIONS[0]

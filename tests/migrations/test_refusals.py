@@ -115,6 +115,17 @@ def test_a_database_from_before_the_first_release_is_refused_with_the_commit_tha
     assert migrations.revision_of(url) == "0007"
 
 
+def test_a_database_with_tables_of_before_the_first_release_is_not_taken_for_one_of_it(
+    plain_databases,
+):
+    url = plain_databases.upgraded()
+    stamp(url, plain_databases.names, "0020")
+    run_sql(url, "CREATE TABLE branch_segments (number integer)")
+    with pytest.raises(errors.SchemaOutdated, match="agentstore import of this version"):
+        migrations.upgrade(url)
+    assert migrations.revision_of(url) == "0020"
+
+
 def test_a_database_that_has_other_tables_only_is_refused_with_the_command(databases):
     url, names = databases.make("application's own"), databases.names
     run_sql(url, "CREATE TABLE invoices (id integer primary key)")
