@@ -48,7 +48,7 @@ def without_times(text):
 
 CONVERSATION = r"""
 Weather [bold]in[/] 北京\x1b[31m
-branch main · active · gpt-4o · user alice · 8 messages · 1.2k message tokens
+branch main · active · gpt-4o · user Alice · 8 messages · 1.2k message tokens
 912 used tokens, 0.50 · active
 ▌
 ▌ system  #1  HH:MM:SS
