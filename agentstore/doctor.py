@@ -297,10 +297,15 @@ def _rows(context: CheckContext) -> Iterator[Finding]:
             yield Finding(Severity.ERROR, "rows", what, where, _SET_ASIDE)
 
 
+def _counters(context: CheckContext) -> Iterator[Finding]:
+    dialect = dialect_for(context.url)
+    return consistency.counters(context.connection, context.tables, dialect, context.deep)
+
+
 _EXAMINATIONS = (
     Examination("schema", _schema),
     Examination("search", _search),
-    Examination("counters", lambda p: consistency.counters(p.connection, p.tables, p.deep)),
+    Examination("counters", lambda p: _counters(p)),
     Examination("deletions", lambda p: consistency.unfinished_deletions(p.connection, p.tables)),
     Examination("rows", _rows),
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
@@ -360,7 +365,9 @@ def _repair_counters(unit: Unit, deep: bool) -> list[str]:
     if sessions:
         repair_sessions(unit, sessions)
         done.append(f"counted {counted(len(sessions), 'session')} again")
-    elif branched := consistency.wrong_counters(unit.connection, unit.tables, deep=deep):
+    elif branched := consistency.wrong_counters(
+        unit.connection, unit.tables, unit.dialect, deep=deep
+    ):
         repair_sessions(unit, branched)
         done.append(f"counted the branches of {counted(len(branched), 'session')} again")
     users = consistency.wrong_users(unit.connection, unit.tables)

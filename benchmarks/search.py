@@ -187,7 +187,13 @@ def _fill(store: Store, size: int) -> None:
         connection.execute(
             insert(tables.branches),
             [
-                {"session_id": f"s{n}", "number": 0, "name": "main", "created_at": START}
+                {
+                    "session_id": f"s{n}",
+                    "number": 0,
+                    "name": "main",
+                    "line": [[0, 1, None]],
+                    "created_at": START,
+                }
                 for n in sessions
             ],
         )

@@ -193,7 +193,7 @@ class UnitRunner:
         keeps = dialect.single_writer and owns_engine and dialect.many_connections(engine.url)
         self._readers = self._make_readers() if keeps else None
         self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
-        self._segmented = RecentIds()
+        self._branched = RecentIds()
         self._unconnected = self.unit(cast("Connection", None), Mode.WRITE)
 
     def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
@@ -215,7 +215,7 @@ class UnitRunner:
 
     def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
-        return Unit(connection, self.dialect, self.tables, self.settings, segmented=self._segmented)
+        return Unit(connection, self.dialect, self.tables, self.settings, branched=self._branched)
 
     def prepare(self, mode: Mode, work: Callable[[Unit], Any]) -> tuple[Mode, GatheredCall | None]:
         """Do what a body does without the database, before it waits for anything.
@@ -386,7 +386,7 @@ class Scope:
             unit.dialect,
             unit.tables,
             unit.settings,
-            segmented=unit.segmented,
+            branched=unit.branched,
             joined=unit.joined,
             user_id=self.user_id,
             filters=self.filters,

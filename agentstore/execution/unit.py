@@ -78,8 +78,8 @@ class Unit:
     Attributes:
         connection: In a transaction, or in autocommit where the mode allows; never to be
             committed or closed by a body.
-        segmented: The store's: sessions whose active branch was made of segments when it was read
-            last. Only a hint which of two statements is likely to be the one that is needed.
+        branched: The store's: sessions that had more branches than one when they were read last.
+            Only a hint which of two statements is likely to be the one that is needed.
         joined: Whether it is a transaction of the application's, so that all that is done in it
             is one, however many units it would be otherwise.
     """
@@ -88,7 +88,7 @@ class Unit:
     dialect: EngineDialect
     tables: Tables
     settings: Settings
-    segmented: RecentIds = field(default_factory=RecentIds)
+    branched: RecentIds = field(default_factory=RecentIds)
     joined: bool = False
 
     @property

@@ -558,8 +558,9 @@ class Writer:
         """Roll back; and, if the connection is not to be trusted, or kept, give it back."""
         try:
             if self._connection is not None:
-                with suppress(*HANDLED):
-                    self._dialect.roll_back(self._connection)
+                self._dialect.roll_back(self._connection)
+        except HANDLED:
+            drop = True  # its transaction is still open, with the lock
         finally:
             if drop or not self._keeps_connection:
                 self._drop_connection()

@@ -78,6 +78,8 @@ PAGES: Final = (
     SitePage("task", tasks.task, part_of="tasks"),
     SitePage("usage", usage.usage_page, "Usage"),
     SitePage("usage.csv", usage.table),
+    SitePage("failures", usage.failures, part_of="usage"),
+    SitePage("call", usage.call),
     SitePage("health", health.health_page, "Health", scoped=False),
 )
 """All pages. Those with a title are linked in this order at the head of each."""

@@ -439,6 +439,8 @@ async def _named(visit: Visit, text: str) -> list[tuple[str, str]]:
         found.append(("thread", link("thread", id=text)))
     if await visit.ask(store.tasks.find, text) is not None:
         found.append(("task", link("task", id=text)))
+    if visit.has("user") and await visit.ask(store.users.find, text) is not None:
+        found.append(("user", link("user", id=text)))
     return found
 
 
@@ -662,6 +664,36 @@ async def usage_page(visit: Visit) -> Response:
         tools=tools,
         shown=_SHOWN,
     )
+
+
+async def failures(visit: Visit) -> Response:
+    """List calls of tools that failed, the newest first."""
+    days = visit.whole("days", _MOST, least=1, most=_MOST)
+    found = await visit.ask(
+        visit.store.tool_logs.list,
+        success=False,
+        tool=visit.given("tool"),
+        session_id=visit.given("session"),
+        since=_begin(days) if visit.given("days") else None,
+        limit=_ON_A_PAGE,
+        cursor=visit.given("cursor"),
+    )
+    titles: dict[str, str] = {}
+    for id in {log.session_id for log in found}:
+        session = await visit.ask(visit.store.sessions.find, id)
+        titles[id] = (session and session.title) or id
+    of = await visit.narrowed_to()
+    return await visit.page("failures.html", found=found, titles=titles, days=days, session=of)
+
+
+async def call(visit: Visit) -> Response:
+    """Lead to a logged call's place in its conversation, or to the conversation."""
+    log = await visit.ask(visit.store.tool_logs.get, visit.needed("id"))
+    if log.message_id is not None:
+        message = await visit.ask(visit.store.messages.find, log.message_id)
+        if message is not None:
+            return RedirectResponse(of_message(message))
+    return RedirectResponse(link("session", id=log.session_id))
 
 
 async def table(visit: Visit) -> Response:

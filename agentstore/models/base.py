@@ -56,7 +56,6 @@ class Models:
     Attachment: type[models.Attachment]
     Blob: type[models.Blob]
     Branch: type[models.Branch]
-    BranchSegment: type[models.BranchSegment]
     Checkpoint: type[models.Checkpoint]
     CheckpointThread: type[models.CheckpointThread]
     CheckpointValue: type[models.CheckpointValue]

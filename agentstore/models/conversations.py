@@ -26,9 +26,9 @@ class Session(Base):
     """A conversation of an agent.
 
     ``last_seq`` is the sequence number of its newest message, on any branch, and never goes
-    down; ``turn`` is the number of the last turn of the active branch, and ``tip`` that
-    branch's. ``activity`` grows with
-    every message in the whole database: the session that was written to last has the largest.
+    down; ``turn`` is the number of the last turn of the active branch, and ``branch_messages`` and
+    ``branch_turns`` count what that branch shows. ``activity`` grows with every message in the
+    whole database: the session that was written to last has the largest.
 
     No index has ``activity``, which every message changes. The lists' indexes have
     ``listed_activity``: the activity at some earlier write, no two sessions the same. It is set to
@@ -47,7 +47,8 @@ class Session(Base):
     user_id: Mapped[str | None]
     status: Mapped[str]
     active_branch: Mapped[int]
-    tip: Mapped[int | None]
+    branch_messages: Mapped[int]
+    branch_turns: Mapped[int]
     last_branch: Mapped[int]
     last_seq: Mapped[int]
     turn: Mapped[int]
@@ -71,9 +72,6 @@ class Session(Base):
         "Message", primaryjoin=in_session("Message"), order_by="Message.seq"
     )
     branches: Mapped[list[Branch]] = related("Branch", order_by="Branch.number")
-    segments: Mapped[list[BranchSegment]] = related(
-        "BranchSegment", order_by="BranchSegment.number"
-    )
     summaries: Mapped[list[Summary]] = related("Summary", order_by="Summary.branch")
     called_tools: Mapped[list[MessageToolCall]] = related(
         "MessageToolCall",
@@ -124,44 +122,21 @@ class SessionData(Base):
     session: Mapped[Session] = related("Session")
 
 
-class BranchSegment(Base):
-    """A stretch of messages that a branch shows, and the segment before it.
-
-    It shows the messages of one branch from ``first_seq`` to ``last_seq``, both included; a
-    branch's own stretch, to which it adds, ends at the largest number. Segments that several
-    branches show are stored once, each of these branches leading to them.
-
-    ``messages`` and ``turns``, the user messages among them, count what it shows. A stretch that
-    is still added to has 0 there: its branch counts it.
-    """
-
-    __table__ = conversations.branch_segments
-
-    session_id: Mapped[str]
-    number: Mapped[int]
-    branch: Mapped[int]
-    first_seq: Mapped[int]
-    last_seq: Mapped[int]
-    previous: Mapped[int | None]
-    messages: Mapped[int]
-    turns: Mapped[int]
-
-    session: Mapped[Session] = related("Session")
-
-
 class Branch(Base):
     """A line of a conversation.
 
-    ``number`` counts from 0, which is main, in each session and is never used again. ``tip`` is
-    the newest of its segments; without one it shows its own messages, all of them, and no other.
+    ``number`` counts from 0, which is main, in each session and is never used again. ``line`` says
+    which messages it shows, the oldest first: ``[branch, first, last]`` are those of a branch
+    with sequence numbers from ``first`` to ``last``; the last of them is the branch's own, and
+    open: its end is ``null``.
     ``parent`` is the branch that it grew from, ``fork_seq`` the last sequence number that they
     had in common then, and ``fork_turn`` the turn of that message. A branch that is ``gone`` is
     nobody's any more; it has left messages that others show, and some unique name. One that is gone
     and ``reserved`` has left its name alone, so that no other branch may have it.
 
-    ``own_messages`` and ``own_turns`` count what the stretch shows to which it adds, or all of its
-    messages if it has no segment. Those of the active branch are less by the session's
-    ``message_count`` and ``turn``, which every message changes: so no message changes these.
+    ``messages`` and ``turns`` count what it shows, user messages being turns; ``turn`` is the
+    number of its last turn. For the active branch the session's row has these three: they are
+    written back here when another one becomes that.
     """
 
     __table__ = conversations.branches
@@ -173,10 +148,11 @@ class Branch(Base):
     fork_seq: Mapped[int]
     fork_turn: Mapped[int]
     created_at: Mapped[datetime]
-    tip: Mapped[int | None]
+    line: Mapped[list[Any]]
+    messages: Mapped[int]
+    turns: Mapped[int]
+    turn: Mapped[int]
     gone: Mapped[bool]
-    own_messages: Mapped[int]
-    own_turns: Mapped[int]
     reserved: Mapped[bool]
 
     session: Mapped[Session] = related("Session")

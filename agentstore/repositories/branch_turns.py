@@ -38,37 +38,38 @@ from agentstore.records import BranchRecord, MessageRecord, SummaryRecord
 from agentstore.repositories import scopes
 from agentstore.repositories.line_counts import (
     NOTHING,
+    BranchRow,
     Counts,
     LockedSession,
-    Segment,
     branch_number,
-    change,
+    change_branch,
     count_in,
-    detach,
+    count_within,
     lock_session,
-)
-from agentstore.repositories.line_segments import (
-    NewLine,
-    Stretch,
-    read_cut,
-    release,
+    read_branch,
+    read_branches,
     remove_gone_branches,
     remove_unseen,
-    set_tip,
+    written_back,
 )
 from agentstore.repositories.lines import (
     COUNT,
     Columns,
-    anchor_of,
+    Range,
     between,
-    for_each_segment,
+    between_numbers,
+    branch_of,
+    fetch_newest,
+    for_each_range,
     line_columns,
     line_of,
     message_record,
     message_records,
     newest,
+    no_branch,
     require,
     select_newest,
+    stored_line,
 )
 from agentstore.repositories.messages.append import draft
 from agentstore.repositories.operations import Repository, reads, writes
@@ -174,11 +175,11 @@ class _TurnStatements:
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
 ) -> _TurnStatements:
-    line = line_of(tables, active=active, called="line_of_turns")
+    line = line_of(tables, dialect, active=active, called="line_of_turns")
     edge = tables.messages.alias("edge")
 
     def turn_at(end: Any) -> Any:
-        """Give the turn at the beginning, or at the end, of a segment."""
+        """Give the turn at the beginning, or at the end, of a range."""
         return (
             select(edge.c.turn)
             .where(
@@ -195,9 +196,9 @@ def _statements(
     def user_messages(
         above: Any, last: Any, order: Any, limit: Any, columns: Columns = line_columns
     ) -> Select[Any]:
-        # The turns are bounded by those of the segment: its branch may have any number of others,
+        # The turns are bounded by those of the range: its branch may have any number of others,
         # which the index by turns would walk past one by one.
-        source, found = for_each_segment(
+        source, found = for_each_range(
             line,
             tables,
             dialect,
@@ -262,7 +263,7 @@ def end_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> i
     """
     statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
     parameters = {"session_id": session_id, "name": branch, "after": turn, "count": 1}
-    rows = statements.end.fetch(unit.connection, parameters)
+    rows = fetch_newest(statements.end, unit.connection, parameters)
     if not rows:
         require(unit, session_id, branch)
     seq, last = rows[0] if rows else (0, 0)
@@ -324,43 +325,21 @@ def tell_shorter(
     sessions, now = unit.tables.sessions, told.row["created_at"]
     here = update(sessions).where(sessions.c.id == session.id, sessions.c.newest_at < now)
     unit.connection.execute(here.values(newest_at=now))
-    change(unit, session.id, session.active_branch, Counts(-1, 0))
-    cut = read_cut(unit, session.id, number, first.seq - 1)
-    line, new = cut.segments, NewLine(unit, session.id, cut)
-    new.show(home, last.seq, last.seq, Counts(1, 0))
-    own = NOTHING
-    for segment in reversed(line):
-        if segment.last_seq <= last.seq:
-            continue
-        own = segment.counts
-        if segment.first_seq <= last.seq:
-            own -= _counts_of(replaced, segment)
-        if segment.first_seq < first.seq:
-            own -= new.divided
-        new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq, own)
-    set_tip(unit, session, number, new, own)
-    release(unit, session.id, line[0].number)
-    remove_unseen(unit, session, _within(line, first.seq, last.seq))
+    line = read_branch(unit, session.id, number).line
+    told_line = [
+        *between_numbers(line, last=first.seq - 1),
+        Range(home, last.seq, last.seq),
+        *between_numbers(line, last.seq + 1),
+    ]
+    less = sum(message.begins_turn for message in replaced)
+    change_branch(unit, session, number, Counts(1 - len(replaced), -less), told_line)
+    remove_unseen(unit, session, between_numbers(line, first.seq, last.seq))
     remove_gone_branches(unit, session)
     told.row["branch"] = None  # its home has no name
     return told.record(session.id)
 
 
-def _within(line: Sequence[Segment], first: int, last: int) -> list[Stretch]:
-    """Give what of a line lies between two numbers."""
-    cut = [(s.branch, max(s.first_seq, first), min(s.last_seq, last)) for s in line]
-    return [(branch, low, high) for branch, low, high in cut if low <= high]
-
-
-def _counts_of(messages: Sequence[MessageRecord], segment: Segment) -> Counts:
-    """Count those that the segment shows: no two segments of a line have numbers in common."""
-    shown = [
-        message for message in messages if segment.first_seq <= message.seq <= segment.last_seq
-    ]
-    return Counts(len(shown), sum(message.begins_turn for message in shown))
-
-
-# Making a branch: a name, a row, and segments that lead to what it shares.
+# Making a branch: a name, and a row with what its line shares.
 
 
 def grow(
@@ -372,8 +351,11 @@ def grow(
     *,
     activate: bool,
     reserve: bool = False,
+    end: tuple[int, int] | None = None,
 ) -> BranchRecord:
     """Make a branch that begins with what its parent shows up to a number.
+
+    ``end`` is number and turn of the last message up to there, if the caller knows.
 
     Raises:
         NotFound: There is no such parent.
@@ -381,27 +363,28 @@ def grow(
     """
     number = session.last_branch + 1
     wanted = f"branch-{number}" if name is None else name
-    cut = read_cut(unit, session.id, parent, through, wanted)
-    if name is not None:
-        refuse_taken(name, cut.taken)
-    elif cut.taken is not None:
+    branches = unit.tables.branches.c
+    this = branches.name if isinstance(parent, str) else branches.number
+    either = or_(this == parent, branches.name == wanted)
+    found = read_branches(unit, session.id, either, gone=True)
+    for taken in (each for each in found if each.name == wanted):
+        if name is not None:
+            refuse_taken(name, taken.gone)
         wanted = new_id()
-    new = NewLine(unit, session.id, cut)
-    if new.tip is not None:
-        new.show(number, session.last_seq + 1)
-    changes: list[Change] = [*new.inserts(unit)]
-    if activate:
-        changes.append(detach(unit.tables, session.id, session.active_branch))
-    seq, turn, _ = cut.shown or (0, 0, "")
+    origin = next((each for each in found if parent in (each.name, each.number)), None)
+    if origin is None or origin.gone:
+        raise no_branch(str(parent))
+    seq, turn, counts = _shown_through(unit, session, origin, through, end)
+    line = [*between_numbers(origin.line, last=seq), Range(number, session.last_seq + 1)]
     created_at = insert_branch(
         unit,
         session,
-        cut.branch,
+        origin.number,
         seq,
         turn,
-        *changes,
         name=wanted,
-        tip=new.tip,
+        line=line,
+        counts=counts,
         activate=activate,
         reserved=reserve,
     )
@@ -409,13 +392,54 @@ def grow(
         session_id=session.id,
         number=number,
         name=wanted,
-        parent=cut.name,
+        parent=origin.name,
         fork_turn=turn,
         fork_seq=seq,
         current=activate,
         created_at=created_at,
         reserved=reserve,
     )
+
+
+def _shown_through(
+    unit: Unit,
+    session: LockedSession,
+    branch: BranchRow,
+    through: int,
+    known: tuple[int, int] | None,
+) -> tuple[int, int, Counts]:
+    """Give number and turn of the last message that a branch shows up to a number, and count what
+    it shows up to there.
+
+    As many messages as there are numbers leave no gap, and then the numbers say it; so do turns.
+    Only where there are gaps, what comes before or what comes after is counted, whichever has fewer
+    numbers.
+    """
+
+    def last(through: int) -> tuple[int, int]:
+        ends = newest(
+            unit, session.id, 1, branch=branch.name, through=through, columns=_seq_and_turn
+        )
+        return ends[0] if ends else (0, 0)
+
+    seq, turn = last(through) if known is None else known
+    if through >= session.last_seq:
+        return seq, turn, branch.counts
+    messages, turns = branch.counts
+    shown = between_numbers(branch.line, last=seq)
+    numbers = sum(last - first + 1 for _, first, last in shown)
+    end = session.last_seq
+    while True:
+        rest = between_numbers(branch.line, seq + 1, end)
+        others = sum(last - first + 1 for _, first, last in rest)
+        if numbers + others == messages and branch.turn == turns:
+            return seq, turn, Counts(numbers, turn)
+        if end < session.last_seq or end == (end := last(end)[0]):
+            break
+    if numbers <= others:
+        return seq, turn, count_within(unit, session.id, shown)
+    after = count_within(unit, session.id, rest)
+    return seq, turn, Counts(messages - after.messages, turns - after.turns)
 
 
 def keep_name(unit: Unit, session: LockedSession, name: str) -> None:
@@ -429,16 +453,15 @@ def insert_branch(
     parent: int | None,
     fork_seq: int,
     fork_turn: int,
-    *beside: Change,
+    *,
     name: str,
-    tip: int | None = None,
+    line: Sequence[Range] = (),
+    counts: Counts = NOTHING,
     gone: bool = False,
     activate: bool = False,
     reserved: bool = False,
 ) -> datetime:
     """Insert the row of a branch of a locked session; its number is the next one.
-
-    Other changes are made beside it; see ``EngineDialect.at_once``.
 
     Returns:
         When the branch was made.
@@ -453,17 +476,25 @@ def insert_branch(
         "fork_seq": fork_seq,
         "fork_turn": fork_turn,
         "created_at": created_at,
-        "tip": tip,
+        "line": stored_line(line),
+        "messages": counts.messages,
+        "turns": counts.turns,
+        "turn": fork_turn if line else 0,
         "gone": gone,
         "reserved": reserved,
-        # It adds nothing yet; see ``Counts``.
-        "own_messages": -session.message_count if activate else 0,
-        "own_turns": -fork_turn if activate else 0,
     }
     sessions = unit.tables.sessions
-    values: dict[str, int | None] = {"last_branch": number}
+    values: dict[str, int] = {"last_branch": number}
+    beside: list[Change] = []
     if activate:
-        values |= {"active_branch": number, "tip": tip, "turn": fork_turn}
+        beside.append(written_back(unit.tables, session))
+        session.active_branch, session.turn = number, fork_turn
+        values |= {
+            "active_branch": number,
+            "branch_messages": counts.messages,
+            "branch_turns": counts.turns,
+            "turn": fork_turn,
+        }
     unit.dialect.at_once(
         unit.connection,
         *beside,
@@ -641,9 +672,9 @@ def select_summary(tables: Tables, *, active: bool) -> Select[Any]:
     has one which tells only of what the branch shows.
     """
     summaries = tables.summaries.c
-    anchor, parents = anchor_of(tables, active=active), tables.branches
+    (source, number, this), parents = branch_of(tables, active=active), tables.branches
     child = parents.alias("child")
-    this = and_(child.c.session_id == bindparam("session_id"), child.c.number == anchor.branch)
+    its = and_(child.c.session_id == bindparam("session_id"), child.c.number == number)
     line = (
         select(
             child.c.number,
@@ -652,8 +683,8 @@ def select_summary(tables: Tables, *, active: bool) -> Select[Any]:
             literal(MAX_INTEGER, BigInteger).label("through"),
             literal(0, BigInteger).label("depth"),
         )
-        .select_from(anchor.table.join(child, this))
-        .where(anchor.condition)
+        .select_from(source.join(child, its))
+        .where(this)
         .cte("grew_from", recursive=True)
     )
     line = line.union_all(

@@ -16,32 +16,26 @@ One branch of a session is *active*: messages are added to it. Every session has
 The invariant: a message is stored once, keeps its number and its turn on every branch, and is
 there as long as a branch shows it. Every change is made under the session's lock.
 
-``branches`` holds all methods. Beside it: ``turn_places`` finds where turns begin and end,
-``growing`` makes a branch, ``dropping`` deletes one, ``compaction`` writes a summary. Which
+This module holds all methods, ``branch_turns`` finds turns, and makes and compacts branches. Which
 messages a branch shows is the subject of ``repositories.lines``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal, get_args
 
 from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    Dialect,
     Select,
-    and_,
     bindparam,
     func,
     select,
     update,
 )
 
-from agentstore.engines.base.dialect import Change, EngineDialect
-from agentstore.engines.base.statements import Prepared, Stacked, dialect_of
+from agentstore.engines.base.dialect import Change
 from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import owner_not_being_deleted
@@ -72,35 +66,19 @@ from agentstore.repositories.branch_turns import (
     wanted_text,
 )
 from agentstore.repositories.line_counts import (
-    NOTHING,
+    SHOWS_NOTHING,
     Counts,
     LockedSession,
-    Segment,
-    add_up,
-    attach,
+    activate,
+    activated,
     branch_number,
     lock_session,
     own_counts,
-)
-from agentstore.repositories.line_segments import (
-    LAST_ONE,
-    Stretch,
-    activate,
-    activating,
-    end_columns,
-    end_of,
-    note_active,
-    releasing,
+    read_branches,
     remove_gone_branches,
     remove_unseen,
-    segments_from,
-    select_end,
-    select_seen,
-    select_segments,
 )
 from agentstore.repositories.lines import (
-    SESSION_ID,
-    anchor_of,
     between,
     line_of,
     message_records,
@@ -180,10 +158,12 @@ class Branches(Repository):
         branch = validation.optional_text("branch", branch)
         validation.flag("reserve", reserve)
         session = lock_session(self.unit, session_id)
+        end: tuple[int, int] | None = None
         if from_turn is not None:
             through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
         elif after_turn is not None:
             through = end_of_turn(self.unit, session_id, branch, after_turn)
+            end = (through, after_turn)
         elif contains is not None:
             found = find_messages(self.unit, session_id, branch, contains, 0, 1)
             if not found:
@@ -192,7 +172,9 @@ class Branches(Repository):
         else:
             through = session.last_seq
         parent = session.active_branch if branch is None else branch
-        return grow(self.unit, session, parent, through, name, activate=True, reserve=reserve)
+        return grow(
+            self.unit, session, parent, through, name, activate=True, reserve=reserve, end=end
+        )
 
     @scopes.SESSION
     @reads
@@ -231,14 +213,17 @@ class Branches(Repository):
         """
         name = validation.text("name", name)
         session = lock_session(self.unit, session_id)
-        given = {"session_id": session_id, "name": name, **LAST_ONE}
+        branches = self.tables.branches.c
+        query = _select(self.tables).add_columns(*own_counts(self.tables))
         row = self.connection.execute(
-            _select_with_end(self.tables, self.unit.dialect), given
+            query.where(
+                branches.session_id == session_id, branches.name == name, branches.gone.is_(False)
+            )
         ).first()
         if row is None:
             raise no_branch(name)
         if row.number != session.active_branch:
-            activate(self.unit, session, row.number, row.tip, row.turn)
+            activate(self.unit, session, row.number, Counts(*row[-3:-1]), row[-1])
         return replace(_record(row), current=True)
 
     @scopes.SESSION
@@ -445,7 +430,7 @@ class Branches(Repository):
             NotFound: There is no such session or branch.
         """
         messages, calls = self.tables.messages, self.tables.message_tool_calls
-        line = line_of(self.tables, active=branch is None)
+        line = line_of(self.tables, self.unit.dialect, active=branch is None)
         query = (
             select(messages.c.turn, calls.c.name, func.count().label("calls"))
             .join_from(calls, messages, messages.c.id == calls.c.message_id)
@@ -511,13 +496,14 @@ class Branches(Repository):
     ) -> Page[CountedBranch]:
         """List the branches of a session in the order of their making, main first.
 
-        What each shows is counted by its segments: it costs the same however long they are.
+        What each shows is counted in its row: it costs the same however much that is.
 
         Raises:
             NotFound: There is no such session.
         """
         branches = self.tables.branches.c
-        query = _select(self.tables).add_columns(branches.tip, *own_counts(self.tables))
+        messages, turns, _ = own_counts(self.tables)
+        query = _select(self.tables).add_columns(messages.label("messages"), turns.label("turns"))
         page = one_page(
             self.connection,
             query.where(branches.session_id == session_id, branches.gone.is_(False)),
@@ -525,17 +511,12 @@ class Branches(Repository):
             Cursors("branches", session_id),
             limit,
             cursor,
-            lambda row: (_record(row), row.tip, Counts(*row[-3:-1])),
+            _counted,
             ascending=True,
         )
         if not page.items:
             require(self.unit, session_id)
-            return Page((), None)
-        before = add_up(self.unit, session_id, [tip for _, tip, _ in page if tip is not None])
-        return Page(
-            tuple(_counted(branch, own + before.get(tip, NOTHING)) for branch, tip, own in page),
-            page.next_cursor,
-        )
+        return page
 
     iter = over_pages(list)
     """Go over the branches of all pages; see ``list``."""
@@ -603,12 +584,6 @@ def _select(tables: Tables) -> Select[Any]:
     )
 
 
-@lru_cache(maxsize=256)
-def _select_with_end(tables: Tables, dialect: EngineDialect) -> Select[Any]:
-    named = anchor_of(tables, active=False).condition
-    return _select(tables).add_columns(*end_columns(tables, dialect)).where(named)
-
-
 def _record(row: Any) -> BranchRecord:
     return complete(
         BranchRecord(
@@ -625,9 +600,10 @@ def _record(row: Any) -> BranchRecord:
     )
 
 
-def _counted(branch: BranchRecord, counts: Counts) -> CountedBranch:
+def _counted(row: Any) -> CountedBranch:
+    branch = _record(row)
     known = {name: getattr(branch, name) for name in BranchRecord.__slots__}
-    return CountedBranch(**known, messages=counts.messages, turns=counts.turns)
+    return complete(CountedBranch(**known, messages=row.messages, turns=row.turns))
 
 
 def _turn(message: MessageRecord, *, whole: bool = False) -> TurnRecord:
@@ -644,128 +620,33 @@ def _turn(message: MessageRecord, *, whole: bool = False) -> TurnRecord:
 
 
 # Deleting a branch, and those messages that no other one shows.
-#
-# One statement reads all that has to be known, and one changes what leads to the branch. Then the
-# messages go, and last what is left of branches that were deleted before.
-
-
-@dataclass(frozen=True, slots=True)
-class _Going:
-    """A branch that is to go.
-
-    Attributes:
-        number: Its number.
-        reserved: Whether its name is.
-        parent: The name of the branch that it grew from; None if that is gone.
-        line: Its segments, the newest first.
-        following: Number, tip and last turn of the branch that was asked for in its place.
-        seen: What is shown of the branches that its line has messages of: by which branch, from
-            where, up to where, and by which segment; None for a whole branch.
-    """
-
-    number: int
-    reserved: bool
-    parent: str | None
-    line: list[Segment]
-    following: tuple[int, int | None, int] | None
-    seen: list[tuple[int, int, int, int | None]]
-
-    def seen_without(self, released: set[int]) -> list[Stretch]:
-        """Give what is seen once the branch is gone, and these segments with it."""
-        return [
-            (branch, first, last)
-            for branch, first, last, segment in self.seen
-            if (branch != self.number if segment is None else segment not in released)
-        ]
 
 
 def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: str | None) -> int:
     """Delete a branch of a locked session; see ``Branches.delete``."""
-    going = _read(unit, session, name, then)
+    there = {branch.name: branch for branch in read_branches(unit, session.id)}
+    if (going := there.pop(name, None)) is None:
+        raise no_branch(name)
     if going.number == 0:
         raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
-    if then is not None and going.following is None:
+    if then is not None and then not in there:
         raise no_branch(then)
-    was_active = going.number == session.active_branch
-    given = {SESSION_ID: session.id, "going": going.number, "gone_name": new_id()}
-    given["released"] = going.line[0].number
-    if was_active:
+    branches = unit.tables.branches
+    this = branches.c.session_id == session.id, branches.c.number == going.number
+    gone = {"name": new_id(), "gone": True, "reserved": False, **SHOWS_NOTHING}
+    changes: list[Change] = [update(branches).where(*this).values(gone)]
+    if going.number == session.active_branch:
         if then is None and not force:
             raise BranchInUse(session.id, name)
-        end = going.following or end_of(unit, session.id, going.parent or MAIN)
-        given["following"], given["its_tip"], given["its_turn"] = end
-        note_active(unit, session, *end)
-    *others, last = _changing(unit.tables, unit.dialect, dialect_of(unit.connection), was_active)
-    for each in others:
-        each.execute_many(unit.connection, [given])
-    released = {segment for (segment,) in last.rows(unit.connection, given)}
+        parents = (each for each in there.values() if each.number == going.parent)
+        following = next(parents, there[MAIN]) if then is None else there[then]
+        changes.append(
+            activated(unit.tables, session, following.number, following.counts, following.turn)
+        )
+    unit.dialect.at_once(unit.connection, *changes)
     if going.reserved:
         keep_name(unit, session, name)
-    shown = [(each.branch, each.first_seq, each.last_seq) for each in going.line]
-    deleted = remove_unseen(unit, session, shown, going.seen_without(released))
+    seen = [each for branch in there.values() for each in branch.line]
+    deleted = remove_unseen(unit, session, going.line, seen)
     remove_gone_branches(unit, session)
     return deleted
-
-
-def _read(unit: Unit, session: LockedSession, name: str, then: str | None) -> _Going:
-    wanted = {SESSION_ID: session.id, "branch": name, "name": then, **LAST_ONE}
-    reading = _reading(unit.tables, unit.dialect, dialect_of(unit.connection))
-    going, ends, line, by_segments, whole = reading.fetch(unit.connection, wanted)
-    if not going:
-        raise no_branch(name)
-    number, reserved, parent = going[0]
-    number_tip_turn = next(iter(ends), None)
-    seen: list[Any] = [*by_segments, *whole]
-    return _Going(number, reserved, parent, segments_from(line), number_tip_turn, seen)
-
-
-@lru_cache(maxsize=256)
-def _reading(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Stacked:
-    """Read the branch, the one that follows, the line, and what is seen of the line's branches."""
-    branches, parents = tables.branches, tables.branches.alias("parents")
-    grew_from = and_(
-        parents.c.session_id == branches.c.session_id,
-        parents.c.number == branches.c.parent,
-        parents.c.gone.is_(False),
-    )
-    going = (
-        select(branches.c.number, branches.c.reserved, parents.c.name)
-        .select_from(branches.outerjoin(parents, grew_from))
-        .where(
-            branches.c.session_id == bindparam(SESSION_ID),
-            branches.c.name == bindparam("branch"),
-            branches.c.gone.is_(False),
-        )
-    )
-    segments, line = select_segments(tables, named=True)
-    seen = select_seen(tables, bindparam(SESSION_ID), select(line.c.branch))
-    return Stacked([going, select_end(tables, dialect), segments, *seen], driver)
-
-
-@lru_cache(maxsize=256)
-def _changing(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, was_active: bool
-) -> list[Prepared]:
-    """Have nothing lead to the branch, and another one be active if it was.
-
-    The last statement gives the numbers of the segments that are no more.
-    """
-    branches = tables.branches
-    session_id: BindParameter[str] = bindparam(SESSION_ID)
-    number, released = (bindparam(name, type_=BigInteger) for name in ("going", "released"))
-    nothing: dict[str, Any] = {"tip": None, "own_messages": 0, "own_turns": 0}
-    gone: dict[str, Any] = {
-        "name": bindparam("gone_name"),
-        "gone": True,
-        "reserved": False,
-        **nothing,
-    }
-    this = branches.c.session_id == session_id, branches.c.number == number
-    changes: list[Change] = [update(branches).where(*this).values(gone)]
-    if was_active:
-        names = ("following", "its_tip", "its_turn")
-        its_number, tip, turn = (bindparam(name, type_=BigInteger) for name in names)
-        changes.append(attach(tables, session_id, its_number, turn))
-        changes.append(activating(tables, session_id, its_number, tip, turn))
-    changes.append(releasing(tables, session_id, released, number))
-    return [Prepared(change, driver) for change in dialect.together(*changes)]

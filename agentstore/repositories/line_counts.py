@@ -1,55 +1,62 @@
-"""Removing messages: with all that hangs on them, and off their session's counters.
+"""Changing what branches show: under the session's lock, which keeps counters and messages equal.
 
-Removing and appending both lock the session's row, so the counters agree.
+The counters of a branch, of its messages and its turns, and its last turn stand in its own row;
+those of the active branch in the session's row, which every save writes anyway. They are written
+back when another branch becomes the active one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
-    CTE,
     BigInteger,
+    BindParameter,
     ColumnElement,
     Dialect,
-    ScalarSelect,
     Select,
+    Text,
     Update,
     and_,
     bindparam,
     case,
     cast,
     delete,
+    exists,
     func,
-    literal,
     literal_column,
     or_,
     select,
     true,
     type_coerce,
-    union,
     update,
 )
 
-from agentstore.engines.base.dialect import Change, room_in
+from agentstore.engines.base.dialect import Change, EngineDialect, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import CounterOverflow, InvalidRow, NotFound
+from agentstore.errors import CounterOverflow, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.repositories.attachments import attached_to, drop_unattached
 from agentstore.repositories.lines import (
     SESSION_ID,
+    Line,
+    Range,
+    between_numbers,
     main_columns,
     message_record,
     newest,
     no_branch,
     only_turn,
+    read_line,
+    stored_line,
 )
 from agentstore.repositories.listing import exact_sum, halves
 from agentstore.repositories.operations import chunks
@@ -61,23 +68,25 @@ from agentstore.values.types import MAX_INTEGER, from_nanos
 from agentstore.values.validation import STREAMING
 
 
+class Counts(NamedTuple):
+    """How many messages, and how many of them begin a turn, being a user's."""
+
+    messages: int = 0
+    turns: int = 0
+
+
+NOTHING = Counts()
+
+
 @dataclass(slots=True)
 class LockedSession:
-    """What a session's row says of its branches, while nobody else can change it.
-
-    Attributes:
-        turns_gone: Turns of what the active branch adds to that were deleted since it was locked,
-            and are still counted there; see ``settle_turn``.
-    """
+    """What a session's row says of its branches, while nobody else can change it."""
 
     id: str
     active_branch: int
-    tip: int | None
     last_branch: int
     last_seq: int
     turn: int
-    message_count: int
-    turns_gone: int = 0
 
 
 def lock_session(unit: Unit, session_id: str) -> LockedSession:
@@ -87,19 +96,9 @@ def lock_session(unit: Unit, session_id: str) -> LockedSession:
         NotFound: There is no such session.
     """
     sessions = unit.tables.sessions.c
-    query = (
-        select(
-            sessions.active_branch,
-            sessions.tip,
-            sessions.last_branch,
-            sessions.last_seq,
-            sessions.turn,
-            sessions.message_count,
-        )
-        .where(sessions.id == session_id, session_is_open(unit.tables))
-        .with_for_update()
-    )
-    row = unit.connection.execute(query).first()
+    columns = (sessions.active_branch, sessions.last_branch, sessions.last_seq, sessions.turn)
+    here = select(*columns).where(sessions.id == session_id, session_is_open(unit.tables))
+    row = unit.connection.execute(here.with_for_update()).first()
     if row is None:
         raise NotFound("session", session_id)
     return LockedSession(session_id, *row)
@@ -141,24 +140,252 @@ def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:
     return int(number)
 
 
+@dataclass(frozen=True, slots=True)
+class BranchRow:
+    """A branch.
+
+    Attributes:
+        number: Its number.
+        name: Its name.
+        parent: The number of the branch that it grew from.
+        reserved: Whether its name is.
+        gone: Whether it was deleted.
+        line: What it shows.
+        counts: How much that is.
+        turn: Its last turn.
+    """
+
+    number: int
+    name: str
+    parent: int | None
+    reserved: bool
+    gone: bool
+    line: list[Range]
+    counts: Counts
+    turn: int
+
+
+def own_counts(tables: Tables) -> tuple[ColumnElement[int], ColumnElement[int], ColumnElement[int]]:
+    """Give the messages, the turns and the last turn of a branch, of its row and its session's."""
+    branches, sessions = tables.branches.c, tables.sessions.c
+    active = branches.number == sessions.active_branch
+    return (
+        case((active, sessions.branch_messages), else_=branches.messages),
+        case((active, sessions.branch_turns), else_=branches.turns),
+        case((active, sessions.turn), else_=branches.turn),
+    )
+
+
+def read_branches(
+    unit: Unit, session_id: str, *conditions: ColumnElement[bool], gone: bool = False
+) -> list[BranchRow]:
+    """Read the branches of a session that meet conditions, main first; perhaps some are gone."""
+    branches, sessions = unit.tables.branches, unit.tables.sessions
+    names = ("number", "name", "parent", "reserved", "gone", "line")
+    if not gone:
+        conditions = (*conditions, branches.c.gone.is_(False))
+    query = (
+        select(*(branches.c[name] for name in names), *own_counts(unit.tables))
+        .join_from(branches, sessions, sessions.c.pk == branches.c.session_id)
+        .where(branches.c.session_id == session_id, *conditions)
+        .order_by(branches.c.number)
+    )
+    return [
+        BranchRow(*row[:5], read_line(row[5]), Counts(*row[6:8]), row[8])
+        for row in unit.connection.execute(query)
+    ]
+
+
+def read_showing(unit: Unit, session: LockedSession, ranges: Iterable[int]) -> list[BranchRow]:
+    """Read the branches of a session that show messages of some, by their numbers.
+
+    The rows are found by the texts of their lines: those of others are not taken apart, which
+    matters where a session forked a thousand times in a row.
+    """
+    branches = unit.tables.branches.c
+    text = cast(type_coerce(branches.line, Text), Text)
+    found: dict[int, BranchRow] = {}
+    for numbers in chunks(sorted(set(ranges)), _MOST_RANGES):
+        shows = or_(*(text.contains(f"[{number},") for number in numbers))
+        found |= {each.number: each for each in read_branches(unit, session.id, shows)}
+    return list(found.values())
+
+
+def read_branch(unit: Unit, session_id: str, branch: int | str) -> BranchRow:
+    """Read a branch, given by its number or its name.
+
+    Raises:
+        NotFound: There is no such branch.
+    """
+    branches = unit.tables.branches.c
+    if isinstance(branch, str):
+        this = branches.name == validation.text("branch", branch)
+    else:
+        this = branches.number == branch
+    for found in read_branches(unit, session_id, this):
+        return found
+    raise no_branch(str(branch))
+
+
+def counts_of(unit: Unit, session_id: str, name: str | None) -> Counts | None:
+    """Count what a branch shows, the active one if name is None; None where there is no such."""
+    branches, sessions = unit.tables.branches, unit.tables.sessions
+    active = branches.c.number == sessions.c.active_branch
+    query = (
+        select(*own_counts(unit.tables)[:2])
+        .join_from(branches, sessions, sessions.c.pk == branches.c.session_id)
+        .where(
+            branches.c.session_id == session_id,
+            active if name is None else branches.c.name == name,
+            branches.c.gone.is_(False),
+        )
+    )
+    row = unit.connection.execute(query).first()
+    return None if row is None else Counts(*row)
+
+
+def count_within(unit: Unit, session_id: str, ranges: Line) -> Counts:
+    """Count the messages in some ranges."""
+    total = NOTHING
+    messages = unit.tables.messages.c
+    for some in chunks(ranges, _MOST_RANGES):
+        query = select(func.count(), func.count(case((messages.role == "user", 1)))).where(
+            messages.session_id == session_id, _in_ranges(unit.tables, some)
+        )
+        found = unit.connection.execute(query).one()
+        total = Counts(total.messages + found[0], total.turns + found[1])
+    return total
+
+
+_MOST_RANGES = 100
+"""In one condition."""
+
+
+def _in_ranges(tables: Tables, ranges: Line) -> ColumnElement[bool]:
+    messages = tables.messages.c
+    return or_(
+        *(
+            and_(messages.branch == branch, messages.seq.between(first, last))
+            for branch, first, last in ranges
+        )
+    )
+
+
+def change_branch(
+    unit: Unit,
+    session: LockedSession,
+    number: int,
+    by: Counts = NOTHING,
+    line: Line | None = None,
+) -> None:
+    """Change what a branch of a locked session counts, and perhaps what it shows."""
+    branches, sessions = unit.tables.branches, unit.tables.sessions
+    changes: list[Change] = []
+    values: dict[str, Any] = {} if line is None else {"line": stored_line(line)}
+    if number != session.active_branch:
+        values["messages"] = branches.c.messages + by.messages
+        values["turns"] = branches.c.turns + by.turns
+    elif by != NOTHING:
+        counting = update(sessions).where(sessions.c.id == session.id)
+        changes.append(
+            counting.values(
+                branch_messages=sessions.c.branch_messages + by.messages,
+                branch_turns=sessions.c.branch_turns + by.turns,
+            )
+        )
+    if values:
+        this = branches.c.session_id == session.id, branches.c.number == number
+        changes.append(update(branches).where(*this).values(values))
+    if changes:
+        unit.dialect.at_once(unit.connection, *changes)
+
+
+# Which branch is the active one.
+
+
+def written_back(tables: Tables, session: LockedSession) -> Update:
+    """Write the counters of the active branch back to its row: another one becomes active."""
+    branches, sessions = tables.branches, tables.sessions.c
+
+    def its(column: ColumnElement[int]) -> Any:
+        return select(column).where(sessions.id == session.id).scalar_subquery()
+
+    return (
+        update(branches)
+        .where(branches.c.session_id == session.id, branches.c.number == session.active_branch)
+        .values(
+            messages=its(sessions.branch_messages),
+            turns=its(sessions.branch_turns),
+            turn=its(sessions.turn),
+        )
+    )
+
+
+def activated(
+    tables: Tables, session: LockedSession, number: int, counts: Counts, turn: int
+) -> Update:
+    """Make a branch the active one, with the counters of its row."""
+    session.active_branch, session.turn = number, turn
+    sessions = tables.sessions
+    return (
+        update(sessions)
+        .where(sessions.c.id == session.id)
+        .values(
+            active_branch=number,
+            branch_messages=counts.messages,
+            branch_turns=counts.turns,
+            turn=turn,
+        )
+    )
+
+
+def activate(unit: Unit, session: LockedSession, number: int, counts: Counts, turn: int) -> None:
+    """Make another branch of a locked session the active one."""
+    before = written_back(unit.tables, session)
+    unit.dialect.at_once(
+        unit.connection, before, activated(unit.tables, session, number, counts, turn)
+    )
+
+
+@contextmanager
+def working_on(unit: Unit, session: LockedSession, branch: str | None) -> Iterator[None]:
+    """Have a branch of a locked session be the active one in the block; None means that which is.
+
+    Whoever else looks sees the one that was, which is so again in the end.
+
+    Raises:
+        NotFound: There is no such branch.
+    """
+    before = session.active_branch
+    if branch is not None:
+        wanted = read_branch(unit, session.id, branch)
+        if wanted.number != before:
+            activate(unit, session, wanted.number, wanted.counts, wanted.turn)
+    yield
+    if session.active_branch != before:
+        wanted = read_branch(unit, session.id, before)
+        activate(unit, session, before, wanted.counts, wanted.turn)
+
+
+# Removing messages, with all that hangs on them.
+
+
 def remove_messages(
     unit: Unit,
     session: LockedSession,
     *conditions: Any,
     unseen: bool = False,
     by_id: bool = False,
-    added: bool = False,
 ) -> int:
     """Delete those messages of a locked session that meet conditions; see ``settle_turn`` too.
 
     Args:
         unit: In a write transaction.
         session: The session.
-        conditions: Of the messages; ``segments.remove_all`` deletes all of them.
+        conditions: Of the messages; ``remove_all`` deletes all of them.
         unseen: Whether no branch shows them.
         by_id: Whether the conditions give ids of messages of this session: then they are looked
             up, and not looked for among all that it has.
-        added: Whether all of them were added to the active branch since it was divided last.
 
     Returns:
         How many were deleted.
@@ -175,35 +402,247 @@ def remove_messages(
     count, tokens, cost, turns, attached = unit.connection.execute(query).one()
     if not count:
         return 0
-    changes: list[Change] = [delete(messages).where(*matching)]
-    if unseen:
-        changes.append(adding(unit.tables, session.id, session.active_branch, int(count), 0))
-    elif added or session.last_branch == 0:
-        session.turns_gone += int(turns)
-    else:
-        session.turns_gone += subtract(unit, session.id, session.active_branch, matching)
+    shown, ended = NOTHING, list[str]()
+    if not unseen and session.last_branch == 0:
+        shown = Counts(-int(count), -int(turns))
+    elif not unseen:
+        shown, ended = _take_off(unit, session, matching)
+    gone = delete(messages).where(*matching)
     if max(tokens, cost) > MAX_INTEGER:  # written before calls were bounded, so no counter has it
-        unit.dialect.at_once(unit.connection, *changes)
+        unit.connection.execute(gone)
         repair_sessions(unit, [session.id])
-        session.turns_gone = 0
-    elif not count_in(unit, session.id, -int(count), -tokens, -from_nanos(cost), *changes):
-        session.turns_gone = 0
+    else:
+        less = (-int(count), -tokens, -from_nanos(cost))
+        count_in(unit, session.id, *less, gone, shown=shown)
+    branches = unit.tables.branches
+    for name in ended:
+        rows = newest(unit, session.id, 1, branch=name, columns=only_turn)
+        this = update(branches).where(branches.c.session_id == session.id, branches.c.name == name)
+        unit.connection.execute(this.values(turn=rows[0][0] if rows else 0))
     drop_unattached(unit, attached.split(",") if attached else ())
     forget_deleted(unit)
     return int(count)
 
 
-def settle_turn(unit: Unit, session: LockedSession) -> None:
-    """Set the session's turn to that of the last message which its active branch shows now."""
+def _take_off(
+    unit: Unit, session: LockedSession, going: Sequence[ColumnElement[bool]]
+) -> tuple[Counts, list[str]]:
+    """Take messages that go now off the counters of the branches that show them.
+
+    Returns:
+        By how much the active branch shows less, which is not written yet; and the names of others
+        whose last turn may end with it.
+    """
+    messages = unit.tables.messages.c
+    gone: dict[int, list[tuple[int, int, bool]]] = {}
+    query = select(messages.branch, messages.seq, messages.turn, messages.role == "user")
+    for branch, *rest in unit.connection.execute(query.where(*going).order_by(messages.seq)):
+        gone.setdefault(branch, []).append((rest[0], rest[1], bool(rest[2])))
+    shown, ended = NOTHING, list[str]()
+    less: list[dict[str, Any]] = []
+    for each in read_branches(unit, session.id):
+        taken = [
+            message
+            for branch, first, last in each.line
+            if (of_branch := gone.get(branch))
+            for message in of_branch[
+                bisect_left(of_branch, (first,)) : bisect_right(of_branch, (last, MAX_INTEGER))
+            ]
+        ]
+        turns = sum(is_users for _, _, is_users in taken)
+        if each.number == session.active_branch:
+            shown = Counts(-len(taken), -turns)
+        elif taken:
+            less.append({"which": each.number, "less": len(taken), "less_turns": turns})
+            if max(turn for _, turn, _ in taken) >= each.turn:
+                ended.append(each.name)
+    if less:
+        branches = unit.tables.branches
+        here = branches.c.session_id == session.id, branches.c.number == bindparam("which")
+        values = {
+            "messages": branches.c.messages - bindparam("less"),
+            "turns": branches.c.turns - bindparam("less_turns"),
+        }
+        unit.connection.execute(update(branches).where(*here).values(values), less)
+    return shown, ended
+
+
+def settle_turn(unit: Unit, session: LockedSession, less: Counts = NOTHING) -> None:
+    """Set the session's turn to that of the last message which its active branch shows now.
+
+    ``less`` is how much less it shows, if that is not counted yet.
+    """
     sessions = unit.tables.sessions
-    rows = newest(unit, session.id, 1, whole=session.tip is None, columns=only_turn)
+    rows = newest(unit, session.id, 1, only_main=session.last_branch == 0, columns=only_turn)
     turn = int(rows[0][0]) if rows else 0
-    changes: list[Change] = []
-    if more := session.turn - turn - session.turns_gone:
-        changes.append(adding(unit.tables, session.id, session.active_branch, 0, more))
-    changes.append(update(sessions).where(sessions.c.id == session.id).values(turn=turn))
-    unit.dialect.at_once(unit.connection, *changes)
-    session.turn, session.turns_gone = turn, 0
+    if turn != session.turn or less != NOTHING:
+        values = {
+            "branch_messages": sessions.c.branch_messages - less.messages,
+            "branch_turns": sessions.c.branch_turns - less.turns,
+        }
+        here = update(sessions).where(sessions.c.id == session.id)
+        unit.connection.execute(here.values(turn=turn, **(values if less != NOTHING else {})))
+        session.turn = turn
+
+
+def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
+    """Have the active branch show nothing from a number on, and delete what no other shows.
+
+    Args:
+        unit: In a write transaction.
+        session: The session, locked; ``settle_turn`` is left to the caller.
+        first_seq: The number.
+    """
+    showing = read_showing(unit, session, [session.active_branch])
+    (this,) = (each for each in showing if each.number == session.active_branch)
+    going = between_numbers(this.line, first_seq)
+    if earlier := {each.branch for each in going} - {this.number}:
+        showing += read_showing(unit, session, earlier)
+    seen = [each for branch in showing if branch.number != this.number for each in branch.line]
+    kept, own = between_numbers(this.line, last=first_seq - 1), this.line[-1]
+    shared = any(each.branch == own.branch and each.last >= first_seq for each in seen)
+    if first_seq < own.first or shared:
+        begins = session.last_seq + 1 if shared else own.first
+        line = [*kept, Range(this.number, begins)]
+        change_branch(unit, session, this.number, line=line)
+    remove_unseen(unit, session, going, seen)
+    if not {each.branch for each in going} <= {branch.number for branch in showing}:
+        remove_gone_branches(unit, session)
+
+
+def remove_unseen(
+    unit: Unit, session: LockedSession, ranges: Line, seen: Iterable[Range] | None = None
+) -> int:
+    """Delete those messages of these ranges that no branch shows.
+
+    Args:
+        unit: In a write transaction.
+        session: The session, locked.
+        ranges: The ranges.
+        seen: What branches show, if the caller knows.
+
+    Returns:
+        How many were deleted.
+    """
+    if seen is None:
+        showing = read_showing(unit, session, [each.branch for each in ranges])
+        seen = [each for branch in showing for each in branch.line]
+    return sum(
+        remove_messages(unit, session, _in_ranges(unit.tables, some), unseen=True)
+        for some in chunks([*_outside(ranges, seen)], _MOST_RANGES)
+    )
+
+
+def _outside(ranges: Line, seen: Iterable[Range]) -> Iterator[Range]:
+    """Give what lies in some ranges and not in what is seen."""
+    covered: dict[int, list[tuple[int, int]]] = {}
+    for branch, first, last in seen:
+        covered.setdefault(branch, []).append((first, last))
+    for branch, first, last in ranges:
+        for low, high in sorted(covered.get(branch, ())):
+            if low > last:
+                break
+            if low > first:
+                yield Range(branch, first, low - 1)
+            first = max(first, high + 1)
+        if first <= last:
+            yield Range(branch, first, last)
+
+
+def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
+    """Delete the rows of branches that are gone and have neither messages nor children left."""
+    if session.last_branch:
+        for statement in _removing_gone(unit.tables, unit.dialect, dialect_of(unit.connection)):
+            statement.execute_many(unit.connection, [{SESSION_ID: session.id}])
+
+
+@lru_cache(maxsize=256)
+def _removing_gone(tables: Tables, dialect: EngineDialect, driver: Dialect) -> list[Prepared]:
+    session_id: BindParameter[str] = bindparam(SESSION_ID)
+    branches, messages, summaries = tables.branches, tables.messages, tables.summaries
+    branch, child = branches.alias("branch"), branches.alias("child")
+    is_gone = and_(branch.c.session_id == session_id, branch.c.gone, ~branch.c.reserved)
+    has_messages = exists().where(
+        messages.c.session_id == session_id, messages.c.branch == branch.c.number
+    )
+    has_child = exists().where(
+        child.c.session_id == session_id,
+        child.c.parent == branch.c.number,
+        or_(~child.c.gone, child.c.reserved),
+    )
+    columns = (branch.c.number, branch.c.parent)
+    staying = select(*columns).where(is_gone, or_(has_messages, has_child))
+    stay = staying.cte("stay", recursive=True)
+    parents = select(*columns).join_from(stay, branch, branch.c.number == stay.c.parent)
+    stay = stay.union(parents.where(is_gone))
+    going = select(branch.c.number).where(is_gone, branch.c.number.not_in(select(stay.c.number)))
+    changes = dialect.together(
+        delete(summaries).where(
+            summaries.c.session_id == session_id, summaries.c.branch.in_(going)
+        ),
+        delete(branches).where(branches.c.session_id == session_id, branches.c.number.in_(going)),
+    )
+    return [Prepared(change, driver) for change in changes]
+
+
+def remove_all(unit: Unit, session: LockedSession) -> int:
+    """Delete all messages of a locked session, and have every branch show only its own: none.
+
+    Returns:
+        How many were deleted.
+    """
+    tables, connection = unit.tables, unit.connection
+    messages, attachments = tables.messages.c, tables.attachments.c
+    branches, sessions = tables.branches, tables.sessions
+    attached = select(attachments.digest).where(attachments.session_id == session.id)
+    found = set(connection.execute(attached).scalars())
+    gone = connection.execute(delete(tables.messages).where(messages.session_id == session.id))
+    drop_unattached(unit, found)
+    forget_deleted(unit)
+    names = ("message_count", "total_tokens", "turn", "branch_messages", "branch_turns")
+    nothing: dict[str, Any] = {**dict.fromkeys(names, 0), "total_cost": from_nanos(0)}
+    connection.execute(update(sessions).where(sessions.c.id == session.id).values(nothing))
+    if session.last_branch:
+        here = branches.c.session_id == session.id
+        there = select(branches.c.number).where(here, branches.c.gone.is_(False))
+        own = [
+            {"which": number, "whole": stored_line([Range(number, 1)])}
+            for number in connection.execute(there).scalars()
+        ]
+        values = {"line": bindparam("whole", type_=branches.c.line.type), **_NO_COUNTS}
+        this = update(branches).where(here, branches.c.number == bindparam("which"))
+        connection.execute(this.values(values), own)
+        remove_gone_branches(unit, session)
+    return gone.rowcount
+
+
+_NO_COUNTS: dict[str, Any] = {"messages": 0, "turns": 0, "turn": 0}
+
+SHOWS_NOTHING: dict[str, Any] = {"line": [], **_NO_COUNTS}
+"""Of the row of a branch that is gone."""
+
+
+def start_again(unit: Unit, session: LockedSession) -> int:
+    """Delete all messages of a locked session, and its branches and summaries; main stays, empty,
+    and so do names that are reserved.
+
+    Returns:
+        How many messages were deleted.
+    """
+    tables, connection = unit.tables, unit.connection
+    deleted = remove_all(unit, session)
+    for table in (tables.summaries, tables.turn_usage):
+        connection.execute(delete(table).where(table.c.session_id == session.id))
+    if session.last_branch:
+        branches, sessions = tables.branches, tables.sessions
+        others = branches.c.session_id == session.id, branches.c.number > 0
+        left = update(branches).where(*others, branches.c.reserved)
+        connection.execute(
+            update(sessions).where(sessions.c.id == session.id).values(active_branch=0)
+        )
+        connection.execute(left.values(parent=None, gone=True, **SHOWS_NOTHING))
+        connection.execute(delete(branches).where(*others, ~branches.c.reserved))
+    return deleted
 
 
 # Taking back the last message of a session that has only its first branch, in three statements.
@@ -228,7 +667,7 @@ _COUNTERS = ("last_seq", "message_count", "total_tokens", "total_cost")
 _MESSAGE = ("id", "seq", "turn", "role", "status", "token_count", "cost")
 
 
-def pop_of_whole(unit: Unit, session_id: str) -> MessageRecord | None:
+def pop_of_main(unit: Unit, session_id: str) -> MessageRecord | None:
     """Delete and give the last message; None if there is none, or if it is not that simple.
 
     Args:
@@ -239,11 +678,12 @@ def pop_of_whole(unit: Unit, session_id: str) -> MessageRecord | None:
     rows = statements.read.fetch(unit.connection, {SESSION_ID: session_id})
     if not rows:
         return None
-    message_id, _, _, role, status, tokens, cost, attached, session_turn, *counters = rows[0]
+    message_id, _, _, role, status, tokens, cost, attached, *counters = rows[0]
     if status == STREAMING:  # its text is in pieces
         return None
     turn = rows[1][_MESSAGE.index("turn")] if len(rows) > 1 else 0
     given = {SESSION_ID: session_id, "tokens": tokens, "cost": cost, "now_turn": turn}
+    given["turns"] = int(role == "user")
     given |= dict(zip(_COUNTERS, counters, strict=True))
     if not statements.count_off.rows(unit.connection, given):
         return None
@@ -252,7 +692,6 @@ def pop_of_whole(unit: Unit, session_id: str) -> MessageRecord | None:
     digests = ",".join(filter(None, (attached, attached_now)))
     drop_unattached(unit, digests.split(",") if digests else ())
     forget_deleted(unit)
-    change(unit, session_id, 0, Counts(0, session_turn - turn - (role == "user")))
     return message_record(columns)
 
 
@@ -284,7 +723,6 @@ def _statements(tables: Tables, driver: Dialect) -> _Popping:
         select(
             *last.c,
             _attached_to(tables, last.c.id),
-            seen.c.turn,
             *(seen.c[name] for name in _COUNTERS),
         )
         .join_from(last, seen, seen.c.id == bindparam(SESSION_ID))
@@ -300,6 +738,8 @@ def _statements(tables: Tables, driver: Dialect) -> _Popping:
         .where(*this, *as_read, sessions.total_tokens >= tokens, sessions.total_cost >= cost)
         .values(
             message_count=sessions.message_count - 1,
+            branch_messages=sessions.branch_messages - 1,
+            branch_turns=sessions.branch_turns - bindparam("turns"),
             total_tokens=sessions.total_tokens - tokens,
             total_cost=sessions.total_cost - cost,
             turn=bindparam("now_turn"),
@@ -319,262 +759,21 @@ def _attached_to(tables: Tables, message_id: ColumnElement[Any]) -> ColumnElemen
     return digests.where(attachments.message_id == message_id).scalar_subquery().label("attached")
 
 
-# How many messages and turns a line shows: counters per segment, so that no query counts messages.
-#
-# - A segment that has ended has counters of its own.
-# - The last part of a branch, the one that still grows, is counted in the branch's row
-#   (``own_messages``, ``own_turns``).
-# - For the active branch that row holds the count *minus* the session's counters (its number of
-#   messages and its last turn). A save raises the session's counters anyway, and so the sum stays
-#   right without another write.
-#
-# Whatever else changes these numbers happens under the session's lock:
-#
-# - switching branches: the session's counters are added to the old branch's row and subtracted
-#   from the new one's (``detach``, ``attach``);
-# - deleting messages, which may also lower the session's turn (``subtract``);
-# - cutting a line; see ``cutting``.
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many messages, and how many of them begin a turn, being a user's."""
-
-    messages: int = 0
-    turns: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what a damaged row counts: sums of it would be no numbers.
-
-        Raises:
-            InvalidRow: It has no number where there always is one.
-        """
-        if None in (self.messages, self.turns):
-            raise InvalidRow("", "", "NULL")
-
-    def __add__(self, other: Counts) -> Counts:
-        """Count both."""
-        return Counts(self.messages + other.messages, self.turns + other.turns)
-
-    def __sub__(self, other: Counts) -> Counts:
-        """Leave out what the other counts."""
-        return Counts(self.messages - other.messages, self.turns - other.turns)
-
-
-NOTHING = Counts()
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A stretch of a line.
-
-    Attributes:
-        number: Its number in ``branch_segments``; None for what is not stored, a whole branch.
-        branch: Whose messages it shows.
-        first_seq: The first sequence number that belongs to it.
-        last_seq: The last one that does.
-        previous: The number of the segment before it.
-        counts: What it shows.
-    """
-
-    number: int | None
-    branch: int
-    first_seq: int
-    last_seq: int
-    previous: int | None
-    counts: Counts
-
-
-def own_counts(tables: Tables) -> tuple[ColumnElement[int], ColumnElement[int]]:
-    """Give what a branch adds to, of its row and its session's."""
-    branches, sessions = tables.branches.c, tables.sessions.c
-    active = branches.number == sessions.active_branch
-    return (
-        branches.own_messages + case((active, sessions.message_count), else_=0),
-        branches.own_turns + case((active, sessions.turn), else_=0),
-    )
-
-
-def add_up(unit: Unit, session_id: str, tips: Sequence[int]) -> dict[int, Counts]:
-    """Count what lines show up to some of their segments, by these, but for what is added to.
-
-    Each segment is read once, however many of the lines lead to it.
-    """
-    if not tips:
-        return {}
-    found: dict[int, Counts] = {}
-    # A segment has a larger number than the one before it.
-    given = {"session_id": session_id, "tips": list(tips)}
-    rows = unit.connection.execute(_reached(unit.tables), given).all()
-    for row in sorted(rows, key=lambda row: row.number):
-        found[row.number] = Counts(row.messages, row.turns) + found.get(row.previous, NOTHING)
-    return found
-
-
-@lru_cache(maxsize=256)
-def _reached(tables: Tables) -> Select[Any]:
-    segments = tables.branch_segments
-    columns = [segments.c[name] for name in ("number", "previous", "messages", "turns")]
-    here = segments.c.session_id == bindparam("session_id")
-    tips = segments.c.number.in_(bindparam("tips", expanding=True))
-    reached = select(*columns).where(here, tips).cte("reached", recursive=True)
-    is_previous = and_(here, segments.c.number == reached.c.previous)
-    return select(reached.union(select(*columns).join_from(reached, segments, is_previous)))
-
-
-def counts_of(unit: Unit, session_id: str, name: str | None) -> Counts | None:
-    """Count what a branch shows, the active one if name is None; None where there is no such."""
-    branches, sessions = unit.tables.branches, unit.tables.sessions
-    active = branches.c.number == sessions.c.active_branch
-    query = (
-        select(branches.c.tip, *own_counts(unit.tables))
-        .join_from(branches, sessions, sessions.c.pk == branches.c.session_id)
-        .where(
-            branches.c.session_id == session_id,
-            active if name is None else branches.c.name == name,
-            branches.c.gone.is_(False),
-        )
-    )
-    row = unit.connection.execute(query).first()
-    if row is None:
-        return None
-    before = {} if row.tip is None else add_up(unit, session_id, [row.tip])
-    return Counts(*row[1:]) + before.get(row.tip, NOTHING)
-
-
-def adding(tables: Tables, session_id: Any, number: Any, messages: Any, turns: Any) -> Update:
-    """Change what the row of a branch counts by so much."""
-    branches = tables.branches
-    return (
-        update(branches)
-        .where(branches.c.session_id == session_id, branches.c.number == number)
-        .values(
-            own_messages=branches.c.own_messages + messages,
-            own_turns=branches.c.own_turns + turns,
-        )
-    )
-
-
-def detach(tables: Tables, session_id: Any, number: Any) -> Update:
-    """Count what the active branch adds to in its own row: another one becomes active."""
-    counted = (of_session(tables, session_id, name) for name in ("message_count", "turn"))
-    return adding(tables, session_id, number, *counted)
-
-
-def attach(tables: Tables, session_id: Any, number: Any, turn: Any) -> Update:
-    """Count what a branch adds to in the session's row too: it becomes active.
-
-    Args:
-        tables: The tables.
-        session_id: The session, locked.
-        number: The branch.
-        turn: Its last turn, which will be the session's.
-    """
-    messages = of_session(tables, session_id, "message_count")
-    return adding(tables, session_id, number, -messages, -turn)
-
-
-def of_session(tables: Tables, session_id: Any, column: str) -> ScalarSelect[int]:
-    """Select a column of a session's row."""
-    sessions = tables.sessions.c
-    return select(sessions[column]).where(sessions.id == session_id).scalar_subquery()
-
-
-def change(unit: Unit, session_id: str, branch: int, by: Counts) -> None:
-    """Change what the row of a branch counts."""
-    if by != NOTHING:
-        unit.connection.execute(adding(unit.tables, session_id, branch, by.messages, by.turns))
-
-
-def subtract(
-    unit: Unit, session_id: str, active_branch: int, going: Sequence[ColumnElement[bool]]
-) -> int:
-    """Subtract messages of a session that go now from all segments that show them.
-
-    Returns:
-        Turns of what the active branch adds to. They are not subtracted yet: it may be by just as
-        many that the session's turn falls.
-    """
-    messages = unit.tables.messages.c
-    seqs: dict[int, list[int]] = {}
-    users: dict[int, list[int]] = {}
-    query = select(messages.branch, messages.seq, messages.role == "user").where(*going)
-    for branch, seq, is_users in unit.connection.execute(query.order_by(messages.seq)):
-        seqs.setdefault(branch, []).append(seq)
-        if is_users:
-            users.setdefault(branch, []).append(seq)
-
-    def within(branch: int, first: int, last: int) -> Counts:
-        return Counts(*(_within(found.get(branch, ()), first, last) for found in (seqs, users)))
-
-    of_active = NOTHING
-    for numbers in chunks(list(seqs)):
-        _subtract_from_segments(unit, session_id, numbers, within)
-        for number, first in _ends(unit, session_id, numbers):
-            counts = within(number, first, MAX_INTEGER)
-            if number == active_branch:
-                of_active = counts
-            else:
-                change(unit, session_id, number, NOTHING - counts)
-    elsewhere = sum(map(len, seqs.values())) - of_active.messages
-    change(unit, session_id, active_branch, Counts(elsewhere, 0))
-    return of_active.turns
-
-
-def _subtract_from_segments(
-    unit: Unit, session_id: str, branches: Sequence[int], within: Callable[[int, int, int], Counts]
-) -> None:
-    segments = unit.tables.branch_segments
-    shown = select(segments).where(
-        segments.c.session_id == session_id,
-        segments.c.branch.in_(branches),
-        segments.c.last_seq < MAX_INTEGER,
-    )
-    gone = {
-        row.number: within(row.branch, row.first_seq, row.last_seq)
-        for row in unit.connection.execute(shown)
-    }
-    less = [
-        {"segment": number, "less": counts.messages, "less_turns": counts.turns}
-        for number, counts in gone.items()
-        if counts.messages
-    ]
-    if less:
-        here = segments.c.session_id == session_id, segments.c.number == bindparam("segment")
-        values = {
-            "messages": segments.c.messages - bindparam("less"),
-            "turns": segments.c.turns - bindparam("less_turns"),
-        }
-        unit.connection.execute(update(segments).where(*here).values(values), less)
-
-
-def _ends(unit: Unit, session_id: str, numbers: Sequence[int]) -> Sequence[Any]:
-    """Give the number of each of these branches that is there, and where it begins to add."""
-    branches, segments = unit.tables.branches, unit.tables.branch_segments
-    tip = and_(segments.c.session_id == session_id, segments.c.number == branches.c.tip)
-    query = (
-        select(branches.c.number, func.coalesce(segments.c.first_seq, 1))
-        .select_from(branches.outerjoin(segments, tip))
-        .where(
-            branches.c.session_id == session_id,
-            branches.c.number.in_(numbers),
-            branches.c.gone.is_(False),
-        )
-    )
-    return unit.connection.execute(query).all()
-
-
-def _within(seqs: Sequence[int], first: int, last: int) -> int:
-    return bisect_right(seqs, last) - bisect_left(seqs, first)
-
-
 # The counters of a session: changed with the rows they count, and counted again where wrong.
 
 
 def count_in(
-    unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal, *beside: Change
+    unit: Unit,
+    session_id: str,
+    messages: int,
+    tokens: int,
+    cost: Decimal,
+    *beside: Change,
+    shown: Counts = NOTHING,
 ) -> bool:
     """Change a locked session's counters by so much, in the transaction that changes the rows.
+
+    ``shown`` is by how much what its active branch shows changes.
 
     Counters that say less than what goes were wrong, and are counted again. Other changes are
     made beside it; see ``EngineDialect.at_once``.
@@ -601,6 +800,8 @@ def count_in(
         )
         .values(
             message_count=sessions.c.message_count + messages,
+            branch_messages=sessions.c.branch_messages + shown.messages,
+            branch_turns=sessions.c.branch_turns + shown.turns,
             total_tokens=sessions.c.total_tokens + tokens,
             total_cost=so_far + cost if cost >= 0 else so_far - less,
         ),
@@ -637,144 +838,71 @@ def repair_sessions(unit: Unit, ids: Sequence[str]) -> None:
         newest = select(func.max(messages.c.seq)).where(of_session).scalar_subquery()
         behind = update(sessions).where(mine, sessions.c.last_seq < newest)
         unit.connection.execute(behind.values(last_seq=newest))
-        mend_tallies(unit, chunk)
+        mend_branches(unit, chunk)
 
 
-# Counting what segments and branches count again; see ``Counts`` for what they are.
-#
-# The messages of each branch are counted once, in pieces: between any two numbers at which a
-# segment begins or has ended. However many segments overlap, each of them is the sum of some
-# pieces.
+# Counting what branches count again.
 
 
 Ids = Sequence[str] | Select[Any] | None
 """Of sessions, or what selects them; None for all."""
 
 
-def wrong_segments(tables: Tables, ids: Ids) -> Select[Any]:
-    """Select the segments whose counts are not what they show, with what is."""
-    segments, pieces = tables.branch_segments, _pieces(tables, ids)
-    ended = case((segments.c.last_seq < MAX_INTEGER, 1), else_=0)
-    shows = and_(
-        pieces.c.session_id == segments.c.session_id,
-        pieces.c.branch == segments.c.branch,
-        pieces.c.first_seq.between(segments.c.first_seq, segments.c.last_seq),
-    )
-    messages, turns = (ended * _sum(pieces.c[name]) for name in ("messages", "turns"))
-    stored = segments.c.messages, segments.c.turns
-    return (
-        select(
-            segments.c.session_id,
-            segments.c.number,
-            messages.label("messages"),
-            turns.label("turns"),
+def wrong_branches(tables: Tables, dialect: EngineDialect, ids: Ids) -> Select[Any]:
+    """Select the branches whose counters are not what they show, with what is, and with whether
+    it is the active branch.
+    """
+    branches, sessions, messages = tables.branches, tables.sessions, tables.messages.c
+    ranges, (_, branch, first, last) = dialect.ranges(branches.c.line)
+
+    def count(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
+        of_range = (
+            select(func.count())
+            .where(
+                messages.session_id == branches.c.session_id,
+                messages.branch == branch,
+                messages.seq.between(first, func.coalesce(last, MAX_INTEGER)),
+                *conditions,
+            )
+            .correlate(branches, ranges)
+            .scalar_subquery()
         )
-        .select_from(segments.outerjoin(pieces, shows))
-        .where(_of(tables, ids, segments.c.session_id))
-        .group_by(segments.c.session_id, segments.c.number)
-        .having(or_(stored[0] != messages, stored[1] != turns))
-    )
+        return cast(func.sum(of_range), BigInteger)
 
-
-def wrong_branches(tables: Tables, ids: Ids) -> Select[Any]:
-    """Select the branches whose counts are not what they add to, with what is."""
-    branches, sessions, tips = tables.branches, tables.sessions, tables.branch_segments
-    pieces = _pieces(tables, ids)
-    tip = and_(tips.c.session_id == branches.c.session_id, tips.c.number == branches.c.tip)
-    shows = and_(
-        pieces.c.session_id == branches.c.session_id,
-        pieces.c.branch == branches.c.number,
-        pieces.c.first_seq >= func.coalesce(tips.c.first_seq, 1),
-        branches.c.gone.is_(False),
-    )
+    shows = count(), count(messages.role == "user")
+    stored = own_counts(tables)
     active = branches.c.number == sessions.c.active_branch
-    messages = _sum(pieces.c.messages) - case((active, sessions.c.message_count), else_=0)
-    turns = _sum(pieces.c.turns) - case((active, sessions.c.turn), else_=0)
+    mine = (
+        true()
+        if ids is None
+        else in_sessions(sessions.c, branches.c.session_id, sessions.c.id.in_(ids))
+    )
     return (
         select(
             branches.c.session_id,
             branches.c.number,
-            messages.label("messages"),
-            turns.label("turns"),
+            shows[0].label("messages"),
+            shows[1].label("turns"),
+            active.label("active"),
         )
-        .select_from(
-            branches.join(sessions, sessions.c.pk == branches.c.session_id)
-            .outerjoin(tips, tip)
-            .outerjoin(pieces, shows)
-        )
-        .where(_of(tables, ids, branches.c.session_id), session_is_open(tables))
+        .select_from(branches.join(sessions, sessions.c.pk == branches.c.session_id))
+        .select_from(ranges)
+        .where(mine, session_is_open(tables))
         .group_by(branches.c.session_id, branches.c.number, sessions.c.pk)
-        .having(or_(branches.c.own_messages != messages, branches.c.own_turns != turns))
+        .having(or_(stored[0] != shows[0], stored[1] != shows[1]))
     )
 
 
-def mend_tallies(unit: Unit, ids: Sequence[str]) -> None:
-    """Count again in sessions that are locked, by their counters, which are right."""
-    segments, branches = unit.tables.branch_segments, unit.tables.branches
-    wrong = (
-        (segments, wrong_segments(unit.tables, ids), ("messages", "turns")),
-        (branches, wrong_branches(unit.tables, ids), ("own_messages", "own_turns")),
-    )
-    for table, query, columns in wrong:
-        right = [
-            dict(zip(("session", "which", *columns), row, strict=True))
-            for row in unit.connection.execute(query)
-        ]
-        if right:
-            here = table.c.session_id == bindparam("session"), table.c.number == bindparam("which")
-            values: dict[str, Any] = {name: bindparam(name) for name in columns}
-            unit.connection.execute(update(table).where(*here).values(values), right)
-
-
-def _of(tables: Tables, ids: Ids, column: ColumnElement[str]) -> ColumnElement[bool]:
-    sessions = tables.sessions.c
-    return true() if ids is None else in_sessions(sessions, column, sessions.id.in_(ids))
-
-
-def _sum(column: ColumnElement[Any]) -> ColumnElement[int]:
-    return cast(func.coalesce(func.sum(column), 0), BigInteger)
-
-
-def _pieces(tables: Tables, ids: Ids) -> CTE:
-    """Count the messages of each branch between the numbers at which its segments begin and end."""
-    segments, branches, messages = tables.branch_segments, tables.branches, tables.messages
-    of_segments = _of(tables, ids, segments.c.session_id)
-    beginnings = union(
-        select(
-            branches.c.session_id,
-            branches.c.number.label("branch"),
-            literal(1, BigInteger).label("first_seq"),
-        ).where(_of(tables, ids, branches.c.session_id)),
-        select(segments.c.session_id, segments.c.branch, segments.c.first_seq).where(of_segments),
-        select(segments.c.session_id, segments.c.branch, segments.c.last_seq + 1).where(
-            of_segments, segments.c.last_seq < MAX_INTEGER
-        ),
-    ).subquery("beginnings")
-    following = func.lead(beginnings.c.first_seq).over(
-        partition_by=(beginnings.c.session_id, beginnings.c.branch),
-        order_by=beginnings.c.first_seq,
-    )
-    ranges = select(beginnings, following.label("next_seq")).cte("ranges")
-
-    def count(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
-        last = func.coalesce(ranges.c.next_seq - 1, MAX_INTEGER)
-        return (
-            select(func.count())
-            .where(
-                messages.c.session_id == ranges.c.session_id,
-                messages.c.branch == ranges.c.branch,
-                messages.c.seq.between(ranges.c.first_seq, last),
-                *conditions,
+def mend_branches(unit: Unit, ids: Sequence[str]) -> None:
+    """Count again in sessions that are locked."""
+    branches, sessions = unit.tables.branches, unit.tables.sessions
+    for row in unit.connection.execute(wrong_branches(unit.tables, unit.dialect, ids)).all():
+        if row.active:
+            right = update(sessions).where(sessions.c.id == row.session_id)
+            right = right.values(branch_messages=row.messages, branch_turns=row.turns)
+        else:
+            right = update(branches).where(
+                branches.c.session_id == row.session_id, branches.c.number == row.number
             )
-            .scalar_subquery()
-        )
-
-    pieces = select(
-        ranges.c.session_id,
-        ranges.c.branch,
-        ranges.c.first_seq,
-        count().label("messages"),
-        count(messages.c.role == "user").label("turns"),
-    )
-    # The limit keeps engines from counting again for each segment that a piece is joined to.
-    return pieces.limit(MAX_INTEGER).cte("pieces")
+            right = right.values(messages=row.messages, turns=row.turns)
+        unit.connection.execute(right)

@@ -2,44 +2,26 @@
 
 Each message has a sequence number, which counts up in its session, and belongs to the branch on
 which it was saved. A branch that grew from another one shows the beginning of that one too, and
-nothing is copied for it. Here a conversation of four messages got a branch after its first turn,
-and then two more messages::
+nothing is copied for it. Its *line* is an array in its row: ranges of such numbers, each of the
+messages of one branch, the oldest first. Here a conversation of four messages got a branch after
+its first turn, and then two more messages::
 
-    number       1   2   3   4   5   6
-    main         u   a   u   a
-    beach                        u   a
+    number       1   2   3   4   5   6      line
+    main         u   a   u   a              [[0, 1, null]]
+    beach                        u   a      [[0, 1, 2], [1, 5, null]]
 
-    the line of main    1 2 3 4      main has no tip: it is whole
-    the line of beach   1 2 5 6      its tip is segment 2
-
-    beach --tip--> segment 2             --previous--> segment 1           --previous--> none
-                   beach, from 5 on                    main, from 1 to 2
-
-The words:
-
-- *line*: the messages that a branch shows, in the order of their numbers.
-- *whole*: of a branch that shows all of its own messages and no others. Most are; they have no
-  segments, and their line is one range of one index.
-- *segment*: a range of the numbers of one branch, stored as one row of ``branch_segments``.
-- *stretch*: such a range that is not stored.
-- *tip*: the newest segment of a branch. It ends at the largest number there can be, so what is
-  saved on the branch is on its line.
-- *anchor*: the row at which a query begins: a session's, for its active branch, or a branch's.
-- *gone*: of a branch that was deleted, whose row stays while others show messages of it.
+A range that ends at ``null`` is open: the branch adds to it. A branch that is *gone* was deleted;
+its row stays while others show messages of it, and its line is empty.
 
 What holds:
 
 - A message is there as long as a branch shows it.
 - The numbers on a line only rise, so an order by number is the order of the conversation.
-- A segment is never changed, only replaced. So any number of branches share the older ones, and
-  what is done to one branch changes no other.
+- No two branches share a line. A change of what one shows is an UPDATE of its row.
 - A call that appends or removes messages, or changes a line, locks the session's row, and the
-  session's counters agree with its messages.
+  counters agree with the messages.
 
-``lines`` reads, by the expressions of ``queries`` and the columns of ``rows``; ``cutting`` begins a
-line with a part of another one; ``segments`` changes what a branch shows; ``removal`` deletes
-messages and ``counters`` keeps count of them; ``partial_text`` is what has come of a message that
-is being streamed. Why it is built like this: ``docs/adr/0012-segments.md``.
+This module reads, ``line_counts`` changes. Why it is built like this: ``docs/adr/0012-lines.md``.
 """
 
 from __future__ import annotations
@@ -48,22 +30,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     CTE,
     BigInteger,
-    BindParameter,
     ColumnElement,
+    Connection,
     Dialect,
     FromClause,
     Integer,
     Select,
     and_,
     bindparam,
+    case,
+    cast,
     func,
     literal,
     literal_column,
+    null,
     or_,
     select,
 )
@@ -215,16 +200,49 @@ def message_record(row: Any) -> MessageRecord:
 _ROLE, _CONTENT, _LAYOUT, _BLOCKS = map(_COLUMNS.index, ("role", "content", "chat_keys", "blocks"))
 
 
-# The line of a branch: which messages it shows, and reading them.
-#
-# Most branches are whole in themselves: they show their own messages and no others, and reading
-# them is one range of one index. The others are made of segments, each a range of one branch's
-# messages and all of them in the order of their sequence numbers, so that the line, too, is in
-# that order (see ``agentstore.models.conversations.BranchSegment``). Such a line is read from its
-# newest segment on, and no further than is asked for; how long its segments are does not matter.
-#
-# What is read of the active branch is one statement if that is whole in itself, or was made of
-# segments when this store read it before; otherwise two.
+# The array of a line.
+
+
+class Range(NamedTuple):
+    """Messages of one branch, by their sequence numbers; MAX_INTEGER ends one that is open."""
+
+    branch: int
+    first: int
+    last: int = MAX_INTEGER
+
+    def within(self, first: int, last: int) -> Range:
+        """Give what of it lies between two numbers, which may be nothing: first is behind last."""
+        return Range(self.branch, max(self.first, first), min(self.last, last))
+
+
+Line = Sequence[Range]
+"""The ranges of a branch, the oldest first."""
+
+
+def read_line(document: list[Any]) -> list[Range]:
+    """Read a line as it is stored; raises InvalidRow."""
+    try:
+        return [
+            Range(branch, first, MAX_INTEGER if last is None else last)
+            for branch, first, last in document
+        ]
+    except (TypeError, ValueError):
+        raise InvalidRow("branches", "line", "something that is no line") from None
+
+
+def stored_line(line: Line) -> list[Any]:
+    """Give a line as it is stored."""
+    return [[b, first, None if last == MAX_INTEGER else last] for b, first, last in line]
+
+
+def between_numbers(line: Line, first: int = 0, last: int = MAX_INTEGER) -> list[Range]:
+    """Give what of a line lies between two numbers, both included."""
+    parts = [each.within(first, last) for each in line]
+    return [each for each in parts if each.first <= each.last]
+
+
+# Reading a line. Most sessions have one branch, and reading it is one range of one index, in one
+# statement. Where there are several, a statement reads the array, and joins the ranges to messages.
 
 
 Rows = Sequence[tuple[Any, ...]]
@@ -238,7 +256,7 @@ def newest(
     *,
     branch: str | None = None,
     through: int = MAX_INTEGER,
-    whole: bool | None = None,
+    only_main: bool | None = None,
     columns: Columns = line_columns,
     prompts: bool = False,
 ) -> Rows:
@@ -250,8 +268,7 @@ def newest(
         count: How many at most.
         branch: The branch's name; None for the active one.
         through: Leave out what has a larger sequence number.
-        whole: Whether the active branch is whole in itself, if the caller knows: it is one
-            statement then, whichever it is.
+        only_main: Whether the session never had another branch than main, if the caller knows.
         columns: What to read of each.
         prompts: Read the prompts with which the line begins too. They come in the same statement,
             with sequence numbers below zero, once more if they are among the newest; and then the
@@ -264,8 +281,8 @@ def newest(
         unit.tables, unit.dialect, dialect_of(unit.connection), branch is None, columns
     )
     parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
-    which = statements.and_prompts if prompts else (statements.newest_of_whole, statements.newest)
-    return _read(unit, *which, parameters, whole)
+    which = statements.and_prompts if prompts else (statements.newest_of_main, statements.newest)
+    return _read(unit, *which, parameters, only_main, fetch_newest)
 
 
 def between(
@@ -275,7 +292,7 @@ def between(
     last_seq: int = MAX_INTEGER,
     *,
     branch: str | None = None,
-    whole: bool | None = None,
+    only_main: bool | None = None,
     columns: Columns = line_columns,
 ) -> Rows:
     """Read all messages of a line between two sequence numbers, both included, in their order.
@@ -289,31 +306,55 @@ def between(
         unit.tables, unit.dialect, dialect_of(unit.connection), branch is None, columns
     )
     parameters = {SESSION_ID: session_id, "name": branch, "first": first_seq, "last": last_seq}
-    return _read(unit, statements.between_of_whole, statements.between, parameters, whole)
+    return _read(
+        unit,
+        statements.between_of_main,
+        statements.between,
+        parameters,
+        only_main,
+        Prepared.fetch,
+    )
 
 
 def _read(
     unit: Unit,
-    of_whole: Prepared | None,
-    of_segments: Prepared,
+    of_one: Prepared | None,
+    of_ranges: Prepared,
     parameters: dict[str, Any],
-    whole: bool | None,
+    only_main: bool | None,
+    fetch: Callable[[Prepared, Connection, dict[str, Any]], Rows],
 ) -> Rows:
     session_id = validation.text(SESSION_ID, parameters[SESSION_ID])
-    if of_whole is None:
-        whole = False
-    # What reads segments reads a whole branch too, only with more ado.
-    expected = session_id not in unit.segmented if whole is None else whole
-    if of_whole is not None and expected:
-        rows = of_whole.fetch(unit.connection, parameters)
-        if rows or whole:
-            return rows
-    rows = of_segments.fetch(unit.connection, parameters)
-    if rows and of_whole is not None:
-        unit.segmented.add(session_id)
+    if of_one is not None:
+        # What reads ranges reads any session, only with more ado.
+        expected = session_id not in unit.branched if only_main is None else only_main
+        if expected:
+            found = of_one.fetch(unit.connection, parameters)
+            if found or only_main:
+                return found
+    rows = fetch(of_ranges, unit.connection, parameters)
     if not rows:
         require(unit, session_id, parameters["name"])
+    elif of_one is not None:
+        unit.branched.add(session_id)
     return rows
+
+
+def fetch_newest(statement: Prepared, connection: Connection, parameters: dict[str, Any]) -> Rows:
+    """Run what ``select_newest`` selected, alone or with prompts.
+
+    It reads as many of the last ranges as would be enough if no number in them was missing. If they
+    were not, it is run again for more of them: each time all of it, so that what comes is of one
+    moment.
+    """
+    count = enough = parameters["count"]
+    while True:
+        found = statement.read(statement.rows(connection, parameters | {"enough": enough}))
+        more = [row[-1] for row in found if row[-1] is not None]
+        if enough < MAX_INTEGER and (not more or (more[0] and len(more) < count)):
+            enough = min(64 * enough, MAX_INTEGER) if more else MAX_INTEGER
+            continue
+        return [row[:-1] for row in found]
 
 
 def require(unit: Unit, session_id: str, branch: str | None = None) -> None:
@@ -343,10 +384,10 @@ def no_branch(name: str) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class _LineStatements:
-    newest_of_whole: Prepared | None
+    newest_of_main: Prepared | None
     newest: Prepared
     and_prompts: tuple[Prepared | None, Prepared]
-    between_of_whole: Prepared | None
+    between_of_main: Prepared | None
     between: Prepared
 
 
@@ -356,7 +397,7 @@ def _statements(
 ) -> _LineStatements:
     messages = tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
-    line = line_of(tables, active=active)
+    line = line_of(tables, dialect, active=active)
     between = (
         select(*columns(messages))
         .join_from(line, tables.messages, is_on(line, tables))
@@ -368,28 +409,28 @@ def _statements(
     both = with_prompts(query, tables, dialect, driver, active=active, columns=columns)
     if not active:
         return _LineStatements(None, newest, (None, both), None, Prepared(between, driver))
-    whole = _of_whole(tables, columns)
-    newest_of_whole = (
-        whole.where(messages.seq <= bindparam("through")).order_by(messages.seq.desc()).limit(COUNT)
+    main = _of_main(tables, columns)
+    newest_of_main = (
+        main.where(messages.seq <= bindparam("through")).order_by(messages.seq.desc()).limit(COUNT)
     )
-    between_of_whole = whole.where(messages.seq.between(first, last)).order_by(messages.seq)
-    latest = dialect.last_of(whole, messages.seq, COUNT)
-    of_whole = latest.union_all(_prompts_of_whole(tables, columns))
+    between_of_main = main.where(messages.seq.between(first, last)).order_by(messages.seq)
+    latest = dialect.last_of(main, messages.seq, COUNT)
+    of_main = latest.union_all(_prompts_of_main(tables, columns))
     return _LineStatements(
-        Prepared(newest_of_whole, driver),
+        Prepared(newest_of_main, driver),
         newest,
-        (Prepared(of_whole, driver, shape=newest_of_whole), both),
-        Prepared(between_of_whole, driver),
+        (Prepared(of_main, driver, shape=newest_of_main), both),
+        Prepared(between_of_main, driver),
         Prepared(between, driver),
     )
 
 
-def _of_whole(tables: Tables, columns: Columns) -> Select[Any]:
-    """Select from the active branch if it is whole in itself, else nothing."""
-    return select(*columns(tables.messages.c)).where(*_on_whole(tables, tables.messages.c))
+def _of_main(tables: Tables, columns: Columns) -> Select[Any]:
+    """Select from the one branch of a session that never had another one, else nothing."""
+    return select(*columns(tables.messages.c)).where(*_on_main(tables, tables.messages.c))
 
 
-def _on_whole(
+def _on_main(
     tables: Tables, messages: Any, *conditions: ColumnElement[bool]
 ) -> list[ColumnElement[bool]]:
     # The branch is a subquery and not a join, so that PostgreSQL sees one branch and reads the
@@ -399,7 +440,7 @@ def _on_whole(
         select(sessions.active_branch)
         .where(
             sessions.id == bindparam(SESSION_ID),
-            sessions.tip.is_(None),
+            sessions.last_branch == literal_column("0"),
             owner_not_being_deleted(tables, sessions.user_id),
             *conditions,
         )
@@ -408,26 +449,24 @@ def _on_whole(
     return [messages.session_id == bindparam(SESSION_ID), messages.branch == active]
 
 
-def _prompts_of_whole(tables: Tables, columns: Columns) -> Select[Any]:
-    """Select the prompts with which the active branch begins, if it is whole in itself.
+def _prompts_of_main(tables: Tables, columns: Columns) -> Select[Any]:
+    """Select the prompts with which main begins, if it is the only branch there ever was.
 
     None where fewer messages than the newest were ever saved: those are all of them then.
     """
     first = tables.messages.alias("first")
     few = (
         select(first.c.pk)
-        .where(*_on_whole(tables, first.c, tables.sessions.c.last_seq >= COUNT))
+        .where(*_on_main(tables, first.c, tables.sessions.c.last_seq >= COUNT))
         .order_by(first.c.seq)
         .limit(literal_column(str(FEW)))
     )
     return prompts_among(tables, few, columns)
 
 
-# The line of a branch as queries see it: its segments as a table, and messages joined to them.
+# The line of a branch as queries see it: its ranges as a table, and messages joined to them.
 #
-# Everything here is an expression; ``lines`` runs some. Where a line begins, at the active branch
-# or at one with a name, is an anchor, and from there it goes from segment to segment, the newest
-# first. The parameters are ``session_id`` and, unless it is the active branch's, ``name``.
+# The parameters are ``session_id`` and, unless it is the active branch's, ``name``.
 
 
 SESSION_ID = "session_id"
@@ -438,7 +477,7 @@ COUNT = bindparam("count", type_=BigInteger, literal_execute=True)
 
 
 def is_on(line: CTE, tables: Tables) -> ColumnElement[bool]:
-    """Say that a message is in a segment of the line, for a join of the two."""
+    """Say that a message is in a range of the line, for a join of the two."""
     messages = tables.messages.c
     return and_(
         messages.session_id == bindparam(SESSION_ID),
@@ -447,20 +486,11 @@ def is_on(line: CTE, tables: Tables) -> ColumnElement[bool]:
     )
 
 
-def line_of(tables: Tables, *, active: bool, called: str = "line") -> CTE:
-    """Give the segments of a line as a table: ``branch``, ``first_seq`` and ``last_seq``.
-
-    Its parameters are ``session_id`` and, unless it is the active branch's, ``name``. In one
-    statement with another line it is ``called`` something else.
-    """
-    return line_from(tables, anchor_of(tables, active=active), called=called)
-
-
 def shown_by(line: CTE, messages: Any, *, in_order: bool = False) -> ColumnElement[bool]:
     """Say that a message, given by its columns, is on the line.
 
     Args:
-        line: The segments.
+        line: The ranges.
         messages: The columns.
         in_order: Whether messages that an index gives in their order are to stay in it, because
             the first few are wanted: PostgreSQL may sort after a join, but makes none of an OFFSET.
@@ -472,18 +502,18 @@ def shown_by(line: CTE, messages: Any, *, in_order: bool = False) -> ColumnEleme
     return (this.offset(literal_column("0")) if in_order else this).exists()
 
 
-def for_each_segment(
+def for_each_range(
     line: CTE, tables: Tables, dialect: EngineDialect, *conditions: Any, order: Any, limit: Any
 ) -> tuple[FromClause, Any]:
-    """Join to each segment the first of its messages, in an order, that meet conditions.
+    """Join to each range the first of its messages, in an order, that meet conditions.
 
     Args:
-        line: The segments.
+        line: The ranges.
         tables: The tables.
         dialect: The engine's.
         conditions: Functions of an alias of ``messages``.
         order: A function of the same alias: what to order by.
-        limit: How many of each segment.
+        limit: How many of each range.
 
     Returns:
         What to select from, and the columns of the messages in it.
@@ -503,81 +533,52 @@ def for_each_segment(
     return dialect.for_each(line, tables.messages, query)
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """Where a line begins: at a row with the number of a branch and of its newest segment."""
+def branch_of(
+    tables: Tables, *, active: bool
+) -> tuple[FromClause, ColumnElement[int], ColumnElement[bool]]:
+    """Find the active branch of ``session_id``, or the one with this ``name``.
 
-    table: FromClause
-    branch: ColumnElement[Any]
-    tip: ColumnElement[Any]
-    condition: ColumnElement[bool]
-
-
-def anchor_of(tables: Tables, *, active: bool) -> Anchor:
-    """Begin at the active branch of ``session_id``, or at the one with this ``name``."""
+    Returns:
+        What to select from, which has ``branches``; the branch's number; and the condition.
+    """
     sessions, branches = tables.sessions.c, tables.branches.c
     if active:
         stays = owner_not_being_deleted(tables, sessions.user_id)
-        this = and_(sessions.id == bindparam(SESSION_ID), stays)
-        return Anchor(tables.sessions, sessions.active_branch, sessions.tip, this)
+        is_active = and_(
+            branches.session_id == sessions.pk, branches.number == sessions.active_branch
+        )
+        source = tables.sessions.join(tables.branches, is_active)
+        return source, branches.number, and_(sessions.id == bindparam(SESSION_ID), stays)
     named = and_(
         branches.session_id == bindparam(SESSION_ID),
         branches.name == bindparam("name"),
         branches.gone.is_(False),
         session_not_being_deleted(tables, branches.session_id),
     )
-    return Anchor(tables.branches, branches.number, branches.tip, named)
+    return tables.branches, branches.number, named
 
 
-def line_from(
-    tables: Tables,
-    anchor: Anchor,
-    measure: Callable[[Any, Any, Any], Any] | None = None,
-    enough: Any = None,
-    called: str = "line",
-) -> CTE:
-    """Go from segment to segment, the newest first.
+def line_of(tables: Tables, dialect: EngineDialect, *, active: bool, called: str = "line") -> CTE:
+    """Give the ranges of a line as a table: ``place``, ``branch``, ``first_seq``, ``last_seq``.
 
-    Args:
-        tables: The tables.
-        anchor: Where it begins.
-        measure: Gives what a segment counts, of its branch and its first and last number.
-        enough: What the segments may count together before it stops.
-        called: The name of the table.
+    Its parameters are ``session_id`` and, unless it is the active branch's, ``name``. In one
+    statement with another line it is ``called`` something else.
     """
-    newest, next_ = tables.branch_segments.alias("newest"), tables.branch_segments
-    session_id: BindParameter[str] = bindparam(SESSION_ID)
-    tip = and_(newest.c.session_id == session_id, newest.c.number == anchor.tip)
-    stretch: tuple[Any, Any, Any] = (
-        func.coalesce(newest.c.branch, anchor.branch),
-        func.coalesce(newest.c.first_seq, 1),
-        func.coalesce(newest.c.last_seq, literal(MAX_INTEGER, BigInteger)),
-    )
-    names = ("branch", "first_seq", "last_seq")
+    source, _, condition = branch_of(tables, active=active)
+    ranges, (place, branch, first, last) = dialect.ranges(tables.branches.c.line)
     line = (
         select(
-            anchor.branch.label("of_branch"),
-            newest.c.number,
-            newest.c.previous,
-            literal(0, BigInteger).label("depth"),
-            *(column.label(name) for column, name in zip(stretch, names, strict=True)),
-            *([measure(*stretch).label("so_far")] if measure else []),
+            place.label("place"),
+            branch.label("branch"),
+            first.label("first_seq"),
+            func.coalesce(last, literal(MAX_INTEGER, BigInteger)).label("last_seq"),
         )
-        .select_from(anchor.table.outerjoin(newest, tip))
-        .where(anchor.condition)
-        .cte(called, recursive=True)
+        .select_from(source)
+        .select_from(ranges)
+        .where(condition)
+        .cte(called)
     )
-    stretch = (next_.c.branch, next_.c.first_seq, next_.c.last_seq)
-    is_previous = and_(next_.c.session_id == session_id, next_.c.number == line.c.previous)
-    further = select(
-        line.c.of_branch,
-        next_.c.number,
-        next_.c.previous,
-        line.c.depth + 1,
-        *stretch,
-        *([line.c.so_far + measure(*stretch)] if measure else []),
-    ).join_from(line, next_, is_previous)
-    return line.union_all(further.where(line.c.so_far < enough) if measure else further)
+    return line.prefix_with("MATERIALIZED")
 
 
 def select_newest(
@@ -588,37 +589,32 @@ def select_newest(
     columns: Columns = line_columns,
     through: ColumnElement[int] | None = None,
 ) -> Select[Any]:
-    """Select the newest messages, from no more segments than are needed for so many.
+    """Select the newest messages, of no more ranges than may be needed; see ``fetch_newest``.
 
-    Its parameters are ``count`` and, unless it is given as an expression, ``through``, beside those
-    of the line. While it goes from segment to segment it counts what is in them, and stops when
-    that is enough; a count ends at the limit, too. So what is read does not depend on how long the
-    segments are, nor on how many there are further back.
+    Its parameters are ``count``, ``enough`` and, unless it is given as an expression, ``through``,
+    beside those of the line. Behind the columns comes whether the line has earlier ranges.
     """
     if through is None:
         through = bindparam("through", type_=BigInteger)
-
-    def messages_in(branch: Any, first: Any, last: Any) -> Any:
-        counted = tables.messages.alias("counted")
-        some = (
-            select(counted.c.seq)
-            .where(
-                counted.c.session_id == bindparam(SESSION_ID),
-                counted.c.branch == branch,
-                counted.c.seq.between(first, last),
-                counted.c.seq <= through,
-                *(condition(counted.c) for condition in conditions),
-            )
-            .order_by(counted.c.seq.desc())
-            .limit(COUNT)
-            .correlate_except(counted)
-            .subquery()
-        )
-        return select(func.count()).select_from(some).scalar_subquery()
-
-    line = line_from(tables, anchor_of(tables, active=active), messages_in, COUNT)
-    source, found = for_each_segment(
-        line,
+    enough = bindparam("enough", type_=BigInteger)
+    line = line_of(tables, dialect, active=active)
+    # The open range counts nothing: how many numbers are in it is not known here.
+    numbers = case(
+        (line.c.last_seq == literal(MAX_INTEGER, BigInteger), 0),
+        else_=line.c.last_seq - line.c.first_seq + 1,
+    )
+    newer = func.sum(numbers).over(order_by=line.c.place.desc(), rows=(None, -1))
+    measured = (
+        select(line, func.coalesce(newer, 0).label("newer"))
+        .where(line.c.first_seq <= through)
+        .cte("measured")
+        .prefix_with("MATERIALIZED")
+    )
+    last = select(measured).where(measured.c.newer < enough).cte("last_ranges")
+    last = last.prefix_with("MATERIALIZED")
+    earlier = select(func.count()).where(measured.c.newer >= enough)
+    source, found = for_each_range(
+        last,
         tables,
         dialect,
         lambda messages: messages.seq <= through,
@@ -626,8 +622,8 @@ def select_newest(
         order=lambda messages: messages.seq.desc(),
         limit=COUNT,
     )
-    newest = select(*columns(found)).select_from(source)
-    return newest.order_by(found.seq.desc()).limit(COUNT)
+    newest = select(*columns(found), earlier.scalar_subquery().label("earlier"))
+    return newest.select_from(source).order_by(found.seq.desc()).limit(COUNT)
 
 
 # What has come so far of messages that are being streamed.
@@ -717,11 +713,10 @@ def with_prompts(
         active: Whether it is the active branch's line, or that of a name.
         columns: What to read of each prompt; see ``prompts_among``.
     """
-    line = line_of(tables, active=active, called="line_of_prompts")
-    deepest = select(func.max(line.c.depth)).scalar_subquery()
-    # Each segment has a message at least, so the first messages are in as many of the oldest.
-    oldest = select(line).where(line.c.depth > deepest - MOST_PROMPTS).cte("oldest")
-    source, found = for_each_segment(
+    line = line_of(tables, dialect, active=active, called="line_of_prompts")
+    # The first messages are in as many of the oldest ranges.
+    oldest = select(line).where(line.c.place < FEW).cte("oldest")
+    source, found = for_each_range(
         oldest,
         tables,
         dialect,
@@ -730,7 +725,7 @@ def with_prompts(
         limit=FEW,
     )
     few = select(found.pk).select_from(source).order_by(found.seq).limit(FEW)
-    prompts = prompts_among(tables, few, columns)
+    prompts = prompts_among(tables, few, columns).add_columns(cast(null(), Integer))
     return Prepared(select(query.subquery("newest")).union_all(prompts), driver, shape=query)
 
 
@@ -759,13 +754,16 @@ def opening_of(
     unit: Unit, session_id: str, branch: str | None, seq: int, columns: Columns
 ) -> Sequence[tuple[Any, ...]]:
     """Read the user message that begins the turn of a message of a line; none in turn 0."""
-    statement = _opening(unit.tables, dialect_of(unit.connection), branch is None, columns)
+    driver = dialect_of(unit.connection)
+    statement = _opening(unit.tables, unit.dialect, driver, branch is None, columns)
     return statement.fetch(unit.connection, {SESSION_ID: session_id, "name": branch, "seq": seq})
 
 
 @lru_cache(maxsize=256)
-def _opening(tables: Tables, driver: Dialect, active: bool, columns: Columns) -> Prepared:
-    line, messages = line_of(tables, active=active), tables.messages
+def _opening(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool, columns: Columns
+) -> Prepared:
+    line, messages = line_of(tables, dialect, active=active), tables.messages
     one = messages.alias("one")
     turn = (
         select(one.c.turn)

@@ -296,6 +296,7 @@ class Memories(Repository):
         namespace: Sequence[str] = (),
         *,
         by: Literal["words", "meaning", "both"] | Question = "words",
+        match: Literal["all", "any"] = "all",
         where: Wanted | None = None,
         user_id: str | None = None,
         limit: int = DEFAULT_LIMIT,
@@ -308,12 +309,16 @@ class Memories(Repository):
 
         By meaning, the text's vector is compared with those of all memories of the namespace: none
         that is near is left out. Those without a vector are not found so. ``both`` fuses the list
-        by meaning with the list of those that have all the words, by their ranks.
+        by meaning with the list of those that have the words, by their ranks.
 
         Args:
             text: What to look for.
             namespace: The first names of the namespaces; left out, all.
             by: ``words``, ``meaning`` or ``both``.
+            match: Whether a memory must have all the words, or any of them, such as of a sentence:
+                then those come first that have more of them. English words that are in most
+                sentences, such as ``the``, do not count beside others; phrases in quotes stay
+                together.
             where: Only those whose values have these, by paths; see ``list``.
             user_id: Whose they are.
             limit: How many to give at most.
@@ -329,8 +334,9 @@ class Memories(Repository):
         place = place_of(user_id, namespace_of("namespace", namespace))
         at = wanted_at("where", where)
         validation.amount("limit", limit, least=1)
+        validation.choice("match", match, ("all", "any"))
         if question is None:
-            hits = _by_words(self.unit, parse(text), place, at, limit)
+            hits = _by_words(self.unit, parse(text, any_word=match == "any"), place, at, limit)
             return tuple(MemoryHit(memory_record(row), score) for score, row in hits)
         if question.by == "meaning":
             near = vectors.nearest(self.unit, question, place, end_of(place), at, limit)
@@ -338,7 +344,7 @@ class Memories(Repository):
             most = max(limit, vectors.CANDIDATES)
             found = vectors.nearest(self.unit, question, place, end_of(place), at, most)
             try:
-                said = _by_words(self.unit, parse(text), place, at, most)
+                said = _by_words(self.unit, parse(text, any_word=match == "any"), place, at, most)
             except InvalidInput:  # too long a text for words, or one without any
                 said = []
             near = vectors.fused(limit, [hit.pk for hit in found], [row.pk for _, row in said])

@@ -90,6 +90,7 @@ class NewSession:
             return False
         connection.execute(insert(tables.session_data), documents)
         branch = {"session_id": self.id, "number": 0, "name": MAIN, "created_at": row["created_at"]}
+        branch["line"] = [[0, 1, None]]
         connection.execute(insert(tables.branches), branch)
         return True
 

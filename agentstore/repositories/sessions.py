@@ -60,8 +60,7 @@ from agentstore.records.base import SessionStatus
 from agentstore.repositories import operations, scopes
 from agentstore.repositories.branch_turns import select_summary
 from agentstore.repositories.branches import Branches
-from agentstore.repositories.line_counts import lock_session
-from agentstore.repositories.line_segments import start_again
+from agentstore.repositories.line_counts import lock_session, start_again
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.messages.history import RECORDS, History, Terms
 from agentstore.repositories.messages.messages import Messages
@@ -831,13 +830,13 @@ def read_whole(unit: Unit, session_id: str) -> WholeSession:
         NotFound: There is no such session.
     """
     sessions, data = unit.tables.sessions.c, unit.tables.session_data.c
-    query = select_session(unit.tables).add_columns(data.layout, sessions.tip)
+    query = select_session(unit.tables).add_columns(data.layout, sessions.last_branch)
     query = query.where(*operations.sessions(unit, sessions.id))
     key = {"session_id": validation.text("session_id", session_id)}
     row = unit.connection.execute(query, key).first()
     if row is None:
         raise NotFound("session", session_id)
-    history = History(unit, session_id, None, None, RECORDS, whole=row.tip is None)
+    history = History(unit, session_id, None, None, RECORDS, only_main=row.last_branch == 0)
     messages = history.last(None, keep_tool_calls=True)
     return WholeSession(session_record(row), row.layout, messages)
 
@@ -875,7 +874,7 @@ def restored(unit: Unit, session_id: str, limit: int | None) -> RestoredSession:
         raise NotFound("session", session_id)
     history: list[MessageRecord] = []
     if row.message_count and limit != 0:
-        of_branch = History(unit, session_id, None, None, RECORDS, whole=row.tip is None)
+        of_branch = History(unit, session_id, None, None, RECORDS, only_main=row.last_branch == 0)
         history = of_branch.read(limit, Terms()).lines
     return RestoredSession(session_record(row), row.branch_name, tuple(history), row.summary)
 
@@ -890,7 +889,7 @@ def _query(tables: Tables) -> Select[Any]:
     return (
         select_session(tables)
         .add_columns(
-            sessions.c.tip,
+            sessions.c.last_branch,
             branches.c.name.label("branch_name"),
             summary.scalar_subquery().label("summary"),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
@@ -27,6 +27,7 @@ from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import New, NewRow, finite, mean_of, milliseconds, over_pages
 from agentstore.repositories.operations import Repository, gathers, one_page, reads, window
 from agentstore.schema import Tables
+from agentstore.schema.work import FAILED
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.types import iso
@@ -68,6 +69,9 @@ class NewLog(NewRow):
         if unit.connection.execute(session).first() is None or message_id is None:
             return NotFound("session", session_id)
         return WrongSession(session_id, message_id)
+
+
+_ORDERS: tuple[Literal["newest", "oldest"], ...] = ("newest", "oldest")
 
 
 class ToolLogs(Repository):
@@ -163,8 +167,10 @@ class ToolLogs(Repository):
         *,
         session_id: str | None = None,
         tool: str | None = None,
+        success: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: Literal["newest", "oldest"] = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> Page[ToolLogRecord]:
@@ -173,20 +179,31 @@ class ToolLogs(Repository):
         Args:
             session_id: Only of this session.
             tool: Only of this tool.
+            success: False gives those that failed, True the others.
             since: Only from this instant on.
             until: Only before this instant.
+            order: ``newest`` first, or ``oldest`` first.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
 
         Raises:
             NaiveDatetime: ``since`` or ``until`` has no time zone.
+            InvalidInput: ``success`` is no bool, or ``order`` is another word.
         """
         logs = self.tables.tool_logs
         in_window = window(logs.c.created_at, since, until)
         query = select(logs).where(*_of(self.unit, session_id, tool), *in_window)
-        cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until))
+        if success is not None:
+            passed = validation.flag("success", success)
+            query = query.where(logs.c.success if passed else FAILED)
+        ascending = validation.choice("order", order, _ORDERS) == "oldest"
+        more = () if success is None and not ascending else (success, order)
+        cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until), *more)
         key = [logs.c.created_at, logs.c.pk] if in_window else [logs.c.pk]
-        return one_page(self.connection, query, key, cursors, limit, cursor, tool_log_record)
+        make = tool_log_record
+        return one_page(
+            self.connection, query, key, cursors, limit, cursor, make, ascending=ascending
+        )
 
     iter = over_pages(list)
     """Go over the logs of all pages; see ``list``."""
@@ -203,7 +220,7 @@ class ToolLogs(Repository):
     ) -> tuple[ToolStats, ...]:
         """Add up the calls of each tool, the most called first, then by name.
 
-        The arguments are those of ``list``.
+        The arguments are as for ``list``.
         """
         logs = self.tables.tool_logs
         in_window = window(logs.c.created_at, since, until)

@@ -49,7 +49,7 @@ from agentstore.models.tables import (
 from agentstore.records import UsageRecord, UsageSum, UserStats
 from agentstore.records.base import complete
 from agentstore.repositories import operations
-from agentstore.repositories.line_segments import last_turn
+from agentstore.repositories.line_counts import own_counts
 from agentstore.repositories.lines import no_branch, require
 from agentstore.repositories.listing import (
     Halves,
@@ -610,7 +610,7 @@ def place_of(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> t
     else:
         meant = is_active if branch is None else branches.number == branch
     query = (
-        select(branches.number, branches.name, is_active, sessions.turn)
+        select(branches.number, own_counts(tables)[2])
         .join_from(tables.branches, tables.sessions, sessions.pk == branches.session_id)
         .where(
             branches.session_id == session_id,
@@ -623,9 +623,7 @@ def place_of(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> t
     if row is None:
         require(unit, session_id)
         raise no_branch(str(branch)) if branch is not None else NotFound("session", session_id)
-    number, name, active, last = row
-    if turn is None and not active:
-        last = last_turn(unit, session_id, name)
+    number, last = row
     return number, last if turn is None else turn
 
 

@@ -113,7 +113,6 @@ class Tables:
     sessions: Table
     session_data: Table
     branches: Table
-    branch_segments: Table
     summaries: Table
     messages: Table
     message_tool_calls: Table

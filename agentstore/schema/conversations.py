@@ -135,7 +135,7 @@ class SessionId(Translated, Named, TypeDecorator[str]):
         """Refuse an id that no statement translates; raises InvalidInput."""
         raise InvalidInput(
             "session_id cannot be part of a tuple that is compared. selectinload() compares such "
-            "tuples of branches, segments and summaries: load from them with joinedload()."
+            "tuples of branches and summaries: load from them with joinedload()."
         )
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
@@ -185,7 +185,8 @@ sessions = table(
     nullable("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
     column("status", EnumText(SESSION_STATUSES), server_default=text("'active'")),
     column("active_branch", INTEGER, server_default=text("0")),
-    nullable("tip", INTEGER),
+    column("branch_messages", INTEGER, server_default=text("0")),
+    column("branch_turns", INTEGER, server_default=text("0")),
     column("last_branch", INTEGER, server_default=text("0")),
     column("last_seq", INTEGER, server_default=text("0")),
     column("turn", INTEGER, server_default=text("0")),
@@ -225,24 +226,6 @@ session_data = table(
     column("epoch", INTEGER, server_default=text("0")),
 )
 
-branch_segments = table(
-    "branch_segments",
-    session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
-    column("number", INTEGER, primary_key=True, autoincrement=False),
-    column("branch", INTEGER),
-    column("first_seq", INTEGER),
-    column("last_seq", INTEGER),
-    nullable("previous", INTEGER),
-    column("messages", INTEGER, server_default=text("0")),
-    column("turns", INTEGER, server_default=text("0")),
-    ForeignKeyConstraint(
-        ["session_id", "previous"],
-        ["branch_segments.session_id", "branch_segments.number"],
-    ),
-    Index(None, "session_id", "branch"),
-    Index(None, "session_id", "previous"),
-)
-
 branches = table(
     "branches",
     session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
@@ -252,10 +235,11 @@ branches = table(
     column("fork_seq", INTEGER, server_default=text("0")),
     column("fork_turn", INTEGER, server_default=text("0")),
     column("created_at", INSTANT),
-    nullable("tip", INTEGER),
+    column("line", ARRAY),
+    column("messages", INTEGER, server_default=text("0")),
+    column("turns", INTEGER, server_default=text("0")),
+    column("turn", INTEGER, server_default=text("0")),
     column("gone", BOOLEAN, server_default=text("false")),
-    column("own_messages", INTEGER, server_default=text("0")),
-    column("own_turns", INTEGER, server_default=text("0")),
     column("reserved", BOOLEAN, server_default=text("false")),
     ForeignKeyConstraint(
         ["session_id", "parent"],
@@ -264,7 +248,6 @@ branches = table(
     CheckConstraint("number >= 0 AND (parent < number OR parent IS NULL)", name="parent"),
     Index(None, "session_id", "name", unique=True),
     Index(None, "session_id", "parent"),
-    Index(None, "session_id", "tip"),
 )
 
 summaries = table(

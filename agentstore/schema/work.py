@@ -43,6 +43,9 @@ _IDEMPOTENT = text("idempotency_key IS NOT NULL")
 
 _OF_A_MESSAGE = text("message_id IS NOT NULL")
 
+FAILED = text("NOT success")
+"""The condition of the indexes of failed calls, word by word as queries must have it."""
+
 tool_logs = table(
     "tool_logs",
     row_number(),
@@ -65,6 +68,12 @@ tool_logs = table(
     Index(None, "created_at", "pk"),
     Index(None, "session_id", "created_at", "pk"),
     PartialIndex(None, "message_id", where=_OF_A_MESSAGE),
+    PartialIndex("ix_tool_logs_failed_pk", "pk", where=FAILED),
+    PartialIndex("ix_tool_logs_failed_tool_pk", "tool", "pk", where=FAILED),
+    PartialIndex(
+        "ix_tool_logs_failed_tool_created_at_pk", "tool", "created_at", "pk", where=FAILED
+    ),
+    PartialIndex("ix_tool_logs_failed_created_at_pk", "created_at", "pk", where=FAILED),
 )
 
 turn_usage = table(

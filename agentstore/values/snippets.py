@@ -59,6 +59,18 @@ _USUAL_LENGTH = 100
 average: a score then never changes, so that a list can be paged while others write."""
 
 
+_USUAL_WORDS = frozenset(
+    re.findall(
+        "[a-z]+",
+        "a about am an and any are as at be been but by can could did do does for from had has "
+        "have he her his how i if in is it its me my of on or our she should so than that the "
+        "their them then there these they this those to us was we were what when where which who "
+        "whom whose why will with would you your",
+    )
+)
+"""Of English sentences: they tell no two texts apart."""
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """Tokens in a row.
@@ -164,8 +176,14 @@ class SearchTerms:
         return sum(found.values()) if found else None
 
 
-def parse(text: str) -> SearchTerms:
+def parse(text: str, *, any_word: bool = False) -> SearchTerms:
     """Read a query.
+
+    Args:
+        text: The query.
+        any_word: Whether each word is an alternative, however many there are, but for words that
+            are in most sentences, if there are others. Of what is written without spaces, each
+            pair is a word.
 
     Raises:
         InvalidInput: It is no str, empty, longer than 1,000 characters, says only what not to
@@ -186,12 +204,25 @@ def parse(text: str) -> SearchTerms:
             "text must say what to find beside what not: word -other. A word that begins with a "
             'dash is found in quotes: "-word".'
         )
+    if any_word:
+        return SearchTerms(_of_words(found))
     if len(found) > MAX_ALTERNATIVES:
         raise InvalidInput(
             f"text must have up to {MAX_ALTERNATIVES} alternatives, not {len(found)}. Put OR in "
             'quotes to find the word: "or".'
         )
     return SearchTerms(found)
+
+
+def _of_words(found: Sequence[Alternative]) -> tuple[Alternative, ...]:
+    each: dict[Alternative, bool] = {}
+    for one in found:
+        for term in one.all:
+            words = [(token,) for token in term.tokens] if term.stems else [term.tokens]
+            for word in words:
+                alone = Term(word, term.prefix and word[-1] == term.tokens[-1], term.stems)
+                each[Alternative((alone,), one.none)] = term.stems and word[0] in _USUAL_WORDS
+    return tuple(word for word, usual in each.items() if not usual) or tuple(each)
 
 
 def _alternatives(text: str, *, signs: bool) -> tuple[Alternative, ...]:

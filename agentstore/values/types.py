@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
 from types import NoneType
@@ -538,8 +539,12 @@ def raise_as_sqlalchemy(
     """Do what SQLAlchemy does with an error of the driver: ``Connection._handle_dbapi_exception``.
 
     It knows which errors mean that the connection is lost, tells listeners, and raises its own kind
-    of error. Nothing public does that for a statement that SQLAlchemy did not run.
+    of error. Nothing public does that for a statement that SQLAlchemy did not run. After an
+    interrupt it leaves the cursor open, and SQLite keeps its lock as long as that has rows to give.
     """
+    if cursor is not None and not isinstance(error, Exception):
+        with suppress(Exception):
+            cursor.close()
     connection._handle_dbapi_exception(error, sql, None, cursor, None)
 
 

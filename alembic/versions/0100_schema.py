@@ -47,7 +47,6 @@ TABLES = (
     "quota_reservations",
     "sessions",
     "user_preferences",
-    "branch_segments",
     "branches",
     "checkpoint_threads",
     "session_data",
@@ -239,7 +238,8 @@ def _tables(place: Place) -> None:
         column("user_id", TEXT, null=True),
         column("status", TEXT, default="'active'"),
         column("active_branch", WHOLE, default="0"),
-        column("tip", WHOLE, null=True),
+        column("branch_messages", WHOLE, default="0"),
+        column("branch_turns", WHOLE, default="0"),
         column("last_branch", WHOLE, default="0"),
         column("last_seq", WHOLE, default="0"),
         column("turn", WHOLE, default="0"),
@@ -285,22 +285,6 @@ def _tables(place: Place) -> None:
     )
     place.index("user_id", "user_preferences", "user_id")
     place.create(
-        "branch_segments",
-        column("session", WHOLE),
-        column("number", WHOLE),
-        column("branch", WHOLE),
-        column("first_seq", WHOLE),
-        column("last_seq", WHOLE),
-        column("previous", WHOLE, null=True),
-        column("messages", WHOLE, default="0"),
-        column("turns", WHOLE, default="0"),
-        primary_key("session", "number"),
-        references("session", "sessions", "pk", ondelete="CASCADE"),
-        references("session previous", "branch_segments", "session number"),
-    )
-    place.index("session_branch", "branch_segments", "session", "branch")
-    place.index("session_previous", "branch_segments", "session", "previous")
-    place.create(
         "branches",
         column("session", WHOLE),
         column("number", WHOLE),
@@ -309,10 +293,11 @@ def _tables(place: Place) -> None:
         column("fork_seq", WHOLE, default="0"),
         column("fork_turn", WHOLE, default="0"),
         column("created_at", INSTANT),
-        column("tip", WHOLE, null=True),
+        column("line", JSON),
+        column("messages", WHOLE, default="0"),
+        column("turns", WHOLE, default="0"),
+        column("turn", WHOLE, default="0"),
         column("gone", FLAG, default="false"),
-        column("own_messages", WHOLE, default="0"),
-        column("own_turns", WHOLE, default="0"),
         column("reserved", FLAG, default="false"),
         primary_key("session", "number"),
         check("parent", "number >= 0 AND (parent < number OR parent IS NULL)"),
@@ -321,7 +306,6 @@ def _tables(place: Place) -> None:
     )
     place.index("session_name", "branches", "session", "name", unique=True)
     place.index("session_parent", "branches", "session", "parent")
-    place.index("session_tip", "branches", "session", "tip")
     place.create(
         "checkpoint_threads",
         row_number(),
@@ -657,6 +641,11 @@ def _tables(place: Place) -> None:
         unique("id"),
     )
     place.index("created_at_pk", "tool_logs", "created_at", "pk")
+    place.index("failed_created_at_pk", "tool_logs", "created_at", "pk", where="NOT success")
+    place.index("failed_pk", "tool_logs", "pk", where="NOT success")
+    failed = ("tool_logs", "tool", "created_at", "pk")
+    place.index("failed_tool_created_at_pk", *failed, where="NOT success")
+    place.index("failed_tool_pk", "tool_logs", "tool", "pk", where="NOT success")
     place.index("message_id", "tool_logs", "message_id", where="message_id IS NOT NULL")
     place.index("session_id_created_at_pk", "tool_logs", "session_id", "created_at", "pk")
     place.index("session_id_pk", "tool_logs", "session_id", "pk")

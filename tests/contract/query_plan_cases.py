@@ -137,7 +137,6 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "activity": lambda n: n,
             "listed_activity": lambda n: n,
             "active_branch": always(0),
-            "tip": always(None),
             "last_branch": always(0),
             "last_seq": always(MESSAGES),
             "message_count": always(MESSAGES),
@@ -155,20 +154,9 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "session_id": numbered("session"),
             "number": always(0),
             "name": always("main"),
+            "line": always([[0, 1, None]]),
             "parent": always(None),
-            "tip": always(None),
             "gone": always(False),
-        },
-    ),
-    "branch_segments": (
-        OTHERS,
-        {
-            "session_id": numbered("session", SESSIONS),
-            "number": lambda n: n + 1,
-            "branch": lambda n: n // SESSIONS + 1,
-            "first_seq": always(1),
-            "last_seq": always(MESSAGES),
-            "previous": always(None),
         },
     ),
     "messages": (
@@ -232,6 +220,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "session_id": in_session,
             "message_id": lambda n: f"message-{n}" if n % 2 else None,
             "tool": rarely("rare", "search", "shell"),
+            "success": lambda n: n % 40 != 0 and not is_rare(n),
             "elapsed_ms": float,
             "created_at": ago,
         },
@@ -1034,7 +1023,14 @@ CASES: dict[str, dict[str, Prepare]] = {
     ),
     "tool_logs.get": call("tool_logs.get", own_id("log-7")),
     "tool_logs.find": call("tool_logs.find", own_id("log-7")),
-    "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW),
+    "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW)
+    | {
+        f"failed, {chosen}": made
+        for chosen, made in listing(
+            "tool_logs.list", success=False, order="oldest", tool="rare", **WINDOW
+        ).items()
+        if "success" in chosen
+    },
     "tool_logs.stats": each("tool_logs.stats", session_id="session-0", tool="rare", **WINDOW),
     "tasks.create": call("tasks.create", "session-7", "work", {"a": 1})
     | also("no session", lambda s: partial(s.tasks.create, None, "work"))

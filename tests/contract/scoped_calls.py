@@ -394,7 +394,7 @@ WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "sessions.walk": ({},),
     "sessions.count": ({},),
     "messages.search": ({"text": "same"}, {"text": "same", "order": "recent"}),
-    "tool_logs.list": ({}, {"tool": "search"}),
+    "tool_logs.list": ({}, {"tool": "search"}, {"success": True}),
     "tool_logs.stats": ({},),
     "sessions.find_ids": ({"beginnings": [f"01{n:02x}" for n in range(256)]},),
     "tasks.count": ({}, {"queue": "default"}),

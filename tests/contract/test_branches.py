@@ -406,15 +406,21 @@ def test_taking_an_inherited_message_back_takes_it_from_one_branch_only(store, s
     assert store.sessions.verify(session.id).agree
 
 
-def test_taking_back_what_is_a_branchs_own_leaves_its_segments_as_they_are(place, store, session):
+def test_taking_back_what_is_a_branchs_own_leaves_its_line_as_it_is(place, store, session):
     talk(store, session, "one")
     store.branches.create(session.id, name="a")
     own = talk(store, session, "of a")
-    before = rows_of(place, "branch_segments")
-    assert len(before) == 2
-    assert store.messages.pop(session.id) == own[1]
-    assert rows_of(place, "branch_segments") == before
-    assert store.messages.find(own[1].id) is None
+
+    def line():
+        (line,) = (row.line for row in rows_of(place, "branches") if row.name == "a")
+        return line
+
+    before = line()
+    for _ in range(3):
+        assert store.messages.pop(session.id) == own[-1]
+        assert line() == before
+        assert store.messages.find(own[-1].id) is None
+        own = [own[0], store.messages.save(session.id, "assistant", "again")]
 
 
 def test_a_parent_that_takes_back_what_its_branch_shows_leaves_it_there(store, session):
@@ -691,7 +697,6 @@ def test_branches_that_grew_from_a_deleted_one_go_on_showing_what_they_did(store
     kept += [replace(message, branch=None) for message in of_b]
     assert store.messages.history(session.id, None)[2:] == kept
     assert store.branches.delete(session.id, "c", force=True) == 4
-    assert store.usage.totals().rows["branch_segments"] == 0
     assert store.usage.totals().rows["branches"] == 1
     assert store.sessions.verify(session.id).agree
 
@@ -897,7 +902,7 @@ def test_a_branch_that_is_gone_has_no_name_any_more(place, store, session):
 
 def test_a_transaction_that_raises_leaves_no_branch(place, store, session):
     saved = talk(store, session, "one", "two")
-    before = [rows_of(place, name) for name in ("branches", "branch_segments", "sessions")]
+    before = [rows_of(place, name) for name in ("branches", "sessions")]
     with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
         tx.branches.create(session.id, from_turn=2, name="a")
         tx.messages.save(session.id, "user", "of a")
@@ -906,7 +911,7 @@ def test_a_transaction_that_raises_leaves_no_branch(place, store, session):
         raise RuntimeError("mine")
     assert names(store, session) == ["main"]
     assert store.messages.history(session.id, None) == saved
-    assert [rows_of(place, name) for name in ("branches", "branch_segments", "sessions")] == before
+    assert [rows_of(place, name) for name in ("branches", "sessions")] == before
     with store.transaction() as tx:
         with pytest.raises(AlreadyExists):
             tx.branches.create(session.id, name="main")
@@ -957,7 +962,7 @@ def test_a_session_with_branches_can_be_deleted_with_all_that_they_share(place, 
     store.branches.compact(session.id, "in short", to_turn=1)
     receipt = store.sessions.delete(session.id)
     assert receipt.rows["branches"] >= 5
-    assert not any(rows_of(place, name) for name in ("branches", "branch_segments", "messages"))
+    assert not any(rows_of(place, name) for name in ("branches", "messages"))
 
 
 # --- Several at once -----------------------------------------------------------------------------
@@ -1143,11 +1148,11 @@ def test_creating_a_branch_costs_the_same_however_long_the_conversation_is(one_s
             after = store.usage.totals().rows
             added = {name: after[name] - before[name] for name in after}
             assert added.pop("branches") == 1
-            assert added.pop("branch_segments") <= 2
             assert not any(added.values())
             written = [values for text, many in sent if "INSERT" in text for values in many]
             assert sum(len(str(values)) for values in written) < 1_000
-            cost.append((len(sent), after["branch_segments"] - before["branch_segments"]))
+            assert not [text for text, _ in sent if text.startswith("SELECT count(")]
+            cost.append(len(sent))
         costs.append(cost)
     assert costs[0] == costs[1]
 
@@ -1181,7 +1186,7 @@ def test_where_messages_are_missing_a_cut_counts_on_the_side_that_has_fewer(one_
     with statements() as sent:
         store.branches.create(session.id, after_turn=turn, branch="main", name="cut")
     counts = [many[0] for text, many in sent if text.startswith("SELECT count(")]
-    assert len(counts) == 2
+    assert len(counts) == 1
     for given in counts:
         values = given.values() if isinstance(given, dict) else given
         first, last = sorted(value for value in values if isinstance(value, int))[-2:]
@@ -1215,11 +1220,12 @@ def test_deleting_a_branch_asks_for_no_message_that_another_one_shows(one_store)
         talk(store, session, "more")
     store.branches.create(session.id, branch="1", after_turn=9, name="grown")
     store.branches.switch(session.id, "main")
-    for name, ranges, deleted in (("2", 1, 2), ("0", 1, 0), ("1", 1, 2), ("grown", 2, 2)):
+    for name, deleted in (("2", 2), ("0", 0), ("1", 2), ("grown", 2)):
         with statements() as sent:
             assert store.branches.delete(session.id, name) == deleted
         counted = [text for text, _ in sent if "sum(messages.token_count" in text]
-        assert len(counted) == ranges, name
+        assert len(counted) == 1, name
+        assert "messages.branch = 0" not in counted[0]
     assert len(shown(store, session)) == 16
     assert store.sessions.verify(session.id).agree
 
@@ -1237,32 +1243,33 @@ def test_rows_of_deleted_branches_stay_as_long_as_one_that_grew_from_them_does(o
     assert left == [4, 4, 1]
 
 
-def test_a_summary_of_old_turns_takes_no_statement_for_each_segment_that_follows(one_store):
-    store = one_store
-    session = store.sessions.create()
-    talk(store, session, *"abcd")
-    for _ in range(9):
-        store.branches.create(session.id)
-        talk(store, session, "more")
-    with statements() as sent:
-        store.branches.compact(session.id, "in short", to_turn=2)
-    assert sum(text.count("INSERT INTO branch_segments") for text, _ in sent) <= 3
-    assert len(shown(store, session)) == 1 + 4 + 18
-    assert store.sessions.verify(session.id).agree
+def test_a_summary_of_old_turns_takes_as_many_statements_however_often_it_forked_since(one_store):
+    store, costs = one_store, []
+    for forks in (2, 9):
+        session = store.sessions.create()
+        talk(store, session, *"abcd")
+        for _ in range(forks):
+            store.branches.create(session.id)
+            talk(store, session, "more")
+        with statements() as sent:
+            store.branches.compact(session.id, "in short", to_turn=2)
+        costs.append(len(sent))
+        assert len(shown(store, session)) == 1 + 4 + 2 * forks
+        assert store.sessions.verify(session.id).agree
+    assert costs[0] == costs[1]
 
 
-def test_what_a_branch_shows_does_not_cost_more_segments_than_where_it_forks(one_store):
-    store = one_store
-    session = store.sessions.create()
+def test_a_line_has_a_range_for_each_fork_on_its_way_and_no_other(place, store, session):
     talk(store, session, "one")
     for n in range(10):
         store.branches.create(session.id, name=f"{n}")
         talk(store, session, f"of {n}")
-    assert store.usage.totals().rows["branch_segments"] == 20
     for n in range(9):
         store.branches.delete(session.id, f"{n}")
     assert len(shown(store, session)) == 22
-    assert store.usage.totals().rows["branch_segments"] == 11
+    lines = {row.name: row.line for row in rows_of(place, "branches") if not row.gone}
+    assert len(lines["9"]) == 11
+    assert lines["main"] == [[0, 1, None]]
 
 
 # --- What a message says of its branch -----------------------------------------------------------

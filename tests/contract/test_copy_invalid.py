@@ -169,12 +169,12 @@ def test_what_refers_to_a_row_that_is_set_aside_is_set_aside_too(new, engine, tm
 @each_engine
 def test_a_chain_within_a_table_is_set_aside_to_its_end(new, engine, tmp_path):
     source, target = filled(new, "sqlite"), new(engine, head=True)
-    columns = "session, number, name, parent, created_at"
+    columns = "session, number, name, parent, line, created_at"
     spoil(
         source,
         *(
             f"INSERT INTO branches ({columns})"  # noqa: S608
-            f" SELECT pk, {number}, 'b{number}', {number - 1}, created_at"
+            f" SELECT pk, {number}, 'b{number}', {number - 1}, '[]', created_at"
             " FROM sessions WHERE pk = 1"
             for number in range(11, 20)
         ),

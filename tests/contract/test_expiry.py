@@ -359,7 +359,7 @@ def test_branches_that_show_each_others_messages_go_in_pieces_too(timed, clock, 
     after = rows_of(timed)
     lost = {name: before[name] - after.get(name, 0) for name in before}
     assert report.rows == {name: count for name, count in lost.items() if count}
-    assert {"branch_segments", "checkpoint_values", "messages"} <= report.rows.keys()
+    assert {"branches", "checkpoint_values", "messages"} <= report.rows.keys()
 
 
 def test_a_session_that_is_being_deleted_in_pieces_can_be_deleted_at_once(

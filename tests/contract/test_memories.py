@@ -140,6 +140,26 @@ def test_search_finds_words_however_they_are_written_and_stored(store):
     assert store.memories.search("text OR of", ["n"]) == ()
 
 
+def test_a_sentence_finds_by_any_of_its_words_those_with_more_of_them_first(store):
+    texts = {"tea": "She likes black tea.", "cat": "What is the cat's name?", "茶": "她喜欢红茶"}
+    for key, text in texts.items():
+        store.memories.put(["n"], key, {"text": text})
+
+    def found(text, **options):
+        return [hit.memory.key for hit in store.memories.search(text, ["n"], **options)]
+
+    assert found("What is the colour of the tea?") == []
+    assert found("What is the colour of the tea?", match="any") == ["tea"]
+    assert found("Does the cat drink black tea?", match="any") == ["tea", "cat"]
+    assert found("what is the", match="any") == ["cat"]
+    assert found('"tea black" name', match="any") == ["cat"]
+    assert found("black name -cat", match="any") == ["tea"]
+    assert found("我想喝红茶吗", match="any") == ["茶"]
+    assert len(found(" ".join(f"w{n}" for n in range(100)) + " name", match="any")) == 1
+    with pytest.raises(InvalidInput, match="match must be"):
+        found("tea", match="some")
+
+
 def test_search_looks_at_every_page_of_a_namespace(store):
     def fill(transaction):
         for n in range(1_000):

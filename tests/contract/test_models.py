@@ -50,7 +50,7 @@ SAME = {
 }
 """What a model and the one that it leads to have in common, as the public attributes say it."""
 
-KEYED_BY_SESSION = {"Branch", "BranchSegment", "Summary"}
+KEYED_BY_SESSION = {"Branch", "Summary"}
 
 
 def driver_url(url: str, *, asynchronous: bool = False) -> Any:

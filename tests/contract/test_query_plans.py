@@ -50,6 +50,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         }.items()
         for reads in (f"reads all: SCAN {walks[0]}", f"reads all of an index: {walks[1]}")
     },
+    (
+        "tool_logs.list(failed, success*",
+        "reads all*ix_tool_logs_failed_pk*",
+    ): "it holds failed calls alone, in that order",
     ("tasks.list(session_id, status, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("users.reservations()", "sorts*"): "those of one user that expire at one moment, by number",
     ("*", "reads all: SCAN held*"): "the lines that a checkpoint holds",
@@ -93,15 +97,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("messages.follow(*", "sorts*"): "the few that were missing",
     ("tasks.list(session_id, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("tool_logs.list(session_id, tool, *", "*"): "three filters: the engine takes one index",
-    ("*", "sorts: line*"): "the segments of one line",
-    **{
-        (call, "sorts: segment_1.number"): "the segments of one line that nothing leads to"
-        for call in (
-            "branches.compact(forked*",
-            "branches.delete(forked*",
-            "messages.pop(inherited)",
-        )
-    },
+    ("*", "reads all: SCAN ranges *"): "the ranges of one line",
+    ("*", "sorts: line*"): "the ranges of one line",
     ("branches.active()", "sorts: branches.parent"): "the branches of one session",
     ("summaries.*", "sorts: grew_from.depth"): "the few branches that one grew from",
     ("summaries.*", "sorts: USE TEMP B-TREE FOR ORDER BY"): "the few branches that one grew from",
@@ -131,7 +128,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     },
     ("messages.history(mark*: None, *", "sorts*"): "all that have a mark, in their order",
     **{
-        (call, sorts): "what is read of each segment, in its order, is put in one"
+        (call, sorts): "what is read of each range, in its order, is put in one"
         for call in (
             "branches.*",
             "sessions.load_state_dict(another branch)",
@@ -451,7 +448,7 @@ def test_all_with_a_mark_are_looked_up_by_it_and_the_others_are_not_read(filled)
         connection.rollback()
 
 
-def test_turns_are_looked_up_between_those_of_a_segment_and_not_to_the_end_of_its_branch(filled):
+def test_turns_are_looked_up_between_those_of_a_range_and_not_to_the_end_of_its_branch(filled):
     sent = [s for s in filled.sent if s.label == "branches.turns(branch)" and "edge" in s.sql]
     assert sent
     asked = "EXPLAIN QUERY PLAN" if filled.engine == "sqlite" else "EXPLAIN"

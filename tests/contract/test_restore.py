@@ -58,7 +58,7 @@ def a_summary(session_id: str, branch: int, content: str) -> Any:
 
 def a_branch(session_id: str, number: int, name: str) -> Any:
     return insert(tables().branches).values(
-        session_id=session_id, number=number, name=name, created_at=NOON
+        session_id=session_id, number=number, name=name, created_at=NOON, line=[[number, 1, None]]
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from agentstore.errors import InvalidInput, NotFound, SecretRefused, WrongSession
+from agentstore.errors import InvalidCursor, InvalidInput, NotFound, SecretRefused, WrongSession
 from agentstore.values.redaction import Secrets
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -197,6 +197,43 @@ def test_logs_are_listed_by_session_tool_and_time_the_last_written_first(place):
                 name: sum(log.tool == name for log in expected)
                 for name in {log.tool for log in expected}
             }
+
+
+def test_failed_calls_are_listed_apart_in_either_order(place):
+    times = [0, 3, 1, 1, 2, 0, 5, 1, 4, 2, 2, 1]
+    with place.open(clock=minutes(0, 0, *times)) as store:
+        sessions = [store.sessions.create().id, store.sessions.create().id]
+        logs = [
+            store.tool_logs.log(sessions[n % 2], "ab"[n // 2 % 2], success=n % 3 == 0)
+            for n in range(12)
+        ]
+        for session_id, tool, success, since, order in itertools.product(
+            (None, sessions[0]), (None, "a"), (None, False, True), (None, 1), ("newest", "oldest")
+        ):
+            filters = {"session_id": session_id, "tool": tool, "success": success, "order": order}
+            if since is not None:
+                filters["since"] = NOON + timedelta(minutes=since)
+            expected = [
+                log
+                for log in logs
+                if session_id in (None, log.session_id)
+                and tool in (None, log.tool)
+                and success in (None, log.success)
+                and (since is None or log.created_at >= filters["since"])
+            ]
+            if since is not None:  # By time, and by writing where times are equal.
+                expected.sort(key=lambda log: log.created_at)
+            if order == "newest":
+                expected.reverse()
+            assert paged(store.tool_logs.list, **filters) == expected
+            assert paged(store.tool_logs.list, limit=2, **filters) == expected
+        failed = store.tool_logs.list(success=False, limit=1)
+        for other in ({}, {"success": True}, {"success": False, "order": "oldest"}):
+            with pytest.raises(InvalidCursor):
+                store.tool_logs.list(cursor=failed.next_cursor, **other)
+        for wrong in ({"success": 0}, {"success": "no"}, {"order": "newer"}):
+            with pytest.raises(InvalidInput, match=next(iter(wrong))):
+                store.tool_logs.list(**wrong)
 
 
 def nearest_rank(values, percent):

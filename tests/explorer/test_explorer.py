@@ -87,7 +87,9 @@ def test_every_page_is_visited():
 
 
 class FAKE:
-    user = session = message = streaming = picture = file = branch = thread = task = drawn = "x"
+    user = session = message = streaming = picture = file = branch = thread = task = drawn = log = (
+        "x"
+    )
     steps = ("x", "x")
 
 
@@ -281,10 +283,36 @@ def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(st
         assert re.search(r'class="num">2</td>', listed)
 
 
+def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
+    session = store.sessions.create(title="a trip").id
+    call = {"id": "1", "type": "function", "function": {"name": "book", "arguments": "{}"}}
+    asking = store.messages.save_many(
+        session, [{"role": "user", "content": "go"}, {"role": "assistant", "tool_calls": [call]}]
+    )[1]
+    error = "Traceback\n<b>Timeout</b>: too late\n"
+    log = store.tool_logs.log(session, "book", error=error, message_id=asking.id)
+    other = store.tool_logs.log(store.sessions.create().id, "look", success=False)
+    store.tool_logs.log(session, "book", success=True)
+    with visiting(store) as client:
+        usage = client.get("/usage").text
+        there = re.search(r'href="(failures\?tool=book[^"]*)">1</a>', usage)[1]
+        listed = client.get("/" + there.replace("&amp;", "&")).text
+        assert f'href="call?id={log.id}" dir="auto">&lt;b&gt;Timeout&lt;/b&gt;: too late<' in listed
+        assert "a trip" in listed
+        assert other.id not in listed
+        assert other.id in client.get("/failures").text
+        assert other.id not in client.get(f"/failures?session={session}").text
+        got = client.get(f"/call?id={log.id}", follow_redirects=False).headers["location"]
+        assert f"hit={asking.seq}" in got
+        got = client.get(f"/call?id={other.id}", follow_redirects=False).headers["location"]
+        assert got == f"session?id={other.session_id}"
+
+
 def test_an_id_in_the_search_box_leads_to_what_has_it(store):
     session = store.sessions.create().id
     message = store.messages.save(session, "user", "hello").id
     task = store.tasks.create(session, "work").id
+    user = store.users.create("ada").id
     store.checkpoints.put("hello", {})
     with visiting(store) as client:
         for typed, page in (
@@ -292,6 +320,7 @@ def test_an_id_in_the_search_box_leads_to_what_has_it(store):
             (session.upper()[:13], f"session?id={session}"),
             (message, f"session?id={session}"),
             (task, f"task?id={task}"),
+            (user, f"user?id={user}"),
         ):
             got = client.get(f"/search?q={typed}", follow_redirects=False)
             assert got.headers["location"].startswith(page), typed

@@ -57,6 +57,7 @@ class Filled:
     steps: tuple[str, str]
     task: str
     drawn: str
+    log: str
 
 
 def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
@@ -92,7 +93,7 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     saved = store.messages.save_many(session, said)
     asking = saved[2]
     store.marks.update(session, short, ids=[asking.id])
-    store.tool_logs.log(
+    log = store.tool_logs.log(
         session,
         short,
         input=data,
@@ -101,7 +102,7 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
         success=False,
         elapsed_ms=1710,
         message_id=asking.id,
-    )
+    ).id
     store.usage.record(session, model=short, input_tokens=1_200, output_tokens=34, cost="0.5")
     picture = store.attachments.add(asking.id, DOT, media_type="image/png", name=short).id
     html = f"<script>{short}</script>".encode("utf-8", "replace")
@@ -115,7 +116,7 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     thread, steps = _checkpoints(store, user, session, text, short, f"t {name}")
     task = _task(store, session, text, short, f"q {name}")
     of_session = (user, session, asking.id, streaming, picture, file, short)
-    return Filled(*of_session, thread, steps, task, saved[-1].id)
+    return Filled(*of_session, thread, steps, task, saved[-1].id, log)
 
 
 def _checkpoints(
@@ -184,12 +185,16 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "task-counts": lambda _: "task-counts",
     "task": lambda there: _at("task", id=there.task),
     "usage": lambda _: "usage",
+    "failures": lambda _: "failures",
+    "failures of a tool": lambda _: _at("failures", tool="x", days="7"),
+    "call": lambda there: _at("call", id=there.log),
     "usage as CSV": lambda _: _at("usage.csv", by="model"),
     "health": lambda _: "health",
 }
 """Every page: how to find it in what was stored."""
 
 LISTS = {"sessions", "search", "users", "memories", "checkpoints", "tasks", "task-counts", "usage"}
+LISTS |= {"failures"}
 """First words of what lists whatever the store shows, be it nothing."""
 
 OF_ALL = {"health"}

@@ -189,6 +189,8 @@ def test_what_no_item_can_have_is_not_found_and_not_put(within: Within) -> None:
         for query in (f"{many} OR hello", f"hello OR {many}", f'"a OR b" OR {many} OR hello'):
             assert [item.key for item in await memory("search", ("n",), query=query)] == ["k"]
         assert await memory("search", ("n",), query=many) == []
+        said = await memory("search", ("n",), query="Who said hello to the world?")
+        assert [item.key for item in said] == ["k"]
         for key in ("", "k" * 300):
             assert await memory("get", ("n",), key) is None
             with pytest.raises(InvalidInput):

@@ -51,8 +51,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 LATER_COLUMNS: dict[str, dict[str, Any]] = {
     "users": {"deleting": None},
     "session_data": {"layout": None, "epoch": 0},
-    "branch_segments": {"messages": 1, "turns": 0},
-    "branches": {"own_messages": 0, "own_turns": 0, "reserved": False},
+    "branches": {"messages": 0, "turns": 0, "reserved": False},
     "checkpoint_values": {
         **{"line": 1, "start": 0, "prefix": None, "suffix": 0, "data": b""},
     },

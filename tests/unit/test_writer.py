@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import re
 import sqlite3
 import threading
@@ -12,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -696,6 +698,69 @@ def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(
     assert all(result.in_doubt for result in results)
     assert contents(store) == []
     still_works(store)
+
+
+class Interrupted(sqlite3.Cursor):
+    """Is interrupted while the first UPDATE has a row to give."""
+
+    seen: list[str] = []  # noqa: RUF012 - emptied by the test
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        super().execute(sql, parameters)
+        if sql.startswith("UPDATE") and not self.seen:
+            self.seen.append(sql)
+            raise KeyboardInterrupt
+        return self
+
+
+class InterruptedConnection(sqlite3.Connection):
+    def cursor(self, factory: Any = None) -> Any:
+        return super().cursor(Interrupted)
+
+
+@pytest.mark.parametrize("way", ["unit", "transaction"])
+def test_an_interrupt_while_a_statement_gives_its_rows_leaves_no_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    Interrupted.seen.clear()
+    with Store(f"sqlite:///{path}") as store:
+        store.sessions.create(id="s")
+        dialect = store._engine.dialect
+        connect = partial(dialect.connect, factory=InterruptedConnection)
+        monkeypatch.setattr(dialect, "connect", connect)
+        writer_of(store)._drop_connection()
+        store._engine.dispose()
+        gc.disable()  # which would close what is left open, some time
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                if way == "unit":
+                    store.messages.save("s", "user", "gone")
+                else:
+                    with store.transaction() as tx:
+                        tx.messages.save("s", "user", "gone")
+            with Store(f"sqlite:///{path}", busy_timeout=0.1) as other:
+                other.messages.save("s", "user", "x")
+        finally:
+            gc.enable()
+        assert len(Interrupted.seen) == 1
+        assert contents(store) == ["x"]
+
+
+def test_a_rollback_that_fails_leaves_no_transaction_to_the_next_call(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(tx: Any) -> None:
+        tx.messages.save("s", "user", "gone")
+        raise ValueError("the body's own")
+
+    def no_rollback(connection: Any) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="own"):
+        patch.setattr(store._engine.dialect, "do_rollback", no_rollback)
+        writer_of(store).run(in_transaction(fails))
+    still_works(store)
+    assert "gone" not in contents(store)
 
 
 @pytest.mark.parametrize("moment", ["waiting", "leading"])

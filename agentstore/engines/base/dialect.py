@@ -560,6 +560,15 @@ class EngineDialect(ABC):
             What to select from, and the table's columns in it.
         """
 
+    @abstractmethod
+    def ranges(self, line: ColumnElement[Any]) -> tuple[FromClause, list[ColumnElement[int]]]:
+        """Give the array of a line as rows, for a FROM clause behind the table that has it.
+
+        Returns:
+            What to select from, and of each range: its place in the array from 0 on, its branch,
+            its first sequence number and its last one, NULL where it is open.
+        """
+
     def last_of(
         self, query: Select[Any], key: ColumnElement[int], count: BindParameter[int]
     ) -> Select[Any]:

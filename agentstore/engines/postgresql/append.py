@@ -92,7 +92,8 @@ def append_messages(
     """Lock, count and insert in one statement; see ``EngineDialect.append_messages``."""
     named = any(session["branch"] is not None for session in sessions)
     many = len(sessions) > 1
-    shape = _AppendShape(many, len(rows) > 1, bool(calls), bool(marks), wait, named)
+    onto = "onto" in sessions[0]
+    shape = _AppendShape(many, len(rows) > 1, bool(calls), bool(marks), wait, named, onto)
     statement = _statement(tables, dialect_of(connection), shape)
     columns = _message_columns(tables)
     parameters: dict[str, Any] = {}
@@ -152,6 +153,7 @@ class _AppendShape(NamedTuple):
 
     Attributes:
         named: Whether a session says which branch has to be its active one.
+        onto: Whether the one session is locked, and says ``onto`` which other branch it is.
     """
 
     sessions: bool
@@ -160,6 +162,7 @@ class _AppendShape(NamedTuple):
     marks: bool
     wait: bool
     named: bool
+    onto: bool
 
 
 @lru_cache(maxsize=1024)
@@ -171,6 +174,8 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
     messages = tables.messages
     if shape.sessions:
         counted = _counted_many(tables, named=shape.named)
+    elif shape.onto:
+        counted = _counted_elsewhere(tables)
     else:
         counted = _counted_one(tables, wait=shape.wait, named=shape.named)
     columns = _message_columns(tables)
@@ -227,16 +232,56 @@ def _now(tables: Tables) -> BindParameter[Any]:
     return bindparam("now", type_=tables.sessions.c.created_at.type)
 
 
-def _counted_one(tables: Tables, *, wait: bool, named: bool) -> CTE:
-    sessions = tables.sessions
-    counts = {
+def _counted_elsewhere(tables: Tables) -> CTE:
+    """Count on a branch that is not the active one, in its row: all but what that shows."""
+    branches = tables.branches
+    counts = _counts_of_one(tables)
+    here = tables.sessions.c.id == bindparam("session_id", type_=tables.sessions.c.id.type)
+    activity = select(next_activity(tables).label("activity")).cte("taken")
+    counting = update(tables.sessions).where(here)
+    session = _count(counting, tables, counts, activity.c.activity, elsewhere=True)
+    moved = (
+        update(branches)
+        .where(
+            branches.c.session_id == session.c.pk,
+            branches.c.number == bindparam("onto", type_=BigInteger),
+        )
+        .values(
+            messages=branches.c.messages + counts["messages"],
+            turns=branches.c.turns + counts["users"],
+            turn=branches.c.turn + counts["users"],
+        )
+        .returning(branches.c.number, branches.c.turn)
+        .cte("moved")
+    )
+    return (
+        select(
+            session.c.pk,
+            session.c.id,
+            session.c.last_seq,
+            moved.c.turn,
+            moved.c.number.label("active_branch"),
+            session.c.before_seq,
+            (moved.c.turn - counts["users"]).label("before_turn"),
+        )
+        .join_from(session, moved, true())
+        .cte("counted_elsewhere")
+    )
+
+
+def _counts_of_one(tables: Tables) -> dict[str, ColumnElement[Any]]:
+    return {
         "messages": bindparam("messages", type_=BigInteger),
         "users": bindparam("users", type_=BigInteger),
         "tokens": bindparam("tokens"),
         "cost": bindparam("cost", type_=BigInteger),
         "now": _now(tables),
-        "skew_limit": bindparam("skew_limit", type_=sessions.c.created_at.type),
+        "skew_limit": bindparam("skew_limit", type_=tables.sessions.c.created_at.type),
     }
+
+
+def _counted_one(tables: Tables, *, wait: bool, named: bool) -> CTE:
+    sessions, counts = tables.sessions, _counts_of_one(tables)
     here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
     counting = update(sessions).where(here)
     if named:
@@ -296,15 +341,21 @@ def _count(
     tables: Tables,
     counts: Mapping[str, ColumnElement[Any]],
     activity: ColumnElement[int],
+    *,
+    elsewhere: bool = False,
 ) -> CTE:
     """Count on; the activity may have been taken before somebody else's who was let go first."""
     sessions = tables.sessions.c
     listed = sessions.listed_activity
+    shown: dict[str, Any] = {
+        "turn": sessions.turn + counts["users"],
+        "branch_messages": sessions.branch_messages + counts["messages"],
+        "branch_turns": sessions.branch_turns + counts["users"],
+    }
     return (
         counting.where(session_is_open(tables), room_in(tables.sessions))
         .values(
             last_seq=sessions.last_seq + counts["messages"],
-            turn=sessions.turn + counts["users"],
             message_count=sessions.message_count + counts["messages"],
             total_tokens=sessions.total_tokens + counts["tokens"],
             total_cost=sessions.total_cost + counts["cost"],
@@ -313,6 +364,7 @@ def _count(
             last_active_at=counts["now"],
             newest_at=func.greatest(sessions.newest_at, counts["now"]),
             in_order=and_(sessions.in_order, sessions.newest_at <= counts["skew_limit"]),
+            **({} if elsewhere else shown),
         )
         .returning(
             sessions.pk,

@@ -34,6 +34,7 @@ from sqlalchemy import (
     Executable,
     FromClause,
     Insert,
+    Integer,
     Select,
     Table,
     Text,
@@ -41,6 +42,7 @@ from sqlalchemy import (
     collate,
     event,
     func,
+    literal_column,
     select,
     true,
     type_coerce,
@@ -752,6 +754,20 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Say LATERAL; the planner then knows that only a few rows come."""
         rows = found.correlate(outer).lateral()
         return outer.join(rows, true(), isouter=all_outer), rows.c
+
+    def ranges(self, line: ColumnElement[Any]) -> tuple[FromClause, list[ColumnElement[int]]]:
+        """Read JSON."""
+        elements = func.json_array_elements(line)
+        each = elements.table_valued("value", with_ordinality="key", joins_implicitly=True)
+        each = each.render_derived(name="ranges")
+        parts = [
+            func.json_array_element_text(each.c.value, literal_column(str(place), Integer))
+            for place in range(3)
+        ]
+        return each, [
+            type_coerce(each.c.key, BigInteger) - literal_column("1", Integer),
+            *(cast(part, BigInteger) for part in parts),
+        ]
 
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime

@@ -45,7 +45,6 @@ _POLICIES = {
     **dict.fromkeys(
         (
             "branches",
-            "branch_segments",
             "summaries",
             "messages",
             "message_tool_calls",

@@ -24,8 +24,10 @@ from sqlalchemy import (
     UnaryExpression,
     and_,
     bindparam,
+    case,
     func,
     insert,
+    select,
     update,
 )
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -66,12 +68,15 @@ def append_messages(
     for session in sessions:
         end = begin + session["messages"]
         session["so_far"] = len(there)
-        counting = count
+        counting, elsewhere = count, None
         if session["branch"] is not None:
-            counting = _counting_on(tables, dialect_of(connection))
+            counting, elsewhere = _counting_on(tables, dialect_of(connection))
         if counted := counting.rows(connection, session):
             own = rows[begin:end]
-            *numbers, branch, activity, behind, session_pk = counted[0]
+            *numbers, branch, activity, behind, session_pk, active = counted[0]
+            if elsewhere is not None and numbers[2] != active:
+                place = {"pk": session_pk, "number": numbers[2]}
+                ((numbers[1],),) = elsewhere.rows(connection, session | place)
             if behind >= LISTED_WITHIN:
                 list_anew.execute_many(connection, [session])
             for pk, row in enumerate(own, activity - len(own) + 1):
@@ -111,30 +116,57 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
 
 
 @lru_cache(maxsize=256)
-def _counting_on(tables: Tables, driver: Dialect) -> Prepared:
-    """Count only if the active branch has this name."""
+def _counting_on(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared]:
+    """Count for the branch with a name; and then in its own row, where it is not the active one."""
     branches, sessions = tables.branches, tables.sessions.c
-    active = name_of_branch(branches, sessions.pk, sessions.active_branch)
-    named = active == bindparam("branch", type_=branches.c.name.type)
-    return Prepared(_counting(tables).where(named), driver)
+    name = bindparam("branch", type_=branches.c.name.type)
+    named = and_(branches.c.name == name, branches.c.gone.is_(False))
+    number = select(branches.c.number).where(branches.c.session_id == sessions.pk, named)
+    onto = number.scalar_subquery()
+    users = bindparam("users", type_=BigInteger())
+    elsewhere = (
+        update(branches)
+        .where(
+            branches.c.session_id == bindparam("pk", type_=BigInteger()),
+            branches.c.number == bindparam("number", type_=BigInteger()),
+        )
+        .values(
+            messages=branches.c.messages + bindparam("messages"),
+            turns=branches.c.turns + users,
+            turn=branches.c.turn + users,
+        )
+        .returning(branches.c.turn)
+    )
+    return Prepared(_counting(tables, onto), driver), Prepared(elsewhere, driver)
 
 
-def _counting(tables: Tables) -> ReturningUpdate[Any]:
+def _counting(tables: Tables, onto: ColumnElement[int] | None = None) -> ReturningUpdate[Any]:
+    """Count in the session's row; ``onto`` is the branch, if not the active one is meant."""
     sessions = tables.sessions
     here = sessions.c.id == bindparam("session_id")
     now, skew_limit = (
         bindparam(name, type_=sessions.c.created_at.type) for name in ("now", "skew_limit")
     )
+    messages: ColumnElement[Any] = bindparam("messages")
+    users: ColumnElement[Any] = bindparam("users")
+    shown: list[ColumnElement[Any]] = [messages, users]
+    branch: ColumnElement[Any] = sessions.c.active_branch
+    if onto is not None:
+        here = and_(here, onto.is_not(None))
+        shown = [case((onto == branch, count), else_=0) for count in shown]
+        branch = onto
     return (
         update(sessions)
         .where(here, session_is_open(tables), room_in(sessions))
         .values(
-            last_seq=sessions.c.last_seq + bindparam("messages"),
-            turn=sessions.c.turn + bindparam("users"),
-            message_count=sessions.c.message_count + bindparam("messages"),
+            last_seq=sessions.c.last_seq + messages,
+            turn=sessions.c.turn + shown[1],
+            message_count=sessions.c.message_count + messages,
+            branch_messages=sessions.c.branch_messages + shown[0],
+            branch_turns=sessions.c.branch_turns + shown[1],
             total_tokens=sessions.c.total_tokens + bindparam("tokens"),
             total_cost=sessions.c.total_cost + bindparam("cost", type_=BigInteger()),
-            activity=last_taken(tables) + bindparam("so_far") + bindparam("messages"),
+            activity=last_taken(tables) + bindparam("so_far") + messages,
             last_active_at=now,
             newest_at=func.max(sessions.c.newest_at, now),
             in_order=and_(sessions.c.in_order, sessions.c.newest_at <= skew_limit),
@@ -142,11 +174,12 @@ def _counting(tables: Tables) -> ReturningUpdate[Any]:
         .returning(
             sessions.c.last_seq,
             sessions.c.turn,
-            sessions.c.active_branch,
-            name_of_branch(tables.branches, sessions.c.pk, sessions.c.active_branch),
+            branch,
+            name_of_branch(tables.branches, sessions.c.pk, branch),
             sessions.c.activity,
             sessions.c.activity - sessions.c.listed_activity,
             sessions.c.pk,
+            sessions.c.active_branch,
         )
     )
 

@@ -37,10 +37,12 @@ from sqlalchemy import (
     QueuePool,
     Select,
     Table,
+    Text,
     cast,
     event,
     false,
     func,
+    literal_column,
     select,
     table,
     type_coerce,
@@ -647,6 +649,14 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         (alias,) = (each for each in found.get_final_froms() if each is not outer)
         numbers = found.with_only_columns(alias.c.pk).correlate(outer).scalar_subquery()
         return outer.join(table, table.c.pk.in_(numbers), isouter=all_outer), table.c
+
+    def ranges(self, line: ColumnElement[Any]) -> tuple[FromClause, list[ColumnElement[int]]]:
+        """Read JSON."""
+        elements = func.json_each(line)
+        each = elements.table_valued("key", "value", name="ranges", joins_implicitly=True)
+        paths = [literal_column(f"'$[{place}]'", Text) for place in range(3)]
+        of_each = [func.json_extract(each.c.value, path, type_=BigInteger) for path in paths]
+        return each, [type_coerce(each.c.key, BigInteger), *of_each]
 
     def last_of(
         self, query: Select[Any], key: ColumnElement[int], count: BindParameter[int]

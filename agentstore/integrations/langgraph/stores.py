@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -51,12 +50,6 @@ _MOST = 1_000
 
 _LONGEST_QUERY = 1_000
 """Characters that a search takes; of a longer query, its first words are looked for."""
-
-_MOST_ALTERNATIVES = 8
-"""That a search takes."""
-
-_OR = re.compile(r'\s+OR\s+(?=(?:[^"]*"[^"]*")*[^"]*$)')
-"""Between alternatives; not within quotes."""
 
 _MOST_MINUTES = 10**9
 """More than a memory may live, and no more than a timedelta has room for."""
@@ -143,7 +136,9 @@ class _Operations(BaseStore):
                 found = [*(yield from _hits(op, query, wanted, by=question))]
                 found += yield from _without_vectors(op, found, wanted)
             elif query:
-                found = yield from _any_of(op, query, wanted)
+                if len(query) > _LONGEST_QUERY:
+                    query = query[:_LONGEST_QUERY].rsplit(maxsplit=1)[0]  # without half a word
+                found = [*(yield from _hits(op, query, wanted, match="any"))]
             else:
                 found = yield from _listed(op, wanted)
         except InvalidInput:  # no item can be in such a namespace, or be found by such a query
@@ -261,28 +256,12 @@ def _get(op: GetOp) -> Calls[Any]:
     return Item(**_parts(found))
 
 
-def _any_of(op: SearchOp, query: str, wanted: int) -> Calls[Any]:
-    """Search for so many alternatives at a time as a search takes; add the scores of an item up."""
-    if len(query) > _LONGEST_QUERY:
-        query = query[:_LONGEST_QUERY].rsplit(maxsplit=1)[0]  # without half a word
-    words = _OR.split(query)
-    if len(words) <= _MOST_ALTERNATIVES:
-        return (yield from _hits(op, query, wanted))
-    found: dict[Any, tuple[MemoryRecord, float]] = {}
-    for start in range(0, len(words), _MOST_ALTERNATIVES):
-        part = " OR ".join(words[start : start + _MOST_ALTERNATIVES])
-        for memory, score in (yield from _hits(op, part, wanted)):
-            place = (memory.namespace, memory.key)
-            found[place] = (memory, score + (found[place][1] if place in found else 0))
-    return sorted(found.values(), key=lambda each: -each[1])
-
-
-def _hits(op: SearchOp, query: str, wanted: int, by: Any = "words") -> Calls[Any]:
+def _hits(op: SearchOp, query: str, wanted: int, **how: Any) -> Calls[Any]:
     """Ask for more hits until as many pass the filter, or there are no more."""
     asked = wanted
     while True:
         hits = yield lambda store, n=asked: store.memories.search(  # type: ignore[misc]
-            query, op.namespace_prefix, limit=n, by=by
+            query, op.namespace_prefix, limit=n, **how
         )
         found = [(hit.memory, hit.score) for hit in hits if _passes(op, hit.memory)]
         if len(found) >= wanted or len(hits) < asked:

@@ -44,8 +44,12 @@ from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.records.base import Role
 from agentstore.records.conversations import make_message_record, stored_role, told_role, users
-from agentstore.repositories.line_counts import count_in, lock_session, lock_session_of
-from agentstore.repositories.line_segments import working_on
+from agentstore.repositories.line_counts import (
+    branch_number,
+    count_in,
+    lock_session,
+    lock_session_of,
+)
 from agentstore.repositories.lines import message_records, require, select_messages
 from agentstore.repositories.new_sessions import (
     CreateSession,
@@ -292,13 +296,19 @@ class Append:
             self._write(unit)
 
     def _elsewhere(self, unit: Unit) -> None:
-        """Write to a branch that is not the active one, by making it that for so long."""
+        """Write to a branch that was not the active one when nobody had the session locked."""
         if in_autocommit(unit):
             raise NeedsTransaction
         session = lock_session(unit, self.session_id)
-        with working_on(unit, session, self.branch):
-            self.branch = self.counts["branch"] = None
-            self._write(unit)
+        number = branch_number(unit, session, self.branch)
+        self.counts["branch"] = None
+        if number != session.active_branch:
+            self.counts["onto"] = number
+        rows = [new.row for new in self.fresh]
+        if not unit.dialect.append_messages(
+            unit.connection, unit.tables, [self.counts], rows, self.calls, self.marks, wait=True
+        ):
+            raise _why_not(unit, self.session_id)
 
     def records(self) -> list[MessageRecord]:
         """Give a record for each draft, once those that were to be written are."""

@@ -22,13 +22,16 @@ from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.records.conversations import chat_message, users
 from agentstore.repositories.line_counts import (
+    NOTHING,
+    Counts,
     LockedSession,
+    cut_line,
     lock_session,
-    pop_of_whole,
+    pop_of_main,
     remove_messages,
     settle_turn,
+    working_on,
 )
-from agentstore.repositories.line_segments import cut_line, is_seen_elsewhere, working_on
 from agentstore.repositories.lines import (
     MOST_PROMPTS,
     Columns,
@@ -45,7 +48,6 @@ from agentstore.repositories.lines import (
 from agentstore.repositories.messages.append import Append, Draft, indexed_call_id
 from agentstore.repositories.messages.marks import MarkFilter, marked_between, newest_marked
 from agentstore.repositories.operations import chunks
-from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.chat import (
     ParsedMessage,
@@ -379,7 +381,7 @@ class History(Generic[M]):
 
     Attributes:
         projection: What is read of each message.
-        whole: Whether the active branch is whole in itself, where that is known.
+        only_main: Whether the session never had another branch than main, where that is known.
     """
 
     unit: Unit
@@ -387,7 +389,7 @@ class History(Generic[M]):
     branch: str | None
     marks: MarkFilter | None
     projection: Projection[M, Any]
-    whole: bool | None = None
+    only_main: bool | None = None
 
     def last(self, limit: int | None, *, keep_tool_calls: bool) -> list[M]:
         """Give the last messages as they are stored, the oldest of them first; None means all.
@@ -437,7 +439,7 @@ class History(Generic[M]):
                 self.session_id,
                 count,
                 branch=self.branch,
-                whole=self.whole,
+                only_main=self.only_main,
                 columns=self.projection.columns,
                 prompts=prompts,
             )
@@ -472,7 +474,7 @@ class History(Generic[M]):
                 first,
                 last,
                 branch=self.branch,
-                whole=self.whole,
+                only_main=self.only_main,
                 columns=self.projection.columns,
             )
         else:
@@ -552,7 +554,7 @@ class History(Generic[M]):
             # have been used before: the last call that has it is meant.
             made: list[int] = []
             for chunk in chunks([indexed_call_id(call) for call in sorted(wanted)]):
-                query = _last_calls(self.unit.tables, chunk, before, active=self.branch is None)
+                query = _last_calls(self.unit, chunk, before, active=self.branch is None)
                 parameters = {"session_id": self.session_id, "name": self.branch}
                 made.extend(self.unit.connection.execute(query, parameters).scalars())
             if not made:
@@ -564,10 +566,11 @@ class History(Generic[M]):
             start += len(further)
 
 
-def _last_calls(tables: Tables, ids: Sequence[str], before: int, *, active: bool) -> Select[Any]:
+def _last_calls(unit: Unit, ids: Sequence[str], before: int, *, active: bool) -> Select[Any]:
     """Select where on a line each of these calls was made last: another branch may use the same
     ids, and as often as it likes.
     """
+    tables = unit.tables
     calls, messages = tables.message_tool_calls, tables.messages
     return (
         select(func.max(calls.c.seq))
@@ -576,7 +579,7 @@ def _last_calls(tables: Tables, ids: Sequence[str], before: int, *, active: bool
             calls.c.session_id == bindparam("session_id"),
             calls.c.call_id.in_(ids),
             calls.c.seq < before,
-            shown_by(line_of(tables, active=active), messages.c),
+            shown_by(line_of(tables, unit.dialect, active=active), messages.c),
         )
         .group_by(calls.c.call_id)
     )
@@ -610,16 +613,17 @@ def leading_prompts(lines: Sequence[MessageLine]) -> int:
 
 def pop_last(unit: Unit, session_id: str, branch: str | None) -> MessageRecord | None:
     """Take the last message of a branch back; see ``Messages.pop``."""
-    if branch in (None, MAIN) and (popped := pop_of_whole(unit, session_id)) is not None:
-        return popped
+    if branch in (None, MAIN) and session_id not in unit.branched:
+        popped = pop_of_main(unit, session_id)
+        if popped is not None:
+            return popped
     session = lock_session(unit, session_id)
     with working_on(unit, session, branch):
-        whole = session.tip is None
-        rows = newest(unit, session_id, 1, whole=whole, columns=_with_number_of_branch)
+        rows = newest(unit, session_id, 1, only_main=session.last_branch == 0)
         if not rows:
             return None
         (last,) = message_records(unit, rows)
-        _cut(unit, session, last.seq, [(last.id, rows[0][-1])])
+        _cut(unit, session, last.seq, Counts(1, int(last.begins_turn)))
     return last
 
 
@@ -629,48 +633,29 @@ def replace_last(
     """Replace the last messages of a branch; see ``Messages.replace_tail``."""
     session = lock_session(unit, session_id)
     with working_on(unit, session, branch):
-        whole = session.tip is None
-        rows = newest(unit, session_id, len(expected), whole=whole, columns=_places)
-        if [row[1] for row in rows] != [*reversed(expected)]:
+        only_main = session.last_branch == 0
+        rows = newest(unit, session_id, len(expected), only_main=only_main, columns=_places)
+        if [message_id for _, message_id, _ in rows] != [*reversed(expected)]:
             return False
-        _cut(unit, session, rows[-1][0], [row[1:] for row in rows])
+        turns = sum(role == "user" for _, _, role in rows)
+        _cut(unit, session, rows[-1][0], Counts(len(rows), turns))
         if drafts:
             append = Append(unit, session_id, drafts, "skip", None)
             Append.write(unit, [append], solo=True)
     return True
 
 
-def _with_number_of_branch(messages: Any) -> list[Any]:
-    return [*line_columns(messages), messages.branch]
-
-
 def _places(messages: Any) -> list[Any]:
-    return [messages.seq, messages.id, messages.branch]
+    return [messages.seq, messages.id, messages.role]
 
 
-def _cut(
-    unit: Unit, session: LockedSession, first_seq: int, last: Sequence[tuple[str, int]]
-) -> None:
-    """Take the last messages off the active branch: their ids, and the branches they are of."""
-    messages = unit.tables.messages.c
+def _cut(unit: Unit, session: LockedSession, first_seq: int, less: Counts) -> None:
+    """Take the last messages off the active branch, which are so many."""
     if session.last_branch == 0:
-        remove_messages(unit, session, messages.seq >= first_seq)
-    elif _is_alone(unit, session, first_seq, last):
-        remove_messages(unit, session, messages.id == last[0][0], by_id=True, added=True)
+        remove_messages(unit, session, unit.tables.messages.c.seq >= first_seq)
     else:
         cut_line(unit, session, first_seq)
-    settle_turn(unit, session)
-
-
-def _is_alone(
-    unit: Unit, session: LockedSession, seq: int, last: Sequence[tuple[str, int]]
-) -> bool:
-    """Say whether it is one message, of the active branch, that no other branch shows."""
-    return (
-        len(last) == 1
-        and last[0][1] == session.active_branch
-        and not is_seen_elsewhere(unit, session, session.active_branch, seq)
-    )
+    settle_turn(unit, session, NOTHING if session.last_branch == 0 else less)
 
 
 # Histories within a number of tokens: as many whole turns as fit, the newest first.

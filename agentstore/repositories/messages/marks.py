@@ -35,6 +35,7 @@ from agentstore.repositories.lines import (
     COUNT,
     Columns,
     Rows,
+    fetch_newest,
     is_on,
     line_of,
     require,
@@ -281,7 +282,7 @@ def count_marked(unit: Unit, session_id: str, marks: MarkFilter, branch: str | N
     Raises:
         NotFound: There is no such session, or no such branch in it.
     """
-    query = _select_passing(unit.tables, marks, func.count(), active=branch is None)
+    query = _select_passing(unit.tables, unit.dialect, marks, func.count(), active=branch is None)
     parameters = {"session_id": session_id, "name": branch, **marks.parameters}
     count = int(unit.connection.execute(query, parameters).scalar_one())
     if not count:
@@ -305,7 +306,8 @@ def _read(
     )
     statement: Prepared = getattr(statements, which)
     parameters = {"session_id": session_id, "name": branch, **limits, **marks.parameters}
-    rows = statement.fetch(unit.connection, parameters)
+    ranged = which != "between" and not marks.wanted
+    rows = (fetch_newest if ranged else Prepared.fetch)(statement, unit.connection, parameters)
     if not rows:
         require(unit, session_id, branch)
     return rows
@@ -327,10 +329,12 @@ def _statements(
     active: bool,
     columns: Columns,
 ) -> _MarkStatements:
-    line, messages = line_of(tables, active=active), tables.messages.c
+    line, messages = line_of(tables, dialect, active=active), tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
     between = (
-        _select_passing(tables, shape, *columns(messages), active=active, seqs=(first, last))
+        _select_passing(
+            tables, dialect, shape, *columns(messages), active=active, seqs=(first, last)
+        )
         .where(messages.seq.between(first, last))
         .order_by(messages.seq)
     )
@@ -378,6 +382,7 @@ def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Column
 
 def _select_passing(
     tables: Tables,
+    dialect: EngineDialect,
     shape: MarkFilter,
     *columns: ColumnElement[Any],
     active: bool,
@@ -386,7 +391,7 @@ def _select_passing(
     """Select all messages of a line that pass: beginning with their marks, if they must have any,
     so that the others are not read, and with those of these sequence numbers, if some are given.
     """
-    line, messages = line_of(tables, active=active), tables.messages
+    line, messages = line_of(tables, dialect, active=active), tables.messages
     lacks = _lacks(tables, messages.c, shape)
     if not shape.wanted:
         return select(*columns).join_from(line, messages, is_on(line, tables)).where(*lacks)

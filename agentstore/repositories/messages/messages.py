@@ -23,10 +23,11 @@ from agentstore.repositories.line_counts import (
     counts_of,
     lock_session,
     lock_session_of,
+    remove_all,
+    remove_gone_branches,
     remove_messages,
     settle_turn,
 )
-from agentstore.repositories.line_segments import remove_all, remove_gone_branches
 from agentstore.repositories.lines import (
     message_record,
     message_records,

@@ -33,6 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateIndex
 
 from agentstore.engines import dialect_for
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.errors import InvalidRow, named
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import being_deleted, session_is_open, session_not_being_deleted
@@ -46,7 +47,7 @@ from agentstore.repositories.checkpoints.values import (
     packed,
     unpacked,
 )
-from agentstore.repositories.line_counts import wrong_branches, wrong_segments
+from agentstore.repositories.line_counts import wrong_branches
 from agentstore.repositories.listing import Halves, halves, newest
 from agentstore.repositories.messages.append import tool_call_rows
 from agentstore.repositories.operations import chunks
@@ -96,16 +97,12 @@ def _overfull_sessions(connection: Connection, tables: Tables, *, deep: bool) ->
     return list(connection.execute(query.limit(_MOST)).scalars())
 
 
-def wrong_counters(connection: Connection, tables: Tables, *, deep: bool) -> list[str]:
-    """Give the ids of sessions of which a segment or a branch does not show what its row counts.
-
-    It takes the sessions' own counters to be right.
-    """
-    recent = None if deep else _recent(tables)
-    ids: set[str] = set()
-    for wrong in (wrong_segments(tables, recent), wrong_branches(tables, recent)):
-        ids.update(connection.execute(wrong.limit(_MOST)).scalars())
-    return sorted(ids)[:_MOST]
+def wrong_counters(
+    connection: Connection, tables: Tables, dialect: EngineDialect, *, deep: bool
+) -> list[str]:
+    """Give the ids of sessions of which a branch does not show what is counted of it."""
+    wrong = wrong_branches(tables, dialect, None if deep else _recent(tables))
+    return sorted({*connection.execute(wrong.limit(_MOST)).scalars()})
 
 
 def wrong_users(connection: Connection, tables: Tables) -> list[str]:
@@ -134,7 +131,9 @@ def make_index(unit: Unit, index: Index) -> None:
     unit.connection.execute(CreateIndex(index, if_not_exists=True))
 
 
-def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Finding]:
+def counters(
+    connection: Connection, tables: Tables, dialect: EngineDialect, deep: bool
+) -> Iterator[Finding]:
     """Compare the counters of sessions and users with what they count."""
     sessions = wrong_sessions(connection, tables, deep=deep)
     if sessions:
@@ -146,7 +145,7 @@ def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Fin
             "agentstore doctor --fix" + (" --deep" if deep else ""),
         )
     # What branches count is compared by the sessions' counters, so these come first.
-    if not sessions and (counters := wrong_counters(connection, tables, deep=deep)):
+    if not sessions and (counters := wrong_counters(connection, tables, dialect, deep=deep)):
         yield Finding(
             Severity.ERROR,
             "counters",

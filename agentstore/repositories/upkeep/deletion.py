@@ -218,7 +218,7 @@ def _closed(unit: Unit, session: Any) -> Mapping[str, int]:
     """Close a session; give the rows that this deletes."""
     if is_closed(session):
         return {}
-    _change(unit, session, active_branch=NO_BRANCH, tip=None, expires_at=FIRST_OF_ALL)
+    _change(unit, session, active_branch=NO_BRANCH, expires_at=FIRST_OF_ALL)
     data, tasks = unit.tables.session_data, unit.tables.tasks
     documents = delete(data).where(data.c.session_id == session.id)
     gone = Counter(session_data=unit.connection.execute(documents).rowcount)
