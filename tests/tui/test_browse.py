@@ -111,7 +111,7 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
         assert first[1].split() == [
             "ACTIVE", "STATUS", "TURNS", "MSGS", "TOKENS", "COST", "USER", "MODEL", "TITLE",
         ]  # fmt: skip
-        assert re.search(r"bob +small +number 119$", first[2])
+        assert re.search(r"Bob +small +number 119$", first[2])
 
 
 @pytest.mark.long(but=["sqlite"])
