@@ -38,6 +38,8 @@ COMMANDS = {
     "keeping": (
         "prune",
         "erase-user",
+        "users",
+        "user",
         "usage",
         "prices",
         "tasks",

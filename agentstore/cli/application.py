@@ -18,6 +18,7 @@ import textwrap
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,6 +64,8 @@ HELP = {
         "threads": "List threads of checkpoints, the one that was put into last first.",
         "ls": "List sessions, the one with the newest activity first.",
         "stats": "Show how much the database holds, how fast it grows, and who uses it.",
+        "users": "List users, the newest first, or those who are called so.",
+        "user": "Show a user: quota, what is reserved, keys, memories, cost by month.",
         "usage": "Sum up what requests to models used, and draw a chart.",
         "prices": "Say what a model costs, and from which source and date.",
         "tasks": "Count tasks by queue and status, and list the newest of them.",
@@ -268,6 +271,26 @@ def whole_id(store: Store, given: str) -> str:
             f"Several session ids begin like this: {named}{more}. Give more of the id."
         )
     return found[0] if found else given
+
+
+def whole_user(store: Store, given: str | None) -> str | None:
+    """Give the id of the user who is meant.
+
+    That is who has this id; or whose name or address it is, or who alone has it in the name,
+    address or id.
+
+    Raises:
+        AgentStoreError: Several have it.
+    """
+    if not given or store.users.find(given) is not None:
+        return given
+    alike = [*islice(store.users.iter(text=given), _MOST_NAMED + 1)]
+    whole = [user for user in alike if given in (user.name, user.email)]
+    if len(whole or alike) > 1:
+        named = ", ".join(user.id for user in alike[:_MOST_NAMED])
+        more = " and others" if len(alike) > _MOST_NAMED else ""
+        raise AgentStoreError(f"Several users are like this: {named}{more}. Give the id of one.")
+    return (whole or alike)[0].id if alike else given
 
 
 def _print_version(wanted: bool) -> None:

@@ -27,6 +27,7 @@ from agentstore.cli.application import (
     app,
     one_of,
     whole_id,
+    whole_user,
 )
 from agentstore.cli.output import (
     columns,
@@ -136,8 +137,9 @@ def show(
             return
         found = store.sessions.get(id)
         used = store.usage.sum_by("total", session_id=found.id)
+        user = _name_of(store, found.user_id)
         if tree:
-            _show_tree(found, [*_branches(store, found.id)], used, as_json=as_json)
+            _show_tree(found, user, [*_branches(store, found.id)], used, as_json=as_json)
             return
         if limit is None and not everything and not as_json:
             limit = _DEFAULT
@@ -168,7 +170,7 @@ def show(
             return
         earlier = store.messages.size(found.id, branch=shown) - len(messages)
         first = branches.list(found.id, limit=_NAMED)
-    _print_heading(found, used)
+    _print_heading(found, used, user)
     others = [on_one_line(each.name) for each in first if each.name != shown]
     if others:
         more = ", and more: --json names all" if first.next_cursor else ""
@@ -213,7 +215,7 @@ def _show_thread(
         return
     out.print(Text(on_one_line(thread.id), style="bold cyan"), soft_wrap=True)
     facts = [thread.session_id and f"session {thread.session_id}"]
-    facts += [thread.user_id and f"user {thread.user_id}", counted(len(spaces), "namespace")]
+    facts += [_name_of(store, thread.user_id), counted(len(spaces), "namespace")]
     if latest is not None:
         facts += [f"step {step_of(latest)}", latest.next_node and f"next {latest.next_node}"]
         facts += [f"checkpoint {latest.id}", f"{latest.created_at:%Y-%m-%d %H:%M} UTC"]
@@ -262,6 +264,7 @@ def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
 
 def _show_tree(
     session: SessionRecord,
+    user: str | None,
     branches: Sequence[CountedBranch],
     used: Sequence[UsageSum],
     *,
@@ -270,7 +273,7 @@ def _show_tree(
     if as_json:
         print_json({**plain(session), "branches": branches})
         return
-    _print_heading(session, used)
+    _print_heading(session, used, user)
     out.print()
     from agentstore.tui import branch_line, in_tree_order
 
@@ -278,12 +281,20 @@ def _show_tree(
         print_cut(branch_line(before, branch))
 
 
-def _print_heading(session: SessionRecord, used: Sequence[UsageSum]) -> None:
+def _name_of(store: Store, user_id: str | None) -> str | None:
+    """Say who a user is: by name and id, which may be the same."""
+    if user_id is None:
+        return None
+    name = store.users.names([user_id]).get(user_id, user_id)
+    return f"user {name}" if name == user_id else f"user {name} ({user_id})"
+
+
+def _print_heading(session: SessionRecord, used: Sequence[UsageSum], user: str | None) -> None:
     cost = max([session.total_cost, *(each.cost for each in used)])
     title = Text(on_one_line(session.title or "(no title)"), style="bold")
     out.print(title, soft_wrap=not out.is_terminal)
     out.print(Text(on_one_line(session.id), style="cyan"), soft_wrap=True)
-    facts = [session.status, session.model, session.user_id and f"user {session.user_id}"]
+    facts = [session.status, session.model, user]
     facts += [
         counted(session.message_count, "message"),
         counted(session.total_tokens, "message token"),
@@ -446,7 +457,7 @@ def search(
         str, typer.Argument(help='Words, "words in a row", begin*, -without, this OR that.')
     ],
     user: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only in this user's sessions.")
+        str | None, typer.Option(metavar="WHO", help="Only in this user's sessions.")
     ] = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="Only in this session.")] = None,
     role: Annotated[str | None, one_of(ROLES, "Only messages of this role.")] = None,
@@ -482,6 +493,7 @@ def search(
     if checkpoints and (role, since, until, cursor) != (None, None, None, None):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
     with Database(url, schema, table_prefix).read() as store:
+        user = whole_user(store, user)
         if checkpoints:
             wanted = None if session is None else whole_id(store, session)
             _search_checkpoints(store, text, user, wanted, limit, as_json=as_json)
@@ -636,7 +648,7 @@ def embed(
 
 @app.command(rich_help_panel=LOOK)
 def threads(
-    user: Annotated[str | None, typer.Option(metavar="ID", help="Only this user's.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="WHO", help="Only this user's.")] = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session's.")] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", help="How many threads to show.")
@@ -658,7 +670,7 @@ def threads(
     """
     with Database(url, schema, table_prefix).read() as store:
         page = store.checkpoints.threads(
-            user_id=user,
+            user_id=whole_user(store, user),
             session_id=None if session is None else whole_id(store, session),
             limit=limit,
             cursor=cursor,
@@ -703,7 +715,7 @@ _ROOM = 4
 @app.command("ls", rich_help_panel=LOOK)
 def list_sessions(
     user: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this user's sessions.")
+        str | None, typer.Option(metavar="WHO", help="Only this user's sessions.")
     ] = None,
     status: Annotated[
         str | None,
@@ -731,7 +743,7 @@ def list_sessions(
         raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
     with Database(url, schema, table_prefix).read() as store:
         most = None if everything else limit
-        pages = _pages(store, user, status, most, as_json)
+        pages = _pages(store, whole_user(store, user), status, most, as_json)
         if as_json:
             print_json_list(session for page in pages for session in page)
             return

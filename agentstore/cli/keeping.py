@@ -1,4 +1,4 @@
-"""``prune`` and ``erase-user``: delete expired data, and all data of one user."""
+"""Users, what is used, prices and tasks; and what deletes: ``prune`` and ``erase-user``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, cast
 
 import typer
@@ -25,6 +27,7 @@ from agentstore.cli.application import (
     app,
     one_of,
     whole_id,
+    whole_user,
 )
 from agentstore.cli.output import (
     age,
@@ -37,6 +40,7 @@ from agentstore.cli.output import (
     plain,
     print_cut,
     print_json,
+    print_json_list,
     print_table,
     say,
     since_option,
@@ -50,6 +54,7 @@ from agentstore.records.upkeep import counted
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
 from agentstore.values.prices import Prices, Quote, default_prices
 from agentstore.values.snippets import age_of, brief, money, on_one_line
+from agentstore.values.validation import MAX_LIMIT
 
 
 def _age(words: str) -> Any:
@@ -269,6 +274,102 @@ def erase_user(
         say(f"The search index was rebuilt: {counted(indexed, 'message')}.")
 
 
+# ``users`` and ``user``: who they are, what they may spend and have spent.
+
+
+_OF_A_USER = 20
+"""Reservations, keys and namespaces that are shown."""
+
+
+@app.command(rich_help_panel=LOOK)
+def users(
+    text: Annotated[
+        str | None, typer.Argument(help="Only those with this in their name, address or id.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="How many users to show.")
+    ] = 20,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """List users, the newest first, or those who are called so.
+
+    Example: `agentstore users ada`
+    """
+    with Database(url, schema, table_prefix).read() as store:
+        most = min(limit + 1, MAX_LIMIT)
+        found = [*islice(store.users.iter(text=text, limit=most), limit + 1)]
+    if as_json:
+        print_json_list(found[:limit])
+        return
+    if not found:
+        hint("No users." if text is None else "Nobody is called so.")
+        return
+    rows = table()
+    for name in ("ID", "NAME", "ADDRESS", "USED", "QUOTA", "SINCE"):
+        rows.add_column(name, justify="right" if name in ("USED", "QUOTA") else "left")
+    for user in found[:limit]:
+        quota = "-" if user.quota_total is None else brief(user.quota_total)
+        cells = (user.id, user.name, user.email or "-", brief(user.quota_used), quota)
+        rows.add_row(*(Text(on_one_line(cell)) for cell in (*cells, age_of(user.created_at))))
+    print_table(rows)
+    if len(found) > limit:
+        hint("There are more: pass --limit.")
+
+
+@app.command("user", rich_help_panel=LOOK)
+def show_user(
+    who: Annotated[str, typer.Argument(help="The id, or a name or address that one user has.")],
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show a user: quota, what is reserved, keys, memories, cost by month.
+
+    Example: `agentstore user ada@example.org`
+    """
+    with Database(url, schema, table_prefix).read() as store:
+        user = store.users.get(str(whole_user(store, who)))
+        found: dict[str, Any] = {
+            "sessions": store.sessions.count(user_id=user.id),
+            "reservations": store.users.reservations(user.id, limit=_OF_A_USER).items,
+            "api_keys": store.users.api_keys(user.id, limit=_OF_A_USER).items,
+            "namespaces": store.memories.namespaces(user_id=user.id, limit=_OF_A_USER).items,
+            "months": store.usage.sum_by("month", user_id=user.id),
+        }
+    if as_json:
+        print_json({"user": user, **found})
+        return
+    left = user.quota_remaining
+    limit = "no limit" if left is None else f"{left:,} of {user.quota_total:,} left"
+    facts = [
+        ("id", user.id),
+        ("address", user.email or "-"),
+        ("since", f"{user.created_at:%Y-%m-%d %H:%M} UTC"),
+        ("tokens", f"{user.quota_used:,} used, {user.quota_reserved:,} reserved, {limit}"),
+        ("sessions", f"{found['sessions']:,}"),
+    ]
+    for each in found["reservations"]:
+        until = f"{each.expires_at:%Y-%m-%d %H:%M} UTC"
+        facts.append(("reserved", f"{each.tokens:,} until {until} ({each.id})"))
+    for key in found["api_keys"]:
+        used = "never used" if key.last_used_at is None else f"used {age_of(key.last_used_at)} ago"
+        state = "revoked" if key.revoked_at else used
+        facts.append(("key", f"ask_{key.prefix}… {key.name or '-'}: {state}"))
+    facts += [("memories", " › ".join(names)) for names in found["namespaces"]]
+    out.print(Text(on_one_line(user.name), style="bold"), soft_wrap=True)
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        line = Text.assemble((name.ljust(width + 2), "dim"), on_one_line(value))
+        out.print(line, soft_wrap=True)
+    if found["months"]:
+        out.print()
+        _print_chart("month", found["months"], 12, by_cost=False)
+
+
 # ``usage`` and ``prices``: what models used and cost, and what they would.
 
 
@@ -288,7 +389,7 @@ def usage(
         one_of(_DIMENSIONS, "What to sum up by; turn and branch need --session."),
     ] = "day",
     user: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this user's sessions.")
+        str | None, typer.Option(metavar="WHO", help="Only this user's sessions.")
     ] = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Only this model.")] = None,
@@ -323,11 +424,16 @@ def usage(
             raise InvalidInput("--days and --since both set the beginning. Pass only one of them.")
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         since = today - timedelta(days=days - 1)
-    filters: dict[str, Any] = {"user_id": user, "model": model, "since": since, "until": until}
+    filters: dict[str, Any] = {"model": model, "since": since, "until": until}
     with Database(url, schema, table_prefix).read() as store:
+        filters["user_id"] = whole_user(store, user)
         if session is not None:
             filters["session_id"] = whole_id(store, session)
         sums = store.usage.sum_by(cast("Any", by), **filters)
+        named = {}
+        if by == "user" and not as_json:
+            ids = [str(each.key) for each in sums if each.key is not None]
+            named = store.users.names(ids[:MAX_LIMIT])
     total = _total(sums)
     if as_json:
         print_json({"by": by, "sums": sums, "total": total})
@@ -336,7 +442,7 @@ def usage(
         hint("No usage was recorded.")
         return
     if by != "total":
-        _print_chart(by, sums, limit, by_cost=cost)
+        _print_chart(by, sums, limit, by_cost=cost, named=named)
     _print_total(total)
 
 
@@ -353,7 +459,14 @@ def _total(sums: tuple[UsageSum, ...]) -> UsageSum:
     )
 
 
-def _print_chart(by: str, sums: tuple[UsageSum, ...], limit: int, *, by_cost: bool) -> None:
+def _print_chart(
+    by: str,
+    sums: tuple[UsageSum, ...],
+    limit: int,
+    *,
+    by_cost: bool,
+    named: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     def amount(one: UsageSum) -> Decimal:
         return one.cost if by_cost else Decimal(one.total_tokens)
 
@@ -361,7 +474,10 @@ def _print_chart(by: str, sums: tuple[UsageSum, ...], limit: int, *, by_cost: bo
     ordered = list(sums) if in_order else sorted(sums, key=amount, reverse=True)
     shown = ordered[-limit:] if in_order else ordered[:limit]
     most = max(map(amount, shown)) or Decimal(1)
-    keys = ["-" if one.key is None else on_one_line(str(one.key)) for one in shown]
+    keys = [
+        "-" if one.key is None else on_one_line(named.get(str(one.key), str(one.key)))
+        for one in shown
+    ]
     longest = 36 if by == "session" else _LONGEST_KEY
     longest = min(longest, columns() - _LEAST)
     width = min(max(Text(key).cell_len for key in [*keys, by]), longest)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
@@ -117,6 +118,7 @@ def stats(
     database = Database(url, schema, table_prefix)
     with database.read() as store:
         found = store.statistics(days, top=top, order=by.value, exact=exact)
+        named = store.users.names([user.user_id for user in found.users if user.user_id])
     alerts = check_sizes(found, limits)
     if as_json:
         print_json(
@@ -131,7 +133,7 @@ def stats(
             }
         )
     else:
-        _print(str(database), found)
+        _print(str(database), found, named)
         for alert in alerts:
             print_finding(alert)
     raise typer.Exit(exit_code(alerts))
@@ -223,7 +225,7 @@ def _limits(
     return replace(limits, **{name: value for name, value in given.items() if value is not None})
 
 
-def _print(title: str, found: Statistics) -> None:
+def _print(title: str, found: Statistics, named: Mapping[str, str]) -> None:
     out.print(Text(on_one_line(title), style="bold"), soft_wrap=True)
     about = "" if found.exact else "about "
     log = f", {decimal(found.wal_bytes)} in the log" if found.wal_bytes else ""
@@ -275,7 +277,7 @@ def _print(title: str, found: Statistics) -> None:
         ("user", "messages", "msg tokens", "used tokens", "cost", ""),
         [
             (
-                user.user_id or "(nobody)",
+                named.get(user.user_id, user.user_id) if user.user_id else "(nobody)",
                 f"{user.messages:,}",
                 f"{user.tokens:,}",
                 f"{user.used_tokens:,}",

@@ -191,10 +191,11 @@ _WIDE = {"MSGS": 88, "USER": 104, "MODEL": 124}
 
 @dataclass(frozen=True, slots=True)
 class ListedSession:
-    """A session, and what its requests used; None if nothing was recorded."""
+    """A session, what its requests used, None if nothing was recorded, and its user's name."""
 
     summary: SessionSummary
     used: UsageSum | None
+    user: str | None
 
 
 class SessionsScreen(ListScreen[ListedSession]):
@@ -224,7 +225,12 @@ class SessionsScreen(ListScreen[ListedSession]):
             limit=_PAGE, cursor=cursor, preview=True, **self._filters
         )
         used = await store.usage.of_sessions([each.id for each in page], most=_ADDED_UP)
-        listed = tuple(ListedSession(each, used.get(each.id)) for each in page)
+        owners = [each.user_id for each in page if each.user_id is not None]
+        names = await store.users.names(owners) if owners else {}
+        listed = tuple(
+            ListedSession(each, used.get(each.id), names.get(each.user_id or "", each.user_id))
+            for each in page
+        )
         return Page(listed, page.next_cursor)
 
     def begin(self) -> None:
@@ -319,7 +325,7 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
         "MSGS": Text(brief(session.message_count)),
         "TOKENS": Text(f"{brief(tokens)}{more}"),
         "COST": Text(f"{money(cost)}{more}" if cost else "-"),
-        "USER": Text(on_one_line(session.user_id or "-")),
+        "USER": Text(on_one_line(listed.user or "-")),
         "MODEL": Text(on_one_line(session.model or "-")),
     }
     line = _cells(cells, width + 3)

@@ -84,6 +84,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
         self._all = False
         self._session: SessionRecord | None = None
         self._used: str | None = None
+        self._user: str | None = None
         self.rows = Rows(self._draw, _key, empty="No messages.")
 
     def _draw(self, entry: ShownMessage, width: int) -> list[Strip]:
@@ -98,6 +99,8 @@ class ConversationScreen(ListScreen[ShownMessage]):
         """Read the session, and the messages around the place that is wanted."""
         store = self.browser.store
         self._session = await store.sessions.get(self.session_id)
+        if (owner := self._session.user_id) is not None:
+            self._user = f"user {(await store.users.names([owner])).get(owner, owner)}"
         if self.branch is None:
             self.branch = (await store.branches.active(self.session_id)).name
         self.stretch = Stretch(BranchEntries(store, self.session_id, self.branch))
@@ -132,7 +135,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
             f"branch {self.branch}",
             session.status,
             session.model,
-            session.user_id and f"user {session.user_id}",
+            self._user,
             counted(session.message_count, "message"),
             f"{brief(session.total_tokens)} message tokens",
             self._used,

@@ -48,7 +48,7 @@ def without_times(text):
 
 CONVERSATION = r"""
 Weather [bold]in[/] 北京\x1b[31m
-branch main · active · gpt-4o · user alice · 8 messages · 1.2k message tokens
+branch main · active · gpt-4o · user Alice · 8 messages · 1.2k message tokens
 912 used tokens, 0.50 · active
 ▌
 ▌ system  #1  HH:MM:SS
@@ -111,7 +111,7 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
         assert first[1].split() == [
             "ACTIVE", "STATUS", "TURNS", "MSGS", "TOKENS", "COST", "USER", "MODEL", "TITLE",
         ]  # fmt: skip
-        assert re.search(r"bob +small +number 119$", first[2])
+        assert re.search(r"Bob +small +number 119$", first[2])
 
 
 @pytest.mark.long(but=["sqlite"])

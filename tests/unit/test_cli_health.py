@@ -13,7 +13,7 @@ from agentstore.records.upkeep import Finding, Severity
 
 def fill(url):
     with Store(url, create=False) as store:
-        user = store.users.create("Alice", id="[bold]alice")
+        user = store.users.create("[bold]Alice", id="[bold]alice")
         session = store.sessions.create(user.id)
         store.messages.save(session.id, "user", "hi", token_count=5, cost="0.25")
         store.tool_logs.log(session.id, "search", elapsed_ms=12)
@@ -34,7 +34,7 @@ def test_stats_are_whole_as_json_and_fit_into_80_columns(run, engine_url):
     shown = run("stats", "--url", engine_url).stdout
     lines = shown.splitlines()
     assert all(len(line) <= 80 for line in lines[1:]), shown  # the first is the URL
-    for word in ("[bold]alice", "search", "m1", "top users", "█"):
+    for word in ("[bold]Alice", "search", "m1", "top users", "█"):
         assert word in shown
 
 
@@ -52,7 +52,7 @@ EVIL = "eve\nalice   1,000,000   9,999   0.00\x1b[2J\u202e"
 
 def test_what_is_called_like_a_row_makes_none(told, url):
     with Store(url) as store:
-        user = store.users.create("Eve", id=EVIL)
+        user = store.users.create(EVIL, id=EVIL)
         session = store.sessions.create(user.id, id="[red]x\n0 errors, 0 warnings.")
         store.messages.save(session.id, "user", "hi", cost="1")
         store.tool_logs.log(session.id, EVIL)

@@ -1,6 +1,7 @@
 """``prune`` and ``erase-user``, and what a policy may say."""
 
 import json
+import re
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
@@ -92,6 +93,57 @@ def test_what_is_no_policy_is_refused_in_a_line_that_says_what_to_do(
     done = run("prune", *arguments, code=1 if advice == "No such file" else 2)
     assert advice in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+# --- users -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def known(engine_url):
+    """A database with two users, of whom one has something of everything."""
+    with Store(engine_url) as store:
+        ada = store.users.create("Ada [b]", id="u-1815", email="ada@b.c", quota_total=1_000).id
+        store.users.create("Bob", id="u-2")
+        store.users.consume_quota(ada, 300)
+        store.users.reserve_quota(ada, 50)
+        store.users.issue_api_key(ada, "laptop")
+        session = store.sessions.create(ada, id="engines", title="Engines").id
+        store.sessions.create("u-2", id="other", title="Other")
+        store.usage.record(session, input_tokens=7, model="m", cost="0.25")
+        store.memories.put(["notes", "travel"], "k", {"x": 1}, user_id=ada)
+    return engine_url
+
+
+def test_users_are_listed_and_one_is_shown_by_id_name_or_address(run, known):
+    listed = run("users", "--url", known).stdout
+    assert re.search(r"u-1815 +Ada \[b\] +ada@b.c +300 +1.0?k", listed)
+    assert "Bob" in listed
+    assert "Bob" not in run("users", "ADA", "--url", known).stdout
+    assert "There are more" in run("users", "--limit", "1", "--url", known).stdout
+    (found,) = json.loads(run("users", "@b.c", "--json", "--url", known).stdout)
+    assert (found["id"], found["quota_used"]) == ("u-1815", 300)
+    assert run("users", "nobody", "--url", known).stdout == "Nobody is called so.\n"
+    shown = run("user", "ada@b.c", "--url", known).stdout
+    assert shown == run("user", "u-1815", "--url", known).stdout
+    for said in ("300 used, 50 reserved, 650 of 1,000 left", "50 until ", "laptop: never used"):
+        assert said in shown, said
+    assert "notes › travel" in shown
+    assert f"{datetime.now(UTC):%Y-%m}" in shown
+    document = json.loads(run("user", "Ada", "--json", "--url", known).stdout)
+    assert (document["user"]["id"], document["sessions"]) == ("u-1815", 1)
+    assert [each["tokens"] for each in document["reservations"]] == [50]
+    refused = run("user", "u-", "--url", known, code=1).stderr
+    assert "Several users are like this: u-2, u-1815." in refused
+    assert "no user" in run("user", "nobody", "--url", known, code=1).stderr
+
+
+def test_users_are_named_where_their_ids_stood_and_meant_by_name(run, known):
+    listed = run("ls", "--user", "ada", "--url", known).stdout
+    assert ("Engines" in listed, "Other" in listed) == (True, False)
+    assert "user Ada [b] (u-1815)" in run("show", "engines", "--url", known).stdout
+    assert "Ada [b]" in run("usage", "--by", "user", "--url", known).stdout
+    assert "7 used tokens" in run("usage", "--user", "Ada", "--url", known).stdout
+    assert run("usage", "--user", "Bob", "--url", known).stdout == "No usage was recorded.\n"
 
 
 # --- erase-user ------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_tokens_of_messages_and_tokens_that_models_used_are_never_mixed_up(run, 
     assert "1,900 used tokens (1,800 in, 100 out) in 2 requests" in run("usage")
     printed = run("stats")
     assert "tokens: 12 in messages, 1,900 used\ncost: 0.0055\n" in printed
-    assert re.search(r"alice +2 +12 +1,900 +0.0055", printed)
+    assert re.search(r"Alice +2 +12 +1,900 +0.0055", printed)
     assert max(map(cell_len, printed.splitlines()[1:])) <= 80
     (user,) = json.loads(run("stats", "--json"))["users"]
     assert (user["tokens"], user["used_tokens"]) == (12, 1_900)
