@@ -126,7 +126,7 @@ def test_both_engines_compute_the_same_of_bytes(ends, data, more):
 
 @given(numbers=st.tuples(*[WHOLE] * 4), last=INSTANTS)
 def test_both_engines_compute_the_same_of_whole_numbers(ends, numbers, last):
-    columns = ("active_branch", "tip", "activity", "ttl_seconds")
+    columns = ("active_branch", "branch_messages", "activity", "ttl_seconds")
     row = session("x") | dict(zip(columns, numbers, strict=True)) | {"pk": 2, "expires_at": last}
     assert digest(ends[0], "sessions", [row]) == digest(ends[1], "sessions", [row])
 

@@ -654,7 +654,7 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Read JSON."""
         elements = func.json_each(line)
         each = elements.table_valued("key", "value", name="ranges", joins_implicitly=True)
-        paths = [literal_column(f"'$[{place}]'", Text) for place in range(3)]
+        paths = [literal_column(path, Text) for path in ("'$[0]'", "'$[1]'", "'$[2]'")]
         of_each = [func.json_extract(each.c.value, path, type_=BigInteger) for path in paths]
         return each, [type_coerce(each.c.key, BigInteger), *of_each]
 

@@ -613,6 +613,7 @@ def leading_prompts(lines: Sequence[MessageLine]) -> int:
 
 def pop_last(unit: Unit, session_id: str, branch: str | None) -> MessageRecord | None:
     """Take the last message of a branch back; see ``Messages.pop``."""
+    session_id = validation.text("session_id", session_id)
     if branch in (None, MAIN) and session_id not in unit.branched:
         popped = pop_of_main(unit, session_id)
         if popped is not None:
