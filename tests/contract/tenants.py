@@ -387,6 +387,7 @@ DRAWN: dict[str, Draw] = {
     },
     "memories.put.embed": _one_of(False),
     "memories.search.by": _one_of("words"),
+    "memories.search.match": _one_of("all", "any"),
     "memories.put.value": _one_of({"v": 1, "text": "apple"}, {"v": 2}),
     "memories.put.ttl": _one_of(HOUR, timedelta(minutes=2), None),
     "memories.put.user_id": lambda _, actor: actor,
