@@ -53,11 +53,10 @@ class Embeddings:
         dims: How many numbers a vector has.
         fields: Which parts of a memory are embedded, each as a vector of its own; None means all
             its texts together, as one.
-        roles: Of which messages vectors are made.
         batch: How many texts the function gets at most.
     """
 
-    __slots__ = ("_function", "batch", "dims", "fields", "model", "roles")
+    __slots__ = ("_function", "batch", "dims", "fields", "model")
 
     def __init__(
         self,
@@ -66,7 +65,6 @@ class Embeddings:
         model: str,
         dims: int,
         fields: Sequence[str] | None = None,
-        roles: Sequence[str] = (),
         batch: int = 100,
     ) -> None:
         """Take a function, for any thread.
@@ -80,8 +78,6 @@ class Embeddings:
                 the vectors of the same texts change.
             dims: The length of each vector, up to 16,000.
             fields: Paths such as ``text``, ``notes[*].text`` or ``$``, as in LangGraph.
-            roles: Roles of messages, such as ``("user",)``; a vector is several times as large as
-                a short message.
             batch: From 1 to 10,000.
 
         Raises:
@@ -101,7 +97,6 @@ class Embeddings:
         self.model = checked_key("model", model)
         self.dims = dims
         self.fields = None if fields is None else fields_of("fields", fields)
-        self.roles = tuple(fields_of("roles", roles))
         self.batch = batch
 
     @classmethod

@@ -4,12 +4,13 @@ import gc
 import weakref
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, literal, select
 
 from agentstore import Store
 from agentstore.database import open_engine, parse_url
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.settings import Settings
+from agentstore.values.types import Json
 
 
 @pytest.fixture
@@ -67,3 +68,11 @@ def test_an_engine_that_is_gone_leaves_no_dialect_behind(engine_url):
     del engine, connection
     gc.collect()
     assert gone() is None
+
+
+def test_a_constant_that_is_none_is_null_whatever_the_type():
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        statement = Prepared(select(literal(None, Json()).label("n")), connection.dialect)
+        assert statement.rows(connection, {}) == [(None,)]
+    engine.dispose()

@@ -382,7 +382,7 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
             continue
         if not bind.required:
             value = compiled.params[name]
-            constants[name] = value if process is None else process(value)
+            constants[name] = value if value is None or process is None else process(value)
             continue
         if process is not None:
             processes.append((len(names), process))

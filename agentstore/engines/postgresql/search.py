@@ -87,10 +87,8 @@ class PostgreSQLQueue(SearchIndex):
         Writers who saw the index asleep hold a lock that they share until they have ended. Once
         they have, all that they wrote is seen here; who writes later sees that it is awake.
         """
+        self._wait_for_writers(connection, tables)
         state, messages = state_of(tables.names), tables.messages.c
-        connection.execute(select(func.set_config("lock_timeout", f"{_PATIENCE}ms", true())))
-        oid = cast(cast(func.to_regclass(_quoted(tables.messages)), _Oid()), BigInteger)
-        connection.execute(select(func.pg_advisory_xact_lock(literal_column(_ASLEEP) + oid)))
         through = state.c.walk_through
         newest = select(func.coalesce(func.max(messages.pk), 0)).scalar_subquery()
         many = select(messages.pk).offset(_MOST_QUEUED).limit(1)
@@ -102,6 +100,14 @@ class PostgreSQLQueue(SearchIndex):
             names = ["message_pk", "session"]
             rest = select(messages.pk, messages.session_id).order_by(messages.pk)
             connection.execute(insert(queue_of(tables.names)).from_select(names, rest))
+
+    def _wait_for_writers(self, connection: Connection, tables: Tables) -> None:
+        """Wait for those who saw the index asleep; other locks are waited for as before."""
+        before = connection.execute(select(func.current_setting("lock_timeout"))).scalar_one()
+        connection.execute(select(func.set_config("lock_timeout", f"{_PATIENCE}ms", true())))
+        oid = cast(cast(func.to_regclass(_quoted(tables.messages)), _Oid()), BigInteger)
+        connection.execute(select(func.pg_advisory_xact_lock(literal_column(_ASLEEP) + oid)))
+        connection.execute(select(func.set_config("lock_timeout", before, true())))
 
     def is_empty(self, connection: Connection, tables: Tables) -> bool:
         """Look for a row."""
@@ -609,7 +615,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
                     connection.exec_driver_sql(secured)
         state, queue, index = state_of(names), queue_of(names), index_of(names)
         if not asleep:
-            self.wake(connection, tables)
+            self._wait_for_writers(connection, tables)
         turn = connection.execute(select(state.c.number).with_for_update()).first()
         connection.execute(delete(index))
         newest = select(func.coalesce(func.max(tables.messages.c.pk), 0)).scalar_subquery()
