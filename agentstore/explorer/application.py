@@ -32,7 +32,7 @@ from agentstore.explorer import pages as message
 from agentstore.explorer import pages as search
 from agentstore.explorer import pages as sessions
 from agentstore.explorer import pages as tasks
-from agentstore.explorer import pages as usage
+from agentstore.explorer import users as usage
 from agentstore.explorer.rendering import TooCostly, Visit, link, render, static_file
 
 

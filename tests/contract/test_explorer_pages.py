@@ -373,7 +373,7 @@ def test_csv_has_the_numbers_and_no_cell_that_a_spreadsheet_would_run(visit, mad
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@A1", "\t=1", "\r\n=1", HOSTILE])
 def test_a_name_that_a_spreadsheet_would_run_begins_with_an_apostrophe(name):
-    from agentstore.explorer.pages import cell
+    from agentstore.explorer.users import cell
 
     assert cell(name)[0] == "'"
     assert cell(f"a{name}")[0] == "a"

@@ -22,8 +22,8 @@ from agentstore import AsyncStore, Store
 from agentstore.errors import NotFound
 from agentstore.explorer import explorer
 from agentstore.explorer.application import PAGES
-from agentstore.explorer.pages import cell
 from agentstore.explorer.rendering import Visit
+from agentstore.explorer.users import cell
 from agentstore.integrations.langgraph import AgentStoreSaver
 from agentstore.values.redaction import Secrets
 from tests.explorer.visited import ADDRESSES, DOT, DRAWN, HOSTILE, LISTS, OF_ALL, SECRET, fill
