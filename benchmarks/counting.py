@@ -140,7 +140,7 @@ def _connection_noting(sent: list[str]) -> type[sqlite3.Connection]:
     class Connection(sqlite3.Connection):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
-            # The log goes on: of a call in which it began anew, its first commits would be lost.
+            # If the log started over during a call, the commits before that would not be counted.
             sqlite3.Cursor(self).execute("PRAGMA wal_autocheckpoint=0")
 
         def cursor(self, factory: Any = Cursor) -> Any:

@@ -681,9 +681,7 @@ def threads(
     if not page.items:
         hint("No threads.")
         return
-    rows = table()
-    for name in ("THREAD", "STEP", "NEXT", "ACTIVE"):
-        rows.add_column(name, justify="right" if name == "STEP" else "left", no_wrap=True)
+    rows = table("THREAD", "STEP", "NEXT", "ACTIVE", right=["STEP"])
     for each in page:
         latest = each.latest
         cells = (each.id, "", "", age_of(each.created_at))

@@ -195,9 +195,7 @@ def _print_report(report: PruneReport, database: str) -> None:
 
 
 def _print_rows(rows: dict[str, int]) -> None:
-    found = table()
-    found.add_column("table")
-    found.add_column("rows", justify="right")
+    found = table("table", "rows", right=["rows"])
     for name, count in rows.items():
         found.add_row(name, f"{count:,}")
     print_table(found)
@@ -307,9 +305,8 @@ def users(
     if not found:
         hint("No users." if text is None else "Nobody is called so.")
         return
-    rows = table()
-    for name in ("ID", "NAME", "ADDRESS", "USED", "QUOTA", "SINCE"):
-        rows.add_column(name, justify="right" if name in ("USED", "QUOTA") else "left")
+    names = ("ID", "NAME", "ADDRESS", "USED", "QUOTA", "SINCE")
+    rows = table(*names, right=["USED", "QUOTA"])
     for user in found[:limit]:
         quota = "-" if user.quota_total is None else brief(user.quota_total)
         cells = (user.id, user.name, user.email or "-", brief(user.quota_used), quota)

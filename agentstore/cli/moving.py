@@ -184,11 +184,7 @@ def _show(report: copying.CopyReport, *, as_json: bool) -> None:
 
 def show_both_sides(what: str, tables: Iterable[copying.TableReport]) -> None:
     """Show how much both sides hold of each table; what neither has is left out."""
-    rows = table()
-    rows.add_column(what)
-    rows.add_column("source", justify="right")
-    rows.add_column("target", justify="right")
-    rows.add_column("digest of both")
+    rows = table(what, "source", "target", "digest of both", right=["source", "target"])
     for each in tables:
         if each.equal and not each.source_rows:
             continue
@@ -413,10 +409,7 @@ def _place(target: str) -> str | URL:
 
 
 def _show_backup(tables: Sequence[SavedTable]) -> None:
-    rows = table()
-    rows.add_column("table")
-    rows.add_column("rows", justify="right")
-    rows.add_column("digest")
+    rows = table("table", "rows", "digest", right=["rows"])
     for each in tables:
         if each.rows:
             rows.add_row(each.name, f"{each.rows:,}", Text(each.digest or "", style="dim"))
@@ -633,7 +626,8 @@ def _show_imported(done: transcripts.Imported) -> None:
         )
     if done.grown:
         words = (
-            "had other messages when they were imported. To import one anew, delete its session."
+            "had other messages at an earlier import, and were left as they are. To import one "
+            "again, delete its session first."
         )
         say(f"{done.grown:,} of them {words}")
     if done.left_out:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -145,9 +145,18 @@ def bar(share: float, width: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
-def table(*, header: bool = True) -> Table:
-    """Begin a table without lines, columns two spaces apart, that leaves no spaces behind them."""
-    return Table(box=None, show_header=header, pad_edge=False, padding=(0, 2, 0, 0))
+def table(*names: str, right: Collection[str] = (), header: bool = True) -> Table:
+    """Begin a table without lines, columns two spaces apart, that leaves no spaces behind them.
+
+    Args:
+        names: Of its first columns.
+        right: Those of them whose values stand on the right.
+        header: Whether the names are shown.
+    """
+    begun = Table(box=None, show_header=header, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in names:
+        begun.add_column(name, justify="right" if name in right else "left")
+    return begun
 
 
 def fitting(widths: Mapping[str, int], less_wanted: Iterable[str], room: int) -> dict[str, int]:

@@ -115,7 +115,8 @@ class Imported:
         quarantine: The file that lists them; None if there are none.
         branches: How many branches they have beside the active ones.
         grown: How many of those that were skipped have other messages in the file than when they
-            were imported. They were left as they are: delete a session to import it anew.
+            were imported. They were left as they are. To import one again, delete its session
+            first.
         formats: How many of those that were stored were in another format, by its name.
         left_out: What is in the file and no part of a conversation: how many, by what it is.
     """

@@ -326,7 +326,7 @@ def _read(
 ) -> Rows:
     session_id = validation.text(SESSION_ID, parameters[SESSION_ID])
     if of_one is not None:
-        # What reads ranges reads any session, only with more ado.
+        # The statement for ranges reads every session; this one is faster, where it will do.
         expected = session_id not in unit.branched if only_main is None else only_main
         if expected:
             found = of_one.fetch(unit.connection, parameters)

@@ -1,8 +1,8 @@
-"""Vectors beside the rows that they are of: kept, searched, and made anew for another model.
+"""Vectors of memories: keeping them, searching by them, and making them for another model.
 
-A row of ``memory_vectors`` has the vectors that one model made of one *version* of a memory; a put
-makes another version, so that vectors of what was there before count no more, whoever put it. NULL
-stands for vectors that are still to be made.
+A row of ``memory_vectors`` has the vectors that one model made of one *version* of a memory; every
+put makes a new version, and vectors of older versions are ignored, also where the store that put
+it has no embeddings. NULL stands for vectors that are still to be made.
 
 A search reads all vectors of its scope, some at a time: no index that is asked first can leave out
 what belongs there. The invariants: the embedding function is called between transactions, never in

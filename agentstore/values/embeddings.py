@@ -239,7 +239,7 @@ class Embedded:
     """What is kept of a document's meaning.
 
     Attributes:
-        embeddings: Whose model it is; None if there is none.
+        embeddings: What made the vectors; None on a store without embeddings.
         fields: Which the document asks for: None for the store's, an empty tuple for none.
         vectors: One after the other; None if they have yet to be made.
     """

@@ -648,7 +648,7 @@ def filtered(store: Store) -> None:
 
 
 def users_with(store: Store) -> None:
-    """List by a text that nobody has, in batches that are small beside the table."""
+    """List users by a text that none of them has; a batch is much smaller than the table."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(users, "_READ_AT_ONCE", 20)
         patch.setattr(users, "_MOST_READ", 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
@@ -14,7 +15,7 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine, event, select
 
-from agentstore import Store
+from agentstore import Store, models
 from agentstore.errors import (
     AlreadyExists,
     BranchInUse,
@@ -26,6 +27,7 @@ from agentstore.errors import (
 )
 from agentstore.schema import PLAIN, tables
 from tests.conftest import VERSIONS
+from tests.programs.probes import engine_of
 
 
 def talk(store, session, *texts):
@@ -1257,6 +1259,35 @@ def test_a_summary_of_old_turns_takes_as_many_statements_however_often_it_forked
         assert len(shown(store, session)) == 1 + 4 + 2 * forks
         assert store.sessions.verify(session.id).agree
     assert costs[0] == costs[1]
+
+
+def test_forks_in_a_row_cost_a_short_range_each_and_no_statement(one_store):
+    store, costs = one_store, []
+    for forks in (3, 120):
+        session = store.sessions.create()
+        talk(store, session, "one")
+        for _ in range(forks):
+            store.branches.create(session.id)
+            talk(store, session, "more")
+        store.messages.history(session.id, 10)  # from here on it is known to show others
+        cost = []
+        for call in (
+            lambda id=session.id: store.messages.history(id, 10),
+            lambda id=session.id: store.messages.save(id, "user", "still"),
+            lambda id=session.id: store.messages.save(id, "user", "there", branch="main"),
+            lambda id=session.id: store.messages.pop(id),
+            lambda id=session.id: store.branches.create(id, name="last"),
+        ):
+            with statements() as sent:
+                call()
+            cost.append(len(sent))
+        costs.append(cost)
+        assert store.sessions.verify(session.id).agree
+    assert costs[0] == costs[1]
+    lines = select(models.Branch.line, models.Branch.name)
+    with engine_of(store).connect() as connection:
+        longest = max(len(json.dumps(row.line)) for row in connection.execute(lines))
+    assert longest <= 18 * 122
 
 
 def test_a_line_has_a_range_for_each_fork_on_its_way_and_no_other(place, store, session):

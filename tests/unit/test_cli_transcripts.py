@@ -221,7 +221,7 @@ def test_an_import_says_what_a_file_was_and_what_is_left_out_of_it(told, tmp_pat
     path.write_bytes(samples.pretty([grown, samples.CHATGPT]))
     said = told("import", path)
     assert "Imported 1 conversation, 2 messages (chatgpt)." in said
-    assert "1 of them had other messages when they were imported." in said
+    assert "1 of them had other messages at an earlier import," in said
 
 
 def test_a_database_of_llm_is_imported_by_its_name_and_not_from_standard_input(

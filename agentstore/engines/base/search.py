@@ -38,7 +38,7 @@ class IndexState:
         guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
         session: The row number of the session that was named; None without such a session.
         former: The name of its tokenizer until something is put into it; None if that is the same.
-        asleep: Whether changes are not noted yet, because nobody has searched; see ``wake``.
+        asleep: Whether no change is noted yet, which begins with the first search; see ``wake``.
     """
 
     segmentation: str | None

@@ -275,7 +275,7 @@ def queries_for_waiting(
         own = own_entries(tables, user_id)
         queued = own.with_only_columns(own.selected_columns.message_pk)
     queries = [queued]
-    if walk_through is None:  # nobody has searched yet
+    if walk_through is None:  # it is asleep: all messages wait
         walk_through = MAX_INTEGER
     if through < walk_through:
         ahead = select(messages.pk).where(messages.pk > through, messages.pk <= walk_through)

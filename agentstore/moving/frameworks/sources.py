@@ -470,7 +470,7 @@ def json_of(stored: object, what: str) -> Any:
     """Read JSON, or what a driver read of it; NULL and an empty text are None.
 
     Raises:
-        BrokenRow: It is none.
+        BrokenRow: It is not JSON.
     """
     try:
         if isinstance(stored, str):
@@ -486,7 +486,7 @@ def object_of(stored: object, what: str) -> dict[str, Any]:
     """Read a JSON object that can be stored; see ``json_of``.
 
     Raises:
-        BrokenRow: It is none, or cannot.
+        BrokenRow: It is no JSON object, or cannot be stored.
     """
     value = json_of(stored, what)
     if not isinstance(value, dict):
