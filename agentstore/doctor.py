@@ -27,7 +27,7 @@ from agentstore.execution.runners import UnitRunner, names_on
 from agentstore.execution.unit import Unit
 from agentstore.migrations import HEAD, KNOWN, current
 from agentstore.records.upkeep import Finding, Severity, counted, exit_code, listed
-from agentstore.repositories.line_counts import repair_sessions
+from agentstore.repositories.line_changes import repair_sessions
 from agentstore.repositories.search import index_problem
 from agentstore.repositories.upkeep import consistency, pruning
 from agentstore.schema import Names, tables

@@ -36,7 +36,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import name_of_branch
 from agentstore.records import BranchRecord, MessageRecord, SummaryRecord
 from agentstore.repositories import scopes
-from agentstore.repositories.line_counts import (
+from agentstore.repositories.line_changes import (
     NOTHING,
     BranchRow,
     Counts,

@@ -65,7 +65,7 @@ from agentstore.repositories.branch_turns import (
     user_messages,
     wanted_text,
 )
-from agentstore.repositories.line_counts import (
+from agentstore.repositories.line_changes import (
     SHOWS_NOTHING,
     Counts,
     LockedSession,

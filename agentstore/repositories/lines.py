@@ -21,7 +21,7 @@ What holds:
 - A call that appends or removes messages, or changes a line, locks the session's row, and the
   counters agree with the messages.
 
-This module reads, ``line_counts`` changes. Why it is built like this: ``docs/adr/0012-lines.md``.
+This module reads, ``line_changes`` changes. Why it is built like this: ``docs/adr/0012-lines.md``.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ from agentstore.records.base import SessionStatus
 from agentstore.repositories import operations, scopes
 from agentstore.repositories.branch_turns import select_summary
 from agentstore.repositories.branches import Branches
-from agentstore.repositories.line_counts import lock_session, start_again
+from agentstore.repositories.line_changes import lock_session, start_again
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.messages.history import RECORDS, History, Terms
 from agentstore.repositories.messages.messages import Messages

@@ -49,7 +49,7 @@ from agentstore.models.tables import (
 from agentstore.records import UsageRecord, UsageSum, UserStats
 from agentstore.records.base import complete
 from agentstore.repositories import operations
-from agentstore.repositories.line_counts import own_counts
+from agentstore.repositories.line_changes import own_counts
 from agentstore.repositories.lines import no_branch, require
 from agentstore.repositories.listing import (
     Halves,

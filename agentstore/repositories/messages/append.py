@@ -44,7 +44,7 @@ from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.records.base import Role
 from agentstore.records.conversations import make_message_record, stored_role, told_role, users
-from agentstore.repositories.line_counts import (
+from agentstore.repositories.line_changes import (
     branch_number,
     count_in,
     lock_session,

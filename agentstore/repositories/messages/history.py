@@ -21,7 +21,7 @@ from agentstore.errors import InvalidInput, TurnTooLarge
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.records.conversations import chat_message, users
-from agentstore.repositories.line_counts import (
+from agentstore.repositories.line_changes import (
     NOTHING,
     Counts,
     LockedSession,

@@ -30,7 +30,7 @@ from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import session_not_being_deleted
 from agentstore.repositories import scopes
-from agentstore.repositories.line_counts import lock_session
+from agentstore.repositories.line_changes import lock_session
 from agentstore.repositories.lines import (
     COUNT,
     Columns,

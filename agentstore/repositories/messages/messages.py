@@ -19,7 +19,7 @@ from agentstore.repositories import scopes
 from agentstore.repositories import search as finding
 from agentstore.repositories import search as pages
 from agentstore.repositories.branch_turns import find_summary
-from agentstore.repositories.line_counts import (
+from agentstore.repositories.line_changes import (
     counts_of,
     lock_session,
     lock_session_of,

@@ -47,7 +47,7 @@ from agentstore.repositories.checkpoints.values import (
     packed,
     unpacked,
 )
-from agentstore.repositories.line_counts import wrong_branches
+from agentstore.repositories.line_changes import wrong_branches
 from agentstore.repositories.listing import Halves, halves, newest
 from agentstore.repositories.messages.append import tool_call_rows
 from agentstore.repositories.operations import chunks
