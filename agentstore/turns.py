@@ -194,7 +194,9 @@ class Turn(_OpenTurn):
         self._begin()
         users, tokens = self._bound.users, self._reserve
         if tokens is not None and self._user is not None:
-            self.reservation = users.reserve_quota(self._user, tokens, ttl=self._ttl)
+            self.reservation = users.reserve_quota(
+                self._user, tokens, ttl=self._ttl, session_id=self.session_id
+            )
         elif tokens is not None:
             self.reservation = users.reserve_for_session(self.session_id, tokens, ttl=self._ttl)
         self._open = True
@@ -286,7 +288,9 @@ class AsyncTurn(_OpenTurn):
     async def _set_aside(self, tokens: int) -> None:
         users = self._bound.users
         if self._user is not None:
-            self.reservation = await users.reserve_quota(self._user, tokens, ttl=self._ttl)
+            self.reservation = await users.reserve_quota(
+                self._user, tokens, ttl=self._ttl, session_id=self.session_id
+            )
         else:
             self.reservation = await users.reserve_for_session(
                 self.session_id, tokens, ttl=self._ttl
