@@ -217,7 +217,9 @@ class Writer:
         self._driver_connection: Any = None
         self._lock = threading.Lock()
         self._queue: deque[QueuedWrite] = deque()
-        self._led = False  # if not, the queue is empty
+        # Who leads: a write that is or was first in the queue, or a lone call. If nobody does, the
+        # queue is empty.
+        self._leader: object = None
         self._closing = self._busy = False
         register_for_fork(self)
 
@@ -230,18 +232,22 @@ class Writer:
             UnitFailure: The database failed.
             DatabaseBusy: The turn did not come within the timeout.
         """
-        alone = False
+        alone = object()
         try:
-            with self._lock:
-                alone = not self._led
-                self._led = True
-            if alone:
-                self._busy = True
-                return self._run_alone(work)
-        finally:
-            if alone:
-                self._busy = False
-                self.hand_over()
+            try:
+                with self._lock:
+                    if self._leader is None:
+                        self._leader = alone
+                if self._leader is alone:
+                    self._busy = True
+                    return self._run_alone(work)
+            finally:
+                if self._leader is alone:
+                    self._busy = False
+                    self.hand_over(alone)
+        except BaseException:
+            self.hand_over(alone)  # an interrupt may have come between
+            raise
         write = QueuedWrite(work)
         try:
             self._wait_for_turn(write)
@@ -261,21 +267,24 @@ class Writer:
         """
         write = QueuedWrite(None)
         try:
-            self._wait_for_turn(write)
-            self.begin_exclusive(write)
-            yield
-        finally:
+            try:
+                self._wait_for_turn(write)
+                self.begin_exclusive(write)
+                yield
+            finally:
+                self.leave(write)
+        except BaseException:
             self.leave(write)
+            raise
 
     def enqueue(self, write: QueuedWrite) -> bool:
         """Put a write into the queue; say whether it is to lead at once."""
         with self._lock:
             self._queue.append(write)
-            if self._led:
+            if self._leader is not None:
                 write.will_wait()
                 return False
-            self._led = True
-            write.state = State.LEADING
+            self._leader, write.state = write, State.LEADING
             return True
 
     def take_back(self, write: QueuedWrite) -> bool:
@@ -290,18 +299,16 @@ class Writer:
     def leave(self, write: QueuedWrite) -> None:
         """Let go of the place in the queue, or of the lead, if a write has it: its caller leaves.
 
-        A unit that runs goes on.
+        A unit that runs goes on. It can be repeated, where it was interrupted itself.
         """
         with self._lock:
-            state = write.state
-            if state in (State.WAITING, State.LEADING):
+            if write.state in (State.WAITING, State.LEADING):
                 with suppress(ValueError):  # interrupted on its way into the queue
                     self._queue.remove(write)
-            elif state is not State.RUNNING or write.work is not None:
+            elif write.work is not None and write.state is not State.TAKEN_BACK:
                 return
             write.state = State.TAKEN_BACK
-        if state is not State.WAITING:
-            self.hand_over()
+        self.hand_over(write)
 
     def begin_exclusive(self, write: QueuedWrite) -> None:
         """Take a write without a body, which has the lead, out of the queue; it keeps the lead."""
@@ -313,30 +320,43 @@ class Writer:
     def lead(self) -> None:
         """Run one batch, beginning with the first in the queue, and hand the lead over."""
         batch: list[QueuedWrite] = []
+        leader: QueuedWrite | None = None
         try:
-            with self._lock:
-                while self._queue and self._queue[0].work and len(batch) < MOST_TOGETHER:
-                    write = self._queue.popleft()
-                    write.state = State.RUNNING
-                    batch.append(write)
-            self._busy = True
-            self._run_batch(batch)
-        finally:
-            self._busy = False
+            try:
+                with self._lock:
+                    if self._queue and self._queue[0].state is State.LEADING:  # not woken twice
+                        leader = self._queue[0]
+                        while self._queue and self._queue[0].work and len(batch) < MOST_TOGETHER:
+                            batch.append(self._queue.popleft())
+                            batch[-1].state = State.RUNNING
+                self._busy = True
+                self._run_batch(batch)
+            finally:
+                self._busy = False
+                self._answer(batch)
+                self.hand_over(leader)
+        except BaseException:
             self._answer(batch)
-            self.hand_over()
+            self.hand_over(leader)
+            raise
 
-    def hand_over(self) -> None:
-        """Give the lead to the first in the queue."""
+    def hand_over(self, leader: object) -> None:
+        """Give the lead to the first in the queue, if it is still the leader's.
+
+        It can be repeated, where it was interrupted.
+        """
         with self._lock:
-            if not self._queue:
-                if self._closing:
-                    self._drop_connection()
-                self._led = False
-                return
-            following = self._queue[0]
-            following.state = State.LEADING
-        following.lead()
+            if self._leader is leader:
+                if not self._queue:
+                    if self._closing:
+                        self._drop_connection()
+                    self._leader = None
+                    return
+                self._leader = self._queue[0]
+                self._queue[0].state = State.LEADING
+            following = self._queue[0] if self._queue else None
+        if following is not None and following.state is State.LEADING:
+            following.lead()
 
     def close(self, *, wait: bool) -> None:
         """Close the connection once nobody leads any more.
@@ -346,7 +366,7 @@ class Writer:
         """
         with self._lock:
             self._closing = True
-            if not self._led:
+            if self._leader is None:
                 self._drop_connection()
                 return
         if wait:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import itertools
 import re
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,14 +16,16 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from linecache import getline
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy.exc import IntegrityError
 
-from agentstore import AsyncStore, Store
+from agentstore import AsyncStore, MessageRecord, Store
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AlreadyExists,
@@ -34,6 +38,7 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.execution import async_runners
+from agentstore.execution import writer as writing
 from agentstore.execution.runners import UnitRunner
 from agentstore.execution.unit import Unit, UnitFailure
 from agentstore.execution.writer import MOST_TOGETHER, QueuedWrite, Writer
@@ -140,7 +145,7 @@ def still_works(store: Store) -> None:
     assert contents(store)[len(before) :] == ["still", "works", "a", "b"]
     assert checked_out(store) == 0
     writer = writer_of(store)
-    assert not writer._led
+    assert writer._leader is None
     assert not writer._queue
 
 
@@ -700,6 +705,68 @@ def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(
     still_works(store)
 
 
+def interrupting(number: int) -> tuple[Callable[..., Any], list[str]]:
+    """Make a trace that interrupts at the line of the writer with this number, and tells which."""
+    lines = itertools.count(1)
+    at: list[str] = []
+
+    def lined(frame: FrameType, event: str, _: object) -> Any:
+        # The lock is taken and given back by one instruction, where no interrupt comes.
+        where = f"{frame.f_code.co_name}: {getline(writing.__file__, frame.f_lineno).strip()}"
+        if event == "line" and "with self._lock" not in where and next(lines) == number:
+            at.append(where)
+            raise KeyboardInterrupt
+        return lined
+
+    def called(frame: FrameType, _event: str, _: object) -> Any:
+        return lined if frame.f_code.co_filename == writing.__file__ else None
+
+    return called, at
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_wherever_the_thread_that_writes_is_interrupted_others_write_on(
+    path: Path, others: int
+) -> None:
+    def hold(executor: ThreadPoolExecutor) -> list[Future[Any]]:
+        with writer.exclusive():
+            held.set()
+            wait_until(lambda: bool(writer._queue) or ended.is_set())
+            return in_a_row(writer, executor, saves(store, ["x"] * others))
+
+    url = f"sqlite:///{path}"
+    with (
+        ThreadPoolExecutor(others + 1) as executor,
+        Store(url, synchronous="OFF", busy_timeout=5, max_retries=0) as store,
+    ):
+        writer = writer_of(store)
+        store.sessions.create(id="s")
+        known: list[str] = []
+        at = ["not yet"]
+        for number in itertools.count(1):
+            if not at:
+                break
+            held, ended = threading.Event(), threading.Event()
+            holding = executor.submit(hold, executor) if others else None
+            assert holding is None or held.wait(LONG_ENOUGH)
+            trace, at = interrupting(number)
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                store.messages.save("s", "user", "mine")
+            except KeyboardInterrupt:
+                assert at
+            finally:
+                sys.settrace(before)
+                ended.set()
+            for result in map(outcome, holding.result(LONG_ENOUGH) if holding else ()):
+                assert isinstance(result, MessageRecord | ConnectionLost), (at, result)
+                known += [result.id] if isinstance(result, MessageRecord) else []
+            known.append(store.messages.save("s", "user", "after").id)
+        assert number > 20
+        assert set(known) <= {each.id for each in store.messages.history("s", 1_000)}
+
+
 class Interrupted(sqlite3.Cursor):
     """Is interrupted while the first UPDATE has a row to give."""
 
@@ -999,7 +1066,7 @@ def test_closing_inside_a_transaction_of_one_s_own_does_not_wait_for_it(path: Pa
             with store.transaction() as tx:
                 tx.users.create("Alice")
                 store.close()
-        assert not writer_of(store)._led
+        assert writer_of(store)._leader is None
         assert writer_of(store)._connection is None
     with Store(f"sqlite:///{path}") as again:
         assert len(again.users.list()) == 2
