@@ -20,6 +20,7 @@ from agentstore.records import (
     DatabaseTotals,
     DeletionReceipt,
     ExpiryReport,
+    InterruptedTurn,
     IssuedApiKey,
     MemoryHit,
     MemoryRecord,
@@ -864,6 +865,24 @@ class AsyncSessions(AsyncRepository):
         self, /, *, documents: bool = False, **filters: Unpack[SessionFilters]
     ) -> AsyncGenerator[SessionSummary, None]:
         """Go over all pages of ``list``."""
+    async def interrupted(
+        self,
+        *,
+        older_than: timedelta = timedelta(minutes=5),
+        user_id: str | None = None,
+        limit: int = 500,
+        cursor: str | None = None,
+    ) -> Page[InterruptedTurn]:
+        """List turns that began and did not end, of the sessions with the newest activity first."""
+    def iter_interrupted(
+        self,
+        *,
+        older_than: timedelta = timedelta(minutes=5),
+        user_id: str | None = None,
+        limit: int = 500,
+        cursor: str | None = None,
+    ) -> AsyncGenerator[InterruptedTurn, None]:
+        """Go over all pages of ``interrupted``."""
     async def walk(
         self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[SessionRecord]:

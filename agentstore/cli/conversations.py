@@ -725,6 +725,9 @@ def list_sessions(
     failed: Annotated[
         bool, typer.Option("--failed", help="Only those that failed, or a call in them did.")
     ] = False,
+    interrupted: Annotated[
+        bool, typer.Option("--interrupted", help="Only those whose last turn did not end.")
+    ] = False,
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
     ] = _LISTED,
@@ -748,6 +751,17 @@ def list_sessions(
     with Database(url, schema, table_prefix).read() as store:
         most = None if everything else limit
         user = whole_user(store, user)
+        if interrupted:
+            if failed or status:
+                raise InvalidInput(
+                    "--interrupted goes with --user alone: such sessions are active."
+                )
+            turns = islice(store.sessions.iter_interrupted(user_id=user), most)
+            if as_json:
+                print_json_list(turns)
+                return
+            _print_pages(store, [Page(tuple(turn.session for turn in turns), None)])
+            return
         pages = _pages(store, user, status, most, failed=failed, documents=as_json)
         if as_json:
             print_json_list(session for page in pages for session in page)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         AttachmentRecord,
         BranchRecord,
         CountedBranch,
+        InterruptedTurn,
         MemoryHit,
         MemoryRecord,
         MessageList,
@@ -87,6 +88,7 @@ __all__ = [
     "ExpiryReport",
     "Finding",
     "HealthRecord",
+    "InterruptedTurn",
     "IssuedApiKey",
     "Items",
     "MemoryHit",
@@ -130,7 +132,7 @@ __all__ = [
 
 _HOMES = {
     "base": "Page",
-    "conversations": "BranchRecord CountedBranch TurnRecord MemoryHit MemoryRecord "
+    "conversations": "BranchRecord CountedBranch InterruptedTurn TurnRecord MemoryHit MemoryRecord "
     "AttachmentRecord MessageList MessageRecord SummaryRecord SearchHit SearchStatus "
     "RestoredSession SessionCounters SessionRecord SessionSummary "
     "VectorModelRecord VectorStatus",

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from html import escape
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from agentstore.records.base import MessageStatus, Role, SessionStatus, briefly, maker
+
+if TYPE_CHECKING:
+    from agentstore.records.work import ReservationRecord, TaskRecord
 
 
 @briefly("id", "user_id", "status", "model", "message_count", "last_active_at")
@@ -404,6 +407,26 @@ class SummaryRecord:
 
 
 # Branches and turns.
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedTurn:
+    """A turn that began and did not end, and what is known of it.
+
+    Attributes:
+        last: The last message of the session's active branch; None where it has none.
+        unanswered: The ids of the calls of tools that were made last and have no result.
+        streams: The ids of messages that were being streamed.
+        tasks: Tasks of the session that were running when their lease ran out.
+        reservations: What was reserved for the session and neither settled nor released.
+    """
+
+    session: SessionSummary
+    last: MessageRecord | None
+    unanswered: tuple[str, ...]
+    streams: tuple[str, ...]
+    tasks: tuple[TaskRecord, ...]
+    reservations: tuple[ReservationRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)

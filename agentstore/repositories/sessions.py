@@ -19,9 +19,8 @@ Beside its row a session has three *documents*, JSON of the application's: ``met
 The invariants: the counters agree with the messages (``verify`` compares them), and a call
 that changes a session locks its row first, so two changes wait for each other and never deadlock.
 
-``sessions`` holds all methods. Beside it: ``rows`` reads sessions, with documents from the cache
-if they are current; ``restoring`` reads all that an agent needs after a crash; ``reconnecting``
-is ``state_dict``; ``ids`` finds ids by their first characters; ``whole_sessions`` serves exports.
+``sessions`` holds all methods. Beside it: ``session_pages`` reads sessions, ``recovery`` what an
+agent needs after a crash; ``new_sessions`` makes them, and finds ids by their first characters.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from sqlalchemy import ColumnElement, Select, and_, func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
@@ -40,7 +38,6 @@ from agentstore.errors import (
     IllegalTransition,
     InvalidInput,
     InvalidRow,
-    LimitOutOfRange,
     NotFound,
     StaleSession,
 )
@@ -49,6 +46,7 @@ from agentstore.models.tables import being_deleted, owner_not_being_deleted, ses
 from agentstore.records import (
     DeletionReceipt,
     ExpiryReport,
+    InterruptedTurn,
     MessageRecord,
     Page,
     RestoredSession,
@@ -58,11 +56,9 @@ from agentstore.records import (
 )
 from agentstore.records.base import SessionStatus
 from agentstore.repositories import operations, scopes
-from agentstore.repositories.branch_turns import select_summary
-from agentstore.repositories.branches import Branches
 from agentstore.repositories.line_changes import lock_session, start_again
 from agentstore.repositories.listing import exact_sum, over_pages
-from agentstore.repositories.messages.history import RECORDS, History, Terms
+from agentstore.repositories.messages.history import RECORDS, History
 from agentstore.repositories.messages.messages import Messages
 from agentstore.repositories.new_sessions import (
     NewSession,
@@ -81,6 +77,12 @@ from agentstore.repositories.operations import (
     reads_snapshot,
     several_units,
     writes,
+)
+from agentstore.repositories.recovery import (
+    interrupted_turns,
+    load_state_dict,
+    restored,
+    state_dict,
 )
 from agentstore.repositories.session_pages import (
     Listed,
@@ -375,6 +377,40 @@ class Sessions(Repository):
     else:
         iter = over_pages(list)
         """Go over the sessions of all pages; see ``list``."""
+
+    @scopes.ONLY_USER
+    @reads_snapshot
+    def interrupted(
+        self,
+        *,
+        older_than: timedelta = timedelta(minutes=5),
+        user_id: str | None = None,
+        limit: int = 500,
+        cursor: str | None = None,
+    ) -> Page[InterruptedTurn]:
+        """List turns that began and did not end, of the sessions with the newest activity first.
+
+        A turn has not ended where its session is active and its last message is the user's, a
+        tool's, a call of a tool, or not complete; or where a message is being streamed, a task of
+        the session runs, or something is reserved for it. It is left out while somebody works on
+        it: if the session, a piece of a stream or a reservation is newer than ``older_than``, or a
+        task has a lease that has not run out. A model that takes longer than ``older_than`` makes a
+        turn look interrupted.
+
+        Args:
+            older_than: For how long nothing must have happened.
+            user_id: Only this user's.
+            limit: How many sessions to look at, up to 1,000: a page may have fewer turns, or none,
+                and a ``next_cursor`` to go on.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            InvalidInput: The time is negative or no timedelta.
+        """
+        return interrupted_turns(self.unit, older_than, user_id, limit, cursor)
+
+    iter_interrupted = over_pages(interrupted)
+    """Go over the turns of all pages; see ``interrupted``."""
 
     @scopes.KEEPS
     @reads
@@ -875,93 +911,3 @@ def keep_layout(unit: Unit, session_id: str, layout: Any) -> None:
     values = {"layout": validation.document("line", layout)}
     if unit.connection.execute(query.values(values)).rowcount == 0:
         raise NotFound("session", session_id)
-
-
-# Bringing an agent back to life: everything of a session, of one moment, in two queries.
-
-
-def restored(unit: Unit, session_id: str, limit: int | None) -> RestoredSession:
-    """Read a session whole; see ``Sessions.restore``.
-
-    Args:
-        unit: Its statements see one state of the database.
-        session_id: The session.
-        limit: How many messages; None means all.
-    """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise LimitOutOfRange(limit, None)
-    row = unit.connection.execute(_query(unit.tables), {"session_id": session_id}).first()
-    if row is None:
-        raise NotFound("session", session_id)
-    history: list[MessageRecord] = []
-    if row.message_count and limit != 0:
-        of_branch = History(unit, session_id, None, None, RECORDS, only_main=row.last_branch == 0)
-        history = of_branch.read(limit, Terms()).lines
-    return RestoredSession(session_record(row), row.branch_name, tuple(history), row.summary)
-
-
-@lru_cache(maxsize=256)
-def _query(tables: Tables) -> Select[Any]:
-    sessions, branches = tables.sessions, tables.branches
-    branch = and_(
-        branches.c.session_id == sessions.c.pk, branches.c.number == sessions.c.active_branch
-    )
-    summary = select_summary(tables, active=True).with_only_columns(tables.summaries.c.content)
-    return (
-        select_session(tables)
-        .add_columns(
-            sessions.c.last_branch,
-            branches.c.name.label("branch_name"),
-            summary.scalar_subquery().label("summary"),
-        )
-        .join(branches, branch)
-    )
-
-
-# What an agent keeps to find its session again: where it was, and none of what was said.
-
-
-_VERSION = 1
-_KEYS = ("version", "session_id", "user_id", "branch")
-
-
-def state_dict(unit: Unit, session_id: str) -> dict[str, Any]:
-    """Say where a session is; see ``Sessions.state_dict``."""
-    sessions, branches = unit.tables.sessions, unit.tables.branches
-    active = and_(
-        branches.c.session_id == sessions.c.pk, branches.c.number == sessions.c.active_branch
-    )
-    query = (
-        select(sessions.c.user_id, branches.c.name)
-        .join_from(sessions, branches, active)
-        .where(sessions.c.id == session_id, session_is_open(unit.tables))
-    )
-    row = unit.connection.execute(query).first()
-    if row is None:
-        raise NotFound("session", session_id)
-    return dict(zip(_KEYS, (_VERSION, session_id, row.user_id, row.name), strict=True))
-
-
-def load_state_dict(unit: Unit, state: Mapping[str, Any], *, strict: bool) -> str:
-    """Go back to where a session was; give its id. See ``Sessions.load_state_dict``."""
-    validation.flag("strict", strict)
-    if not isinstance(state, Mapping):
-        raise InvalidInput(f"state must be what state_dict() gave, not {type(state).__name__}.")
-    if strict and (set(state) != set(_KEYS) or state["version"] != _VERSION):
-        raise InvalidInput(
-            f"state must have the keys {', '.join(_KEYS)}, and version {_VERSION}: it is not what "
-            "state_dict() gave, or another agentstore gave it. Pass strict=False to take from it "
-            "what there is."
-        )
-    session_id = validation.text("state['session_id']", state.get("session_id"))
-    branch = validation.optional_text("state['branch']", state.get("branch"))
-    there = state_dict(unit, session_id)
-    if "user_id" in state and state["user_id"] != there["user_id"]:
-        raise NotFound("session", session_id, "It belongs to another user than state says.")
-    if branch is not None and branch != there["branch"]:
-        try:
-            Branches(unit).switch(session_id, branch)
-        except NotFound:
-            if strict:
-                raise
-    return session_id

@@ -167,7 +167,7 @@ class Quotas(Repository):
             Cursors("reservations", user_id),
             limit,
             cursor,
-            _reservation,
+            reservation_record,
             ascending=True,
         )
 
@@ -414,7 +414,8 @@ class Quotas(Repository):
         )
 
 
-def _reservation(row: Any) -> ReservationRecord:
+def reservation_record(row: Any) -> ReservationRecord:
+    """Make a record of a row of ``quota_reservations``."""
     return complete(
         ReservationRecord(
             row.id, row.user_id, row.tokens, row.created_at, row.expires_at, row.session_id

@@ -831,6 +831,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("filtered", lambda s: partial(filtered, s))
     | also("preview", lambda s: partial(s.sessions.list, user_id="user-7", preview=True)),
     "sessions.find_ids": each("sessions.find_ids", ["0198", "0198c3d2-5a7e"]),
+    "sessions.interrupted": listing("sessions.interrupted", older_than=timedelta(0))
+    | also("of a user", lambda s: partial(s.sessions.interrupted, user_id="user-7", limit=10)),
     "sessions.walk": listing("sessions.walk"),
     "sessions.count": each("sessions.count", user_id="user-7", status="paused"),
     "sessions.rename": call("sessions.rename", "session-7", "Other"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any
 
 from agentstore.values.embeddings import Question
@@ -145,6 +146,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         USER | {"failed": True},
     ),
     "sessions.count": (USER,),
+    "sessions.interrupted": (USER | {"older_than": timedelta(0)},),
     "sessions.rename": (SESSION | {"title": "X"},),
     "sessions.update": (
         SESSION | {"state": 1},
@@ -394,6 +396,7 @@ WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
         {"failed": True},
     ),
     "sessions.walk": ({},),
+    "sessions.interrupted": ({"older_than": timedelta(0)},),
     "sessions.count": ({},),
     "messages.search": ({"text": "same"}, {"text": "same", "order": "recent"}),
     "tool_logs.list": ({}, {"tool": "search"}, {"success": True}),

@@ -350,6 +350,7 @@ DRAWN: dict[str, Draw] = {
     "keys": _one_of(["k1"], ["k1", "k2"]),
     "prefix": _one_of([], ["n"]),
     # What means something else in one method than in the others.
+    "sessions.interrupted.older_than": _one_of(timedelta(0), HOUR),
     "users.delete.user_id": _not_oneself,
     "users.names.ids": _one_of([*ACTORS], []),
     "users.reserve_quota.ttl": _one_of(timedelta(minutes=2)),

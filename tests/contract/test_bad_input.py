@@ -431,6 +431,7 @@ LISTS: dict[str, Callable[..., object]] = {
     "users by preference": lambda s, x, **a: s.users.find_by_preference("x", 1, **a),
     "sessions": lambda s, x, **a: s.sessions.list(**a),
     "sessions of a user": lambda s, x, **a: s.sessions.list(user_id=x.user, **a),
+    "interrupted turns": lambda s, x, **a: s.sessions.interrupted(**a),
     "messages by tool": lambda s, x, **a: s.messages.find_by_tool(x.session, "search", **a),
     "tool logs": lambda s, x, **a: s.tool_logs.list(**a),
     "tool logs of a session": lambda s, x, **a: s.tool_logs.list(session_id=x.session, **a),
@@ -590,6 +591,12 @@ def rows_about_lists() -> list[Row]:
         for v in (-1, True, "5", 1.5)
     ]
     rows += [
+        Row(
+            "a time in the future for interrupted turns",
+            lambda s, _: s.sessions.interrupted(older_than=timedelta(seconds=-1)),
+            InvalidInput,
+            "timedelta of 0 or more",
+        ),
         Row(
             "an unknown status of sessions",
             lambda s, _: s.sessions.list(status="asleep"),

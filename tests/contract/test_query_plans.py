@@ -33,6 +33,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("tool_logs.stats(*", "*"): "statistics read what they are of, and rank it for the p95",
     ("usage.stats(*", "sorts*"): "the tool statistics of the window, ranked for the p95",
     ("sessions.list(*", "sorts*"): "a page and 256 more, which an index has in nearly that order",
+    ("sessions.interrupted(*", "sorts*activity DESC"): "it reads a page of sessions.list",
+    ("sessions.interrupted(*", "sorts: USE TEMP*"): "it reads a page of sessions.list",
+    ("sessions.interrupted(*", "sorts: pk*"): "it reads a page of sessions.list",
+    ("sessions.interrupted(*", "sorts: found.seq DESC"): "the last 20 messages of one session",
     ("*", "reads all: SCAN activity"): "it has one row",
     ("*", "reads all*ix_users_deleting*"): "it holds those who are being deleted alone",
     **{

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -163,3 +163,82 @@ def test_what_cannot_be_restored_is_refused(store, session):
         for limit in (-1, True, "5", 1.5):
             with pytest.raises(LimitOutOfRange, match="zero or more"):
                 store.sessions.restore(id, limit)
+
+
+CALLS = [{"id": n, "type": "function", "function": {"name": "t", "arguments": "{}"}} for n in "ab"]
+
+
+def begun(store: Any) -> dict[str, str]:
+    """Begin a turn in a session for each way in which it can be left, and end it in others."""
+    user = store.users.create("Ann", quota_total=1_000)
+    ids = {}
+    for name in ("asked", "called", "answered", "streamed", "task", "reserved", "aborted"):
+        ids[name] = store.sessions.create(user.id).id
+    for name in ("done", "finished", "paused"):
+        ids[name] = store.sessions.create().id
+    save = store.messages.save
+    save(ids["asked"], "user", "hm?")
+    save(ids["called"], "assistant", tool_calls=CALLS)
+    save(ids["called"], "tool", "x", tool_call_id="b")
+    save(ids["answered"], "assistant", tool_calls=CALLS[:1])
+    save(ids["answered"], "tool", "x", tool_call_id="a")
+    stream = store.messages.begin(ids["streamed"])
+    store.messages.append(stream.id, "so far")
+    store.messages.abort(store.messages.begin(ids["aborted"]).id)
+    store.tasks.create(ids["task"], "mail")
+    store.tasks.claim("w", lease=60)
+    store.users.reserve_for_session(ids["reserved"], 10)
+    save(ids["done"], "user", "hm?")
+    save(ids["done"], "assistant", "Yes.")
+    for name, end in (("finished", store.sessions.complete), ("paused", store.sessions.pause)):
+        save(ids[name], "user", "hm?")
+        end(ids[name])
+    return ids
+
+
+def test_turns_that_began_and_did_not_end_are_found_with_what_is_known(timed: Any, clock: Any):
+    ids = begun(timed)
+    assert list(timed.sessions.iter_interrupted()) == []
+    clock.now += timedelta(minutes=6)
+    turns = {turn.session.id: turn for turn in timed.sessions.iter_interrupted(limit=3)}
+    open_ones = ("asked", "called", "answered", "streamed", "task", "reserved", "aborted")
+    assert turns.keys() == {ids[name] for name in open_ones}
+    found = {name: turns[ids[name]] for name in open_ones}
+    assert found["asked"].last.content == "hm?"
+    assert {name: t.unanswered for name, t in found.items() if t.unanswered} == {"called": ("a",)}
+    assert found["streamed"].streams == (found["streamed"].last.id,)
+    assert found["aborted"].last.status == "incomplete"
+    assert [task.kind for task in found["task"].tasks] == ["mail"]
+    [held] = found["reserved"].reservations
+    assert (held.tokens, held.session_id) == (10, ids["reserved"])
+    assert "hm?" not in repr(found["asked"])
+    assert list(timed.sessions.iter_interrupted(user_id=timed.users.create("Bo").id)) == []
+    assert len(timed.sessions.interrupted(older_than=timedelta(minutes=7))) == 0
+
+
+def test_a_turn_that_somebody_works_on_is_not_interrupted(timed: Any, clock: Any):
+    ids = begun(timed)
+    clock.now += timedelta(minutes=6)
+    turns = {t.session.id: t for t in timed.sessions.interrupted()}
+    timed.messages.save(ids["asked"], "assistant", "Yes.")
+    timed.messages.append(turns[ids["streamed"]].streams[0], "more")
+    timed.tasks.create(ids["called"], "mail")
+    timed.tasks.claim("w", lease=3600)
+    timed.users.reserve_for_session(ids["reserved"], 10)
+    left = {t.session.id for t in timed.sessions.interrupted()}
+    assert left.isdisjoint(ids[name] for name in ("asked", "streamed", "reserved"))
+    clock.now += timedelta(minutes=6)
+    again = {t.session.id for t in timed.sessions.interrupted()}
+    assert again >= {ids["streamed"], ids["reserved"]}
+
+
+def test_interrupted_turns_of_a_branch_are_those_of_the_active_one(timed: Any, clock: Any):
+    session = timed.sessions.create().id
+    timed.messages.save(session, "user", "one")
+    timed.messages.save(session, "assistant", "two")
+    timed.branches.create(session, from_turn=1, name="side")
+    timed.messages.save(session, "user", "three")
+    clock.now += timedelta(minutes=6)
+    assert [t.last.content for t in timed.sessions.interrupted()] == ["three"]
+    timed.branches.switch(session, "main")
+    assert list(timed.sessions.interrupted()) == []

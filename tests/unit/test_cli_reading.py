@@ -196,6 +196,8 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
     assert listed("--failed") == []
     store.sessions.fail("s3")
     assert listed("--failed") == ["s3"]
+    assert listed("--interrupted") == []
+    assert "goes with --user alone" in run("ls", "--interrupted", "--failed", code=2)
     assert "There are more" in run("ls")
     assert "There are more" not in run("ls", "-n", "30")
     assert run("ls", "--user", "nobody") == "No sessions.\n"
