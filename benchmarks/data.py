@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any
 
 from agentstore.values.encoding import dump_json
-from agentstore.values.ids import new_id
+from agentstore.values.types import new_id
 
 SEED = 20_260_101
 START = datetime(2026, 1, 1, tzinfo=UTC)

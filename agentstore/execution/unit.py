@@ -286,12 +286,6 @@ class GatheredCall(Call):
             self.kind = None if write.solo else type(write)
         return write
 
-    def take(self, unit: Unit) -> Write:
-        """Give what is to be written. It is given once; to write again, make it again."""
-        write = self._prepared or self.prepare(unit)
-        self._prepared = None
-        return write
-
     def finish(self, written: Any) -> Any:
         """Run the second half; give the result."""
         try:
@@ -302,7 +296,8 @@ class GatheredCall(Call):
 
     def __call__(self, unit: Unit) -> Any:
         """Run it by itself, both halves included."""
-        write = self.take(unit)
+        write = self._prepared or self.prepare(unit)
+        self._prepared = None  # to write again, it is made again
         (written,) = write.write(unit, [write], solo=True)
         return self.finish(written)
 
@@ -314,7 +309,9 @@ def write_group(unit: Unit, calls: Sequence[GatheredCall]) -> list[Any]:
         For each in the same order what its second half needs, or DEFERRED. If this raises, nothing
         was written.
     """
-    writes = [call.take(unit) for call in calls]
+    writes = [call.prepare(unit) for call in calls]
+    for call in calls:
+        call._prepared = None  # to write again, it is made again
     return type(writes[0]).write(unit, writes, solo=False)
 
 
