@@ -218,9 +218,10 @@ class AsyncRepositories:
         reserve: int | None = None,
         user: str | None = None,
         ttl: timedelta = timedelta(minutes=10),
+        tool_call_id: str | None = None,
     ) -> AsyncTurn:
         """Begin a turn, for ``async with``; see ``Store.turn``."""
-        return AsyncTurn(self, session_id, reserve, user, ttl)
+        return AsyncTurn(self, session_id, reserve, user, ttl, tool_call_id)
 
 
 class AsyncTransaction(AsyncRepositories):

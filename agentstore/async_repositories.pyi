@@ -909,8 +909,8 @@ class AsyncSessions(AsyncRepository):
         """Finish the session. Raises as ``pause`` does."""
     async def cancel(self, session_id: str) -> SessionRecord:
         """Finish the session before its time. Raises as ``pause`` does."""
-    async def fail(self, session_id: str) -> SessionRecord:
-        """Finish the session as failed. Raises as ``pause`` does."""
+    async def fail(self, session_id: str, *, reason: str | None = None) -> SessionRecord:
+        """Finish the session as failed. One that has failed already stays as it is."""
     async def wait_for_user(self, session_id: str, question: str) -> SessionRecord:
         """Ask the user something and wait; the question survives a restart."""
     async def answer(self, session_id: str, text: str) -> MessageRecord:
@@ -1329,7 +1329,12 @@ class AsyncUsers(AsyncRepository):
     ) -> AsyncGenerator[ReservationRecord, None]:
         """Go over all pages of ``reservations``."""
     async def reserve_quota(
-        self, user_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
+        self,
+        user_id: str,
+        tokens: int,
+        *,
+        ttl: timedelta = timedelta(minutes=10),
+        session_id: str | None = None,
     ) -> ReservationRecord:
         """Set tokens aside for a call whose cost is known only afterwards."""
     async def reserve_for_session(

@@ -132,6 +132,7 @@ class Repositories:
         reserve: int | None = None,
         user: str | None = None,
         ttl: timedelta = timedelta(minutes=10),
+        tool_call_id: str | None = None,
     ) -> Turn:
         """Begin a turn: what it saves, what it used, and whose quota pays for it.
 
@@ -139,7 +140,9 @@ class Repositories:
         and ``tool_logs`` in the turn's session; ``turn.usage(answer.usage)`` records what a model
         used, any number of times, and consumes it of the quota, also where it is more than was
         reserved. At the end of the block the rest is given back, also where it raises. Each call
-        is committed by itself, so wait for a model as long as you like.
+        is committed by itself, so wait for a model as long as you like. ``turn.stream(chunks)``
+        saves an answer while it comes; ``turn.begin``, ``append`` and ``finish`` do so piece by
+        piece.
 
         Args:
             session_id: The session.
@@ -147,6 +150,8 @@ class Repositories:
                 leaves quotas alone; what is used is recorded all the same.
             user: Whose quota; None means that of the session's user.
             ttl: After which time the rest is free again if this process dies.
+            tool_call_id: The call of a tool that this turn is made for: ``turn.log`` has it unless
+                it is given another.
 
         Examples:
             >>> with store.turn(session.id, reserve=4_000) as turn:
@@ -161,7 +166,7 @@ class Repositories:
         """
         from agentstore.turns import Turn  # which few programs need, with its repositories
 
-        return Turn(self, session_id, reserve, user, ttl)
+        return Turn(self, session_id, reserve, user, ttl, tool_call_id)
 
     def _bound(self, name: str, kind: type[R]) -> R:
         if self._scoped:

@@ -5,13 +5,18 @@ consumed at once, in one transaction; at the end the rest is given back. How the
 no difference: what was used was used, and where its process dies the rest is free again when
 the reservation expires. Between two calls a turn holds no transaction and no connection, so a
 model may take its time; each call is committed by itself, as it would be without a turn.
+
+``stream`` saves an answer while it comes. However its reader goes away, the message ends: at the
+latest with the block of the turn, and with what was said by then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+import json
+import time
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial, wraps
@@ -25,11 +30,12 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.execution.unit import finished
-from agentstore.records import ReservationRecord, UsageRecord
+from agentstore.records import MessageRecord, ReservationRecord, UsageRecord
 from agentstore.repositories.messages.messages import Messages
 from agentstore.repositories.tool_logs import ToolLogs
 from agentstore.repositories.users import check_reservation
 from agentstore.values import validation
+from agentstore.values.chat import plain
 
 if TYPE_CHECKING:
     from agentstore.aio import AsyncRepositories
@@ -55,7 +61,13 @@ class _OpenTurn:
     """
 
     def __init__(
-        self, bound: Any, session_id: str, reserve: int | None, user: str | None, ttl: timedelta
+        self,
+        bound: Any,
+        session_id: str,
+        reserve: int | None,
+        user: str | None,
+        ttl: timedelta,
+        tool_call_id: str | None,
     ) -> None:
         """Check the arguments; nothing is read or written yet.
 
@@ -73,6 +85,10 @@ class _OpenTurn:
         self._reserve = reserve
         self._user = validation.optional_text("user", user)
         self._ttl = ttl
+        tool_call_id = validation.optional_text("tool_call_id", tool_call_id)
+        self._given = {"log": {"tool_call_id": tool_call_id}} if tool_call_id else {}
+        self._streams: list[Any] = []
+        self._message: MessageRecord | None = None
         self._counted: list[int] = []
         self._unpaid = 0
         self._began = self._open = False
@@ -87,6 +103,19 @@ class _OpenTurn:
             raise _ended()
         self._began = True
 
+    def _first(self, signature: inspect.Signature) -> str:
+        """Give the first argument of a method: the turn's session, or the message begun last."""
+        if "session_id" in signature.parameters:
+            return self.session_id
+        if self._message is None:
+            raise TransactionMisuse("This turn has no message that is open. Call turn.begin().")
+        return self._message.id
+
+    def _after(self, name: str, result: Any) -> None:
+        """Keep which message is open."""
+        if name in ("begin", "finish"):
+            self._message = result if name == "begin" else None
+
     @property
     def _here(self) -> Any:
         """What the calls go to, while the block is open."""
@@ -99,8 +128,10 @@ class _OpenTurn:
         return {} if self.reservation is None else {"reservation_id": self.reservation.id}
 
     def _unsettled(self, error: BaseException, problem: AgentStoreError) -> None:
-        """Have the error of the block say that the quota could not be settled either."""
-        assert self.reservation is not None
+        """Have the error of the block say what could not be ended either."""
+        if self.reservation is None:
+            error.add_note(f"The turn's stream was not finished ({type(problem).__name__}).")
+            return
         error.add_note(
             f"The turn's reservation was not released ({type(problem).__name__}), and "
             f"{self._unpaid} of its tokens were not consumed; it expires at "
@@ -111,12 +142,15 @@ class _OpenTurn:
 def _method(
     repository: str, method: Callable[Concatenate[Owner, str, P], T]
 ) -> Callable[Concatenate[_OpenTurn, P], T]:
-    """Make a method of a repository one of the turn, whose session it is given."""
+    """Make a method of a repository one of the turn, whose session or message it is given."""
+    name, signature = method.__name__, inspect.signature(method)
 
     @wraps(method, updated=())
     def call(self: _OpenTurn, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound = getattr(getattr(self._here, repository), method.__name__)
-        result: T = bound(self.session_id, *args, **kwargs)
+        bound = getattr(getattr(self._here, repository), name)
+        more = self._given.get(name, {}) | kwargs
+        result: T = bound(self._first(signature), *args, **more)
+        self._after(name, result)
         return result
 
     return _without_session(call, method)
@@ -126,11 +160,14 @@ def _async_method(
     repository: str, method: Callable[Concatenate[Owner, str, P], T]
 ) -> Callable[Concatenate[_OpenTurn, P], Coroutine[Any, Any, T]]:
     """Make the same of a method that is lifted."""
+    name, signature = method.__name__, inspect.signature(method)
 
     @wraps(method, updated=())
     async def call(self: _OpenTurn, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound = getattr(getattr(self._here, repository), method.__name__)
-        result: T = await bound(self.session_id, *args, **kwargs)
+        bound = getattr(getattr(self._here, repository), name)
+        more = self._given.get(name, {}) | kwargs
+        result: T = await bound(self._first(signature), *args, **more)
+        self._after(name, result)
         return result
 
     return _without_session(call, method)
@@ -141,9 +178,246 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 def _without_session(call: C, method: Callable[..., Any]) -> C:
     signature = inspect.signature(method)
-    parameters = [each for each in signature.parameters.values() if each.name != "session_id"]
+    known = ("session_id", "message_id")
+    parameters = [
+        p for n, p in enumerate(signature.parameters.values()) if n > 1 or p.name not in known
+    ]
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
+
+
+EVERY = 0.3
+"""Seconds: what is said within them is saved as one piece."""
+
+STOPPED = {"stopped": True}
+"""The metadata of an answer that nobody read to its end."""
+
+
+class _Said:
+    """What the chunks of a stream say together, and what they say of the tokens."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.answer: dict[str, Any] = {}
+        self._calls: dict[Any, dict[str, Any]] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, str] = {}
+
+    def add(self, chunk: object) -> str:
+        """Take a chunk; give the text in it.
+
+        Raises:
+            InvalidInput: It is no chunk of OpenAI's or Anthropic's.
+        """
+        event = plain(chunk)
+        if not isinstance(event, dict) or not ("choices" in event or "type" in event):
+            raise InvalidInput(
+                "A chunk must be an event of OpenAI's or Anthropic's streams, as an object or a "
+                f"dict, not {type(chunk).__name__}. Save other streams with turn.begin(), "
+                "append() and finish()."
+            )
+        kind = str(event.get("type", ""))
+        if "choices" in event:
+            text = self._chat(event)
+        elif kind.startswith("response."):
+            text = self._response(kind, event)
+        else:
+            text = self._anthropic(kind, event)
+        if text:
+            self.texts.append(text)
+        return text
+
+    def _chat(self, event: dict[str, Any]) -> str:
+        if event.get("usage"):
+            self.answer = {"usage": event["usage"], "model": event.get("model")}
+        deltas = [c.get("delta") or {} for c in event["choices"] or () if not c.get("index")]
+        for part in (part for delta in deltas for part in delta.get("tool_calls") or ()):
+            call = self._calls.setdefault(
+                part.get("index", 0), {"id": None, "type": "function", "function": {}}
+            )
+            call["id"] = part.get("id") or call["id"]
+            for name, more in (part.get("function") or {}).items():
+                call["function"][name] = call["function"].get(name, "") + (more or "")
+        return "".join(delta.get("content") or delta.get("refusal") or "" for delta in deltas)
+
+    def _response(self, kind: str, event: dict[str, Any]) -> str:
+        item = event.get("item") or {}
+        if kind == "response.output_item.done" and item.get("type") == "function_call":
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            made = {"id": item["call_id"], "type": "function", "function": function}
+            self._calls[event.get("output_index", len(self._calls))] = made
+        elif (event.get("response") or {}).get("usage"):
+            self.answer = event["response"]
+        said = kind in ("response.output_text.delta", "response.refusal.delta")
+        return str(event["delta"]) if said else ""
+
+    def _anthropic(self, kind: str, event: dict[str, Any]) -> str:
+        delta, at = event.get("delta") or {}, event.get("index", 0)
+        if kind == "message_start":
+            self.answer = {**event["message"], "usage": event["message"].get("usage") or {}}
+        elif kind == "message_delta":
+            used = {name: n for name, n in (event.get("usage") or {}).items() if n is not None}
+            self.answer["usage"] = self.answer.get("usage", {}) | used
+        elif kind == "content_block_start":
+            self._blocks[at] = dict(event["content_block"])
+            return str(self._blocks[at].get("text") or "")
+        elif kind == "content_block_delta":
+            block = self._blocks[at]
+            if "partial_json" in delta:
+                self._inputs[at] = self._inputs.get(at, "") + delta["partial_json"]
+            elif "citation" in delta:
+                block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+            for name in ("text", "thinking", "signature"):
+                if name in delta:
+                    block[name] = (block.get(name) or "") + delta[name]
+            return str(delta.get("text") or "")
+        return ""
+
+    def whole(self) -> dict[str, Any]:
+        """Give all of it, as arguments that save it."""
+        for at, text in self._inputs.items():
+            try:
+                self._blocks[at]["input"] = json.loads(text or "{}")
+            except ValueError:  # the model was cut off in it
+                self._blocks[at]["input"] = {"incomplete": text}
+        usage = self.answer.get("usage") or {}
+        counted = usage.get("completion_tokens") or usage.get("output_tokens") or 0
+        blocks = [self._blocks[at] for at in sorted(self._blocks)]
+        plainly = all(block.keys() == {"type", "text"} for block in blocks)
+        return {
+            "content": "".join(self.texts) if plainly else blocks,
+            "tool_calls": [self._calls[at] for at in sorted(self._calls)] or None,
+            "token_count": counted,
+        }
+
+
+class _Stream:
+    """An answer that is saved while it comes; of both kinds of store.
+
+    Attributes:
+        message: The message; None until something is said.
+    """
+
+    def __init__(self, turn: Any, chunks: Any) -> None:
+        self.message: MessageRecord | None = None
+        self._turn = turn
+        self._chunks = chunks
+        self._said = _Said()
+        self._saved = 0
+        self._at = time.monotonic()
+        self._ended = False
+
+    @property
+    def text(self) -> str:
+        """What was said so far."""
+        return "".join(self._said.texts)
+
+    def _piece(self) -> str:
+        """Give what is not saved yet, if there is some and it is time; and count it as saved."""
+        texts, now = self._said.texts, time.monotonic()
+        if len(texts) == self._saved or now - self._at < EVERY:
+            return ""
+        piece, self._saved, self._at = "".join(texts[self._saved :]), len(texts), now
+        return piece
+
+    def _ending(self, *, read: bool) -> dict[str, Any] | None:
+        """Say how the message is to end: whole, or with what was said; None if nothing was."""
+        if read:
+            return self._said.whole()
+        return {"content": self.text, "metadata": STOPPED} if self._said.texts else None
+
+
+class TurnStream(_Stream):
+    """The texts of an answer as they come; see ``Turn.stream``."""
+
+    def __iter__(self) -> Self:
+        """Go over the texts."""
+        return self
+
+    def __next__(self) -> str:
+        """Wait for the next text.
+
+        Raises:
+            InvalidInput: A chunk is of neither API.
+        """
+        messages = self._turn._here.messages
+        for chunk in self._chunks:
+            if not (text := self._said.add(chunk)):
+                continue
+            if self.message is None:
+                self.message = messages.begin(self._turn.session_id)
+            if piece := self._piece():
+                messages.append(self.message.id, piece)
+            return text
+        self._end(read=True)
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop reading: the message ends with what was said so far."""
+        with suppress(Exception):
+            getattr(self._chunks, "close", _nothing)()
+        self._end(read=False)
+
+    def _end(self, *, read: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        messages, ending = self._turn._here.messages, self._ending(read=read)
+        if ending is not None and self.message is not None:
+            self.message = messages.finish(self.message.id, **ending)
+        elif ending is not None:
+            self.message = messages.save(self._turn.session_id, "assistant", **ending)
+        if self._said.answer.get("usage"):
+            self._turn.usage(self._said.answer)
+
+
+class AsyncTurnStream(_Stream):
+    """The texts of an answer as they come, for coroutines; see ``AsyncTurn.stream``."""
+
+    def __aiter__(self) -> Self:
+        """Go over the texts."""
+        return self
+
+    async def __anext__(self) -> str:
+        """Wait for the next text; see ``TurnStream``."""
+        messages = self._turn._here.messages
+        async for chunk in self._chunks:
+            if not (text := self._said.add(chunk)):
+                continue
+            if self.message is None:
+                await finished(self._begin())
+            if self.message is not None and (piece := self._piece()):
+                await messages.append(self.message.id, piece)
+            return text
+        await finished(self._end(read=True))
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop reading: the message ends with what was said so far."""
+        with suppress(Exception):
+            close = getattr(self._chunks, "aclose", None) or getattr(self._chunks, "close", None)
+            if close is not None and inspect.isawaitable(closing := close()):
+                await closing
+        await finished(self._end(read=False))
+
+    async def _begin(self) -> None:
+        self.message = await self._turn._here.messages.begin(self._turn.session_id)
+
+    async def _end(self, *, read: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        messages, ending = self._turn._here.messages, self._ending(read=read)
+        if ending is not None and self.message is not None:
+            self.message = await messages.finish(self.message.id, **ending)
+        elif ending is not None:
+            self.message = await messages.save(self._turn.session_id, "assistant", **ending)
+        if self._said.answer.get("usage"):
+            await self._turn.usage(self._said.answer)
+
+
+def _nothing() -> None:
+    pass
 
 
 class Turn(_OpenTurn):
@@ -159,6 +433,12 @@ class Turn(_OpenTurn):
     """See ``Messages.history``."""
     chat = _method("messages", Messages.chat)
     """See ``Messages.chat``."""
+    begin = _method("messages", Messages.begin)
+    """See ``Messages.begin``; the turn finishes the message if nobody else does."""
+    append = _method("messages", Messages.append)
+    """See ``Messages.append``, of the message that the turn began last."""
+    finish = _method("messages", Messages.finish)
+    """See ``Messages.finish``, of the message that the turn began last."""
     log = _method("tool_logs", ToolLogs.log)
     """See ``ToolLogs.log``."""
 
@@ -194,11 +474,34 @@ class Turn(_OpenTurn):
         self._begin()
         users, tokens = self._bound.users, self._reserve
         if tokens is not None and self._user is not None:
-            self.reservation = users.reserve_quota(self._user, tokens, ttl=self._ttl)
+            self.reservation = users.reserve_quota(
+                self._user, tokens, ttl=self._ttl, session_id=self.session_id
+            )
         elif tokens is not None:
             self.reservation = users.reserve_for_session(self.session_id, tokens, ttl=self._ttl)
         self._open = True
         return self
+
+    def stream(self, chunks: Iterable[object]) -> TurnStream:
+        """Save an answer while it comes, and give its texts.
+
+        Deltas of texts and of tools' calls are added up. What is said within 0.3 seconds is saved
+        as one piece, so that others can read along. At the end the message has it all, with its
+        ``tool_calls`` or content blocks, and the usage of the last chunks is recorded as by
+        ``usage``. If nobody reads on, because the client is gone or the block raises, the message
+        is finished with the text by then, at the latest at the end of the block; its metadata say
+        ``{"stopped": True}``, and calls of tools are left out, as nobody will make them.
+
+        Args:
+            chunks: A stream of OpenAI's (chat completions or Responses) or Anthropic's, as objects
+                or as dicts. Ask chat completions for ``stream_options={"include_usage": True}``.
+
+        Returns:
+            The texts, to be gone over; ``message`` is the message, once it is saved.
+        """
+        stream = TurnStream(self, iter(chunks))
+        self._streams.append(stream)
+        return stream
 
     def __exit__(
         self,
@@ -206,13 +509,18 @@ class Turn(_OpenTurn):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Give back what was not used, however the block ended."""
-        self._open = False
-        if self.reservation is None:
-            return
+        """Finish what is being streamed and give back what was not used, however it ended."""
         try:
-            settle = self._bound.users.settle_quota
-            self.tokens_left = settle(self.reservation.id, self._unpaid)
+            try:
+                for stream in self._streams:
+                    stream.close()
+                if self._message is not None:
+                    self.finish(metadata=(self._message.metadata or {}) | STOPPED)
+            finally:
+                self._open = False
+                if self.reservation is not None:
+                    settle = self._bound.users.settle_quota
+                    self.tokens_left = settle(self.reservation.id, self._unpaid)
         except AgentStoreError as problem:
             if error is None:
                 raise
@@ -235,6 +543,12 @@ class AsyncTurn(_OpenTurn):
     """See ``Messages.history``."""
     chat = _async_method("messages", Messages.chat)
     """See ``Messages.chat``."""
+    begin = _async_method("messages", Messages.begin)
+    """See ``Messages.begin``; the turn finishes the message if nobody else does."""
+    append = _async_method("messages", Messages.append)
+    """See ``Messages.append``, of the message that the turn began last."""
+    finish = _async_method("messages", Messages.finish)
+    """See ``Messages.finish``, of the message that the turn began last."""
     log = _async_method("tool_logs", ToolLogs.log)
     """See ``ToolLogs.log``."""
 
@@ -255,6 +569,12 @@ class AsyncTurn(_OpenTurn):
 
         return await finished(record())  # or what is recorded might not be counted
 
+    def stream(self, chunks: AsyncIterable[object]) -> AsyncTurnStream:
+        """Save an answer while it comes, and give its texts; see ``Turn.stream``."""
+        stream = AsyncTurnStream(self, aiter(chunks))
+        self._streams.append(stream)
+        return stream
+
     async def __aenter__(self) -> Self:
         """Set the tokens aside; see ``Turn``."""
         self._begin()
@@ -274,10 +594,9 @@ class AsyncTurn(_OpenTurn):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Give back what was not used, however the block ended."""
-        self._open = False
+        """Finish what is being streamed and give back what was not used, however it ended."""
         try:
-            await finished(self._settle())
+            await finished(self._leave())
         except AgentStoreError as problem:
             if error is None:
                 raise
@@ -286,11 +605,23 @@ class AsyncTurn(_OpenTurn):
     async def _set_aside(self, tokens: int) -> None:
         users = self._bound.users
         if self._user is not None:
-            self.reservation = await users.reserve_quota(self._user, tokens, ttl=self._ttl)
+            self.reservation = await users.reserve_quota(
+                self._user, tokens, ttl=self._ttl, session_id=self.session_id
+            )
         else:
             self.reservation = await users.reserve_for_session(
                 self.session_id, tokens, ttl=self._ttl
             )
+
+    async def _leave(self) -> None:
+        try:
+            for stream in self._streams:
+                await stream.aclose()
+            if self._message is not None:
+                await self.finish(metadata=(self._message.metadata or {}) | STOPPED)
+        finally:
+            self._open = False
+            await self._settle()
 
     async def _settle(self) -> None:
         if self.reservation is not None:

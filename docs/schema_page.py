@@ -64,9 +64,12 @@ INDEXES = {
     "api_keys_prefix": "`users.authenticate`",
     "quota_reservations_user_id_expires_at": "lapsing a user's reservations",
     "quota_reservations_expires_at": "the sum of what is reserved, in `usage.totals`",
+    "quota_reservations_session_id": "what a session has reserved, for `sessions.interrupted`",
     "sessions_status_listed_activity": "`sessions.list`, the last written to first, status by "
     "status; `sessions.count`",
     "sessions_user_id_status_listed_activity": "the same for one user; `users.delete`",
+    "sessions_failed": "`sessions.list(failed=True)`",
+    "sessions_failed_user_id": "the same for one user",
     "sessions_expires_at": "`sessions.delete_expired`",
     "branches_session_name": "branches by their names, each there once",
     "branches_session_parent": "what grew from a branch that is to go",

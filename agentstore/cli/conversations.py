@@ -183,11 +183,14 @@ def show(
         them = "it" if earlier == 1 else "them"
         hint(f"… {counted(earlier, 'earlier message')}: --all shows {them}")
     _print_turns(messages, marks, files, full=full)
-    if found.question is not None:
-        out.print()
-        question = on_one_line(found.question)
-        line = Text.assemble(("waiting for an answer: ", "bold magenta"), question)
-        out.print(line, soft_wrap=not out.is_terminal)
+    for said, style, words in (
+        (found.question, "bold magenta", "waiting for an answer: "),
+        (found.failure, "bold red", "failed: "),
+    ):
+        if said is not None:
+            out.print()
+            line = Text.assemble((words, style), on_one_line(said))
+            out.print(line, soft_wrap=not out.is_terminal)
 
 
 def _show_thread(
@@ -719,6 +722,9 @@ def list_sessions(
         str | None,
         one_of(SESSION_STATUSES, "Only in this status."),
     ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only those that failed, or a call in them did.")
+    ] = False,
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
     ] = _LISTED,
@@ -741,7 +747,8 @@ def list_sessions(
         raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
     with Database(url, schema, table_prefix).read() as store:
         most = None if everything else limit
-        pages = _pages(store, whole_user(store, user), status, most, as_json)
+        user = whole_user(store, user)
+        pages = _pages(store, user, status, most, failed=failed, documents=as_json)
         if as_json:
             print_json_list(session for page in pages for session in page)
             return
@@ -751,7 +758,13 @@ def list_sessions(
 
 
 def _pages(
-    store: Store, user: str | None, status: str | None, limit: int | None, documents: bool
+    store: Store,
+    user: str | None,
+    status: str | None,
+    limit: int | None,
+    *,
+    failed: bool,
+    documents: bool,
 ) -> Iterator[Page[SessionSummary]]:
     cursor: str | None = None
     left = limit
@@ -760,6 +773,7 @@ def _pages(
         page = store.sessions.list(
             user_id=user,
             status=cast("SessionStatus | None", status),
+            failed=failed,
             limit=size,
             cursor=cursor,
             documents=documents,

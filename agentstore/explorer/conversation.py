@@ -245,7 +245,7 @@ def _seen(session: SessionRecord, turns: Sequence[TurnCards]) -> str:
         ]
         + [(call.name, call.state, call.result) for turn in turns for call in turn.calls]
         + [turn.used for turn in turns]
-        + [session.status, session.question]
+        + [session.status, session.question, session.failure, session.has_failures]
     )
     return hashlib.sha256(shown.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 

@@ -92,6 +92,7 @@ async def sessions_page(visit: Visit) -> Response:
     if path is None and visit.given("value"):
         raise InvalidInput("value= is what stands at a path= in the metadata, which is missing.")
     order = visit.given("order") or "newest"
+    failed = visit.given("failed") is not None
     user = visit.given("user")
     names = await visit.names([user])
     if user is not None and not names:
@@ -109,6 +110,7 @@ async def sessions_page(visit: Visit) -> Response:
         since=_day(visit, "since"),
         until=_day(visit, "until", after=1),
         metadata=None if path is None else {path: _value(visit.query.get("value", ""))},
+        failed=failed,
         order=cast("Order", order),
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
@@ -120,6 +122,8 @@ async def sessions_page(visit: Visit) -> Response:
     statuses = [("all", visit.here(status=None, cursor=None), status is None)]
     for each in SESSION_STATUSES:
         statuses.append((each, visit.here(status=each, cursor=None), status == each))
+    flip = None if failed else "1"
+    statuses.append(("with_failures", visit.here(failed=flip, cursor=None), failed))
     narrowed = [name for name in _FIELDS if visit.given(name)]
     return await visit.page(
         "sessions.html",
@@ -137,7 +141,7 @@ async def sessions_page(visit: Visit) -> Response:
         ],
         user=user,
         names=names | await visit.names(each.user_id for each in found),
-        everything=not (narrowed or status),
+        everything=not (narrowed or status or failed),
         order=order,
         turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
         more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,

@@ -38,6 +38,7 @@ class Session(Base):
     ``newest_at`` is the latest time of a message, or 1970 before there was one. ``in_order`` says
     that no message was saved with a time more than a minute before that of an earlier one: then
     the messages of a window of time are found by their numbers, and no index has their times.
+    ``has_failures`` says that the session failed, or that a call of a tool in it did.
     """
 
     __table__ = conversations.sessions
@@ -63,6 +64,7 @@ class Session(Base):
     last_active_at: Mapped[datetime]
     newest_at: Mapped[datetime]
     in_order: Mapped[bool]
+    has_failures: Mapped[bool]
     title: Mapped[str | None]
     model: Mapped[str | None]
 
@@ -103,7 +105,8 @@ class SessionData(Base):
     """The documents of a session, under one version number (optimistic concurrency).
 
     ``layout`` keeps what an unusual line of an imported file looked like. Only an import writes
-    it, and only an export reads it. ``epoch`` counts how often the session was reset.
+    it, and only an export reads it. ``epoch`` counts how often the session was reset, and
+    ``failure`` says why it failed.
     """
 
     __table__ = conversations.session_data
@@ -112,6 +115,7 @@ class SessionData(Base):
     version: Mapped[int]
     question: Mapped[str | None]
     asked_at: Mapped[datetime | None]
+    failure: Mapped[str | None]
     metadata_: Mapped[dict[str, Any]] = column_property(conversations.session_data.c.metadata)
     config: Mapped[dict[str, Any]]
     state: Mapped[Any | None]

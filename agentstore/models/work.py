@@ -187,7 +187,8 @@ class ApiKey(Base):
 class QuotaReservation(Base):
     """Tokens set aside for a call whose cost is known only afterwards.
 
-    Until it has lapsed, it is counted in the user's ``quota_reserved``.
+    Until it has lapsed, it is counted in the user's ``quota_reserved``. ``session_id`` is that of
+    the turn that made it; nothing holds it in place, and the session may be gone.
     """
 
     __table__ = work.quota_reservations
@@ -195,6 +196,7 @@ class QuotaReservation(Base):
     pk: Mapped[int]
     id: Mapped[str]
     user_id: Mapped[str]
+    session_id: Mapped[str | None]
     tokens: Mapped[int]
     lapsed: Mapped[bool]
     created_at: Mapped[datetime]

@@ -245,13 +245,18 @@ class UserRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRecord:
-    """Tokens set aside for a call whose cost is known only afterwards."""
+    """Tokens set aside for a call whose cost is known only afterwards.
+
+    Attributes:
+        session_id: The session of the turn that set them aside; None outside of one.
+    """
 
     id: str
     user_id: str
     tokens: int
     created_at: datetime
     expires_at: datetime
+    session_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

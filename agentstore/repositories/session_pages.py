@@ -43,6 +43,7 @@ from agentstore.records.base import SessionStatus, complete
 from agentstore.records.conversations import make_session_summary
 from agentstore.repositories.listing import newest
 from agentstore.schema import Tables
+from agentstore.schema.conversations import HAS_FAILURES
 from agentstore.values import validation
 from agentstore.values.tokens import readable_text
 from agentstore.values.types import StrictInteger, require_utc
@@ -74,6 +75,7 @@ class Listed:
     status: SessionStatus | None
     passing: SessionFilter | None
     order: Order
+    failed: bool
 
 
 def page_of_sessions(
@@ -89,6 +91,8 @@ def page_of_sessions(
     user_id, status, passing = listed.user_id, listed.status, listed.passing
     order = validation.choice("order", listed.order, get_args(Order))
     filters = (*(passing.named() if passing else ()), *(() if order == "newest" else (order,)))
+    if validation.flag("failed", listed.failed):
+        filters = (*filters, "failed")
     cursors = Cursors("sessions", user_id, status, *filters)
     parameters = {
         "user_id": validation.optional_text("user_id", user_id),
@@ -108,7 +112,7 @@ def page_of_sessions(
         first, behind = rest[:-5], rest[-5:]
         items = tuple(map(_record, *first, ttl, *behind))
     else:
-        items = tuple(map(make_session_summary, *rest[:15], ttl, repeat(None)))
+        items = tuple(map(make_session_summary, *rest[:17], ttl, repeat(None)))
     if preview:
         texts = previews_of(unit, [each.id for each in items])
         items = tuple(replace(each, preview=texts.get(each.id)) for each in items)
@@ -124,7 +128,7 @@ _Read = tuple[Sequence[Sequence[Any]], int | None]
 def _all(
     unit: Unit, parameters: dict[str, Any], limit: int, listed: Listed, documents: bool
 ) -> _Read:
-    statement = _statement_for(unit, parameters, "documents" if documents else "", listed.order)
+    statement = _statement_for(unit, parameters, "documents" if documents else "", listed)
     rows = _sorted(unit, statement, parameters, listed.order)
     last = rows[limit - 1][0] if len(rows) > limit else None
     return (statement.columns(rows[:limit]) if rows else ()), last
@@ -144,7 +148,7 @@ def _passing(
     left = MOST_READ
     parameters["most"] = _BATCH
     while True:
-        statement = _statement_for(unit, parameters, behind, listed.order)
+        statement = _statement_for(unit, parameters, behind, listed)
         rows = _sorted(unit, statement, parameters, listed.order)
         columns = zip(*statement.columns(rows), strict=True) if rows else ()
         found += [
@@ -165,9 +169,10 @@ def _passing(
             return [*zip(*found, strict=True)], rows[-1][0]
 
 
-def _statement_for(unit: Unit, parameters: dict[str, Any], behind: str, order: Order) -> Prepared:
+def _statement_for(unit: Unit, parameters: dict[str, Any], behind: str, listed: Listed) -> Prepared:
     asked = tuple(name for name, value in parameters.items() if value is not None)
-    return _statement(unit.tables, dialect_of(unit.connection), asked, behind, order)
+    driver = dialect_of(unit.connection)
+    return _statement(unit.tables, driver, asked, behind, listed.order, listed.failed)
 
 
 def _sorted(unit: Unit, statement: Prepared, parameters: dict[str, Any], order: Order) -> list[Any]:
@@ -179,13 +184,18 @@ def _sorted(unit: Unit, statement: Prepared, parameters: dict[str, Any], order: 
     return rows
 
 
-_TITLE, _MODEL, _ACTIVE, _METADATA = 5, 6, 16, 17
+_TITLE, _MODEL, _ACTIVE, _METADATA = 5, 6, 18, 19
 """Where these are in a row."""
 
 
 @lru_cache(maxsize=1024)
 def _statement(
-    tables: Tables, driver: Dialect, asked: tuple[str, ...], behind: str, order: Order
+    tables: Tables,
+    driver: Dialect,
+    asked: tuple[str, ...],
+    behind: str,
+    order: Order,
+    failed: bool,
 ) -> Prepared:
     """Compile; ``behind`` says what is read of what lies behind: documents, metadata or nothing."""
     sessions, data = tables.sessions.c, tables.session_data.c
@@ -200,6 +210,7 @@ def _statement(
     found = newest(
         tables,
         *([] if user_id is None else [sessions.user_id == user_id]),
+        *([HAS_FAILURES] if failed else []),
         owner_not_being_deleted(tables, sessions.user_id),
         most=bindparam("most", type_=BigInteger, literal_execute=True),
         beyond=beyond,
@@ -217,6 +228,8 @@ def _statement(
         data.version,
         data.question,
         data.asked_at,
+        sessions.has_failures,
+        data.failure,
         sessions.message_count,
         sessions.total_tokens,
         sessions.total_cost,
@@ -255,6 +268,8 @@ def session_record(row: Any) -> SessionRecord:
             version=row.version,
             question=row.question,
             asked_at=row.asked_at,
+            has_failures=row.has_failures,
+            failure=row.failure,
             message_count=row.message_count,
             total_tokens=row.total_tokens,
             total_cost=row.total_cost,
@@ -290,7 +305,9 @@ def select_sessions(tables: Tables) -> Select[Any]:
         sessions.last_active_at,
         data.version,
         data.question,
+        sessions.has_failures,
         data.asked_at,
+        data.failure,
         data.updated_at,
         data.epoch,
         data.metadata,
@@ -327,6 +344,7 @@ class SessionFilters(TypedDict, total=False):
     since: datetime | None
     until: datetime | None
     metadata: Wanted | None
+    failed: bool
     order: Order
     preview: bool
     limit: int

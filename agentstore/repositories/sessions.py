@@ -308,6 +308,7 @@ class Sessions(Repository):
         since: datetime | None = None,
         until: datetime | None = None,
         metadata: Wanted | None = None,
+        failed: bool = False,
         order: Order = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
@@ -320,9 +321,9 @@ class Sessions(Repository):
         whatever the clock said. A session that is written to while one pages moves to the
         newest, so it may be seen twice, or, if it was further down, only on the first page.
 
-        User and status have an index. The other filters read up to 2,000 sessions of these for a
-        page: where they let few through, it has fewer sessions than ``limit``, or none, and a
-        ``next_cursor`` to go on. The last page has no cursor.
+        User, status and ``failed`` have an index. The other filters read up to 2,000 sessions of
+        these for a page: where they let few through, it has fewer sessions than ``limit``, or none,
+        and a ``next_cursor`` to go on. The last page has no cursor.
 
         Args:
             user_id: Only this user's.
@@ -334,6 +335,7 @@ class Sessions(Repository):
             metadata: Only with these values in the metadata, by their paths, such as
                 ``{"project.name": "x"}``; a tuple of keys is a path where a key holds a dot. Values
                 are compared as JSON, objects and lists whole.
+            failed: Only those that failed, or in which a call of a tool was logged that failed.
             order: ``newest`` or ``oldest`` activity first.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
@@ -349,7 +351,7 @@ class Sessions(Repository):
         validation.flag("documents", documents)
         validation.flag("preview", preview)
         passing = SessionFilter.of(title, model, since, until, metadata)
-        which = Listed(user_id, status, passing, order)
+        which = Listed(user_id, status, passing, order, failed)
         return page_of_sessions(
             self.unit, which, limit, cursor, documents=documents, preview=preview
         )
@@ -566,9 +568,28 @@ class Sessions(Repository):
 
     @scopes.SESSION
     @writes
-    def fail(self, session_id: str) -> SessionRecord:
-        """Finish the session as failed. Raises as ``pause`` does."""
-        return self._move(session_id, "failed")
+    def fail(self, session_id: str, *, reason: str | None = None) -> SessionRecord:
+        """Finish the session as failed. One that has failed already stays as it is.
+
+        Args:
+            session_id: The session.
+            reason: Why, for people: ``failure`` of the session. Secrets are redacted as those of
+                tool logs are.
+
+        Raises:
+            IllegalTransition: The session was completed or cancelled.
+            NotFound: There is no such session.
+            SecretRefused: The reason holds a secret and the policy refuses it.
+        """
+        secrets = self.unit.settings.secrets
+        reason = validation.optional_text("reason", reason)
+        reason = secrets.apply(secrets.on_tool_logs, reason, "reason")
+        if self._lock(session_id).status == "failed":
+            return self.get(session_id)
+        self._move(session_id, "failed")
+        self._change(session_id, has_failures=True)
+        self._change_documents(session_id, None, {"failure": reason} if reason else {})
+        return self.get(session_id)
 
     @scopes.SESSION
     @writes

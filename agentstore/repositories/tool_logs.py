@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from sqlalchemy import (
     ColumnElement,
@@ -14,8 +14,10 @@ from sqlalchemy import (
     case,
     cast,
     func,
+    not_,
     or_,
     select,
+    update,
 )
 
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
@@ -38,10 +40,28 @@ class NewLog(NewRow):
 
     __slots__ = ()
 
+    @property
+    def solo(self) -> bool:
+        """One that failed is told to its session, too."""
+        return not self.row["success"]
+
+    needs_transaction = solo
+
     @staticmethod
     def table(tables: Tables) -> Table:
         """Say where it goes."""
         return tables.tool_logs
+
+    @classmethod
+    def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
+        """Insert them; a call that failed is shown in the list of sessions."""
+        found = super().write(unit, writes, solo=solo)
+        for each in writes:
+            if each.solo:
+                sessions = unit.tables.sessions
+                here = (sessions.c.id == each.row["session_id"], not_(sessions.c.has_failures))
+                unit.connection.execute(update(sessions).where(*here).values(has_failures=True))
+        return found
 
     @staticmethod
     def values(tables: Tables, new: New) -> Select[Any]:

@@ -173,10 +173,15 @@ class Quotas(Repository):
     iter_reservations = over_pages(reservations)
     """Go over the reservations of all pages; see ``reservations``."""
 
-    @scopes.USER
+    @scopes.names(user_id=scopes.user, session_id=scopes.session)
     @writes
     def reserve_quota(
-        self, user_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
+        self,
+        user_id: str,
+        tokens: int,
+        *,
+        ttl: timedelta = timedelta(minutes=10),
+        session_id: str | None = None,
     ) -> ReservationRecord:
         """Set tokens aside for a call whose cost is known only afterwards.
 
@@ -184,6 +189,8 @@ class Quotas(Repository):
             user_id: The user.
             tokens: The most that the call may cost, above 0.
             ttl: After which time the tokens are free again if nobody settles, up to a year.
+            session_id: The session that the call is made for, so that ``sessions.interrupted``
+                can tell of it; it is not looked up, but in a scope.
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
@@ -192,8 +199,9 @@ class Quotas(Repository):
             InvalidInput: The amount or the time is not positive.
         """
         check_reservation(tokens, ttl)
+        session_id = validation.optional_key("session_id", session_id)
         for _ in self._twice(user_id):
-            if (record := self._set_aside(user_id, tokens, ttl)) is not None:
+            if (record := self._set_aside(user_id, tokens, ttl, session_id)) is not None:
                 return record
         raise self._too_much(user_id, tokens)
 
@@ -215,7 +223,9 @@ class Quotas(Repository):
         owner = select(sessions.user_id).where(
             sessions.id == session_id, session_is_open(self.tables)
         )
-        if (record := self._set_aside(owner.scalar_subquery(), tokens, ttl)) is not None:
+        if (
+            record := self._set_aside(owner.scalar_subquery(), tokens, ttl, session_id)
+        ) is not None:
             return record
         row = self.connection.execute(owner).first()
         if row is None:
@@ -225,7 +235,7 @@ class Quotas(Repository):
                 f"The session {named(session_id)} has no user, and so no quota. Name the user "
                 "whose quota it is, or reserve nothing."
             )
-        return self.reserve_quota(row.user_id, tokens, ttl=ttl)
+        return self.reserve_quota(row.user_id, tokens, ttl=ttl, session_id=session_id)
 
     @scopes.RESERVATION
     @writes
@@ -292,17 +302,20 @@ class Quotas(Repository):
         ):
             yield
 
-    def _set_aside(self, user_id: Any, tokens: int, ttl: timedelta) -> ReservationRecord | None:
+    def _set_aside(
+        self, user_id: Any, tokens: int, ttl: timedelta, session_id: str | None
+    ) -> ReservationRecord | None:
         """Reserve, if so many tokens are left; the id may be an expression."""
         reserved = self.tables.users.c.quota_reserved
         row = self._spend(user_id, tokens, {"quota_reserved": reserved + tokens})
         if row is None:
             return None
         now = self.unit.now()
-        record = ReservationRecord(new_id(), row.id, tokens, now, shifted(now, ttl))
+        record = ReservationRecord(new_id(), row.id, tokens, now, shifted(now, ttl), session_id)
         new = {
             "id": record.id,
             "user_id": record.user_id,
+            "session_id": session_id,
             "tokens": tokens,
             "created_at": record.created_at,
             "expires_at": record.expires_at,
@@ -402,7 +415,9 @@ class Quotas(Repository):
 
 def _reservation(row: Any) -> ReservationRecord:
     return complete(
-        ReservationRecord(row.id, row.user_id, row.tokens, row.created_at, row.expires_at)
+        ReservationRecord(
+            row.id, row.user_id, row.tokens, row.created_at, row.expires_at, row.session_id
+        )
     )
 
 

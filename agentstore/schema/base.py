@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Column, Index, MetaData, Table, TextClause
+from sqlalchemy import Column, ColumnElement, Index, MetaData, Table, TextClause
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
@@ -92,7 +92,11 @@ class PartialIndex(Index):
     """
 
     def __init__(
-        self, name: str | None, *expressions: Any, where: TextClause, **options: Any
+        self,
+        name: str | None,
+        *expressions: Any,
+        where: ColumnElement[bool] | TextClause,
+        **options: Any,
     ) -> None:
         """Make an index of the expressions; the rest is as for ``Index``."""
         self.where = where

@@ -18,6 +18,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    literal_column,
     select,
     text,
     type_coerce,
@@ -178,6 +179,11 @@ _OF_A_USER = text("user_id IS NOT NULL")
 
 _NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
 
+HAS_FAILURES: ColumnElement[bool] = literal_column("has_failures", BOOLEAN)
+"""The condition of the indexes of sessions with failures, word by word as queries must have it."""
+
+_A_USERS_FAILURES = text("has_failures AND user_id IS NOT NULL")
+
 sessions = table(
     "sessions",
     row_number(),
@@ -201,6 +207,7 @@ sessions = table(
     column("last_active_at", INSTANT),
     column("newest_at", INSTANT),
     column("in_order", BOOLEAN, server_default=text("true")),
+    column("has_failures", BOOLEAN, server_default=text("false")),
     nullable("title", TEXT),
     nullable("model", TEXT),
     CheckConstraint(one_of("status", SESSION_STATUSES), name="status"),
@@ -209,6 +216,14 @@ sessions = table(
     ),
     Index(None, "status", "listed_activity"),
     PartialIndex(None, "user_id", "status", "listed_activity", where=_OF_A_USER),
+    PartialIndex("ix_sessions_failed", "status", "listed_activity", where=HAS_FAILURES),
+    PartialIndex(
+        "ix_sessions_failed_user_id",
+        "user_id",
+        "status",
+        "listed_activity",
+        where=_A_USERS_FAILURES,
+    ),
     PartialIndex(None, "expires_at", where=_NOT_NULL_EXPIRY),
 )
 
@@ -218,6 +233,7 @@ session_data = table(
     column("version", INTEGER, server_default=text("1")),
     nullable("question", TEXT),
     nullable("asked_at", INSTANT),
+    nullable("failure", TEXT),
     column("metadata", OBJECT),
     column("config", OBJECT),
     nullable("state", JSON),

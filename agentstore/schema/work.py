@@ -161,6 +161,8 @@ PartialIndex(
 
 _DELETING = text("deleting IS NOT NULL")
 
+_IN_A_SESSION = text("session_id IS NOT NULL")
+
 users = table(
     "users",
     row_number(),
@@ -208,6 +210,7 @@ quota_reservations = table(
     row_number(),
     column("id", OWN_ID, unique=True),
     column("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
+    nullable("session_id", TEXT),
     column("tokens", INTEGER),
     column("lapsed", BOOLEAN, server_default=text("false")),
     column("created_at", INSTANT),
@@ -215,6 +218,7 @@ quota_reservations = table(
     CheckConstraint("tokens > 0", name="tokens"),
     Index(None, "user_id", "expires_at"),
     Index(None, "expires_at"),
+    PartialIndex(None, "session_id", where=_IN_A_SESSION),
 )
 
 
@@ -275,8 +279,6 @@ memory_vectors = table(
 
 
 _ROOT_NAMESPACE = text("namespace = ''")
-
-_IN_A_SESSION = text("session_id IS NOT NULL")
 
 _OF_A_RUN = text("run_id IS NOT NULL")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar, cast
 
@@ -101,8 +101,25 @@ class _Blocking:
             self._loop.run(source.aclose())
 
 
+class _BlockingStream(_Blocking):
+    """An asynchronous stream of texts that one waits for."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Go over the texts."""
+        return self._items(self._repository)
+
+
 class _BlockingTurn(_Blocking):
     """An asynchronous turn whose methods wait."""
+
+    def stream(self, chunks: Iterable[object]) -> Any:
+        """Save an answer while it comes."""
+
+        async def given() -> AsyncGenerator[object, None]:
+            for chunk in chunks:
+                yield chunk
+
+        return _BlockingStream(self._repository.stream(given()), self._loop)
 
     def __enter__(self) -> Self:
         """Begin it."""

@@ -151,6 +151,8 @@ class ConversationScreen(ListScreen[ShownMessage]):
         if session.question is not None:
             asks = ("waiting for an answer: ", "bold magenta")
             lines.append(Text.assemble(asks, on_one_line(session.question)))
+        if session.failure is not None:
+            lines.append(Text.assemble(("failed: ", "bold red"), on_one_line(session.failure)))
         self.head(*lines)
 
     def on_resize(self) -> None:

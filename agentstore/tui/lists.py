@@ -514,7 +514,7 @@ async def entries_of(store: Any, messages: Sequence[MessageRecord]) -> tuple[Sho
 Instant = Callable[[str], datetime]
 """Reads a time, such as 2026-03-01, or an age, such as 7d."""
 
-SESSION_WORDS = "user: status: model: since: until: KEY=VALUE  words of the title"
+SESSION_WORDS = "user: status: is:failed model: since: until: KEY=VALUE  words of the title"
 SEARCH_WORDS = "words  user: session: role: since: until: order:recent"
 
 _NO_FILTER = ("/", ":", *digits)
@@ -529,9 +529,11 @@ def session_filters(line: str, instant: Instant) -> dict[str, Any]:
     Raises:
         InvalidInput: There is no such filter, or a status or a time cannot be read.
     """
-    choices: dict[str, Sequence[str]] = {"status": SESSION_STATUSES}
-    names = {"user": "user_id", "status": "status", "model": "model"}
+    choices: dict[str, Sequence[str]] = {"status": SESSION_STATUSES, "is": ("failed",)}
+    names = {"user": "user_id", "status": "status", "is": "failed", "model": "model"}
     found, metadata, rest = _read(line, names, instant, choices)
+    if "failed" in found:
+        found["failed"] = True
     if metadata:
         found["metadata"] = metadata
     if title := " ".join(word.strip('"') for word in rest):

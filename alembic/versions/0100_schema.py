@@ -220,6 +220,7 @@ def _tables(place: Place) -> None:
         row_number(),
         column("id", OWN_ID),
         column("user_id", TEXT),
+        column("session_id", TEXT, null=True),
         column("tokens", WHOLE),
         column("lapsed", FLAG, default="false"),
         column("created_at", INSTANT),
@@ -230,6 +231,7 @@ def _tables(place: Place) -> None:
         unique("id"),
     )
     place.index("expires_at", "quota_reservations", "expires_at")
+    place.index("session_id", "quota_reservations", "session_id", where="session_id IS NOT NULL")
     place.index("user_id_expires_at", "quota_reservations", "user_id", "expires_at")
     place.create(
         "sessions",
@@ -254,6 +256,7 @@ def _tables(place: Place) -> None:
         column("last_active_at", INSTANT),
         column("newest_at", INSTANT),
         column("in_order", FLAG, default="true"),
+        column("has_failures", FLAG, default="false"),
         column("title", TEXT, null=True),
         column("model", TEXT, null=True),
         primary_key("pk"),
@@ -267,6 +270,16 @@ def _tables(place: Place) -> None:
         unique("id"),
     )
     place.index("expires_at", "sessions", "expires_at", where="expires_at IS NOT NULL")
+    failed = ("sessions", "status", "listed_activity")
+    place.index("failed", *failed, where="has_failures")
+    place.index(
+        "failed_user_id",
+        "sessions",
+        "user_id",
+        "status",
+        "listed_activity",
+        where="has_failures AND user_id IS NOT NULL",
+    )
     place.index("status_listed_activity", "sessions", "status", "listed_activity")
     place.index(
         "user_id_status_listed_activity",
@@ -337,6 +350,7 @@ def _tables(place: Place) -> None:
         column("version", WHOLE, default="1"),
         column("question", TEXT, null=True),
         column("asked_at", INSTANT, null=True),
+        column("failure", TEXT, null=True),
         column("metadata", JSON),
         column("config", JSON),
         column("state", JSON, null=True),

@@ -825,6 +825,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.find": call("sessions.find", "session-7"),
     "sessions.list": listing("sessions.list", user_id="user-7", status="paused")
     | also("documents", lambda s: partial(s.sessions.list, documents=True))
+    | also("failed", lambda s: partial(s.sessions.list, failed=True, limit=5))
+    | also("failed of a user", lambda s: partial(s.sessions.list, failed=True, user_id="user-7"))
     | also("oldest", lambda s: partial(s.sessions.list, user_id="user-7", order="oldest"))
     | also("filtered", lambda s: partial(filtered, s))
     | also("preview", lambda s: partial(s.sessions.list, user_id="user-7", preview=True)),

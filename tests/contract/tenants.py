@@ -396,6 +396,8 @@ DRAWN: dict[str, Draw] = {
     "checkpoints.list.before": _name("c", 6),
     # By id the answers would differ: those that the store makes in one moment are in no order.
     "sessions.list.order": _one_of("newest", "oldest"),
+    "sessions.list.failed": _one_of(True, False),
+    "sessions.fail.reason": _one_of(None, "same"),
     "checkpoints.list.order": _one_of("step"),
     "checkpoints.latest.order": _one_of("step"),
     "checkpoints.latest.writes": _one_of(True, False),

@@ -81,6 +81,7 @@ def furnish(store, name):
     store.messages.append(stream.id, "same")
     store.summaries.put(session.id, "same")
     log = store.tool_logs.log(session.id, "search", message_id=first.id, elapsed_ms=1)
+    store.tool_logs.log(session.id, "search", error="same")
     key = f"task of {name}"
     task = store.tasks.create(session.id, "mail", idempotency_key=key)
     running = store.tasks.create(session.id, "mail")

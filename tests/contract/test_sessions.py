@@ -19,6 +19,7 @@ from agentstore.errors import (
     NotFound,
     SecretRefused,
     StaleSession,
+    WrongSession,
 )
 from agentstore.records import SessionSummary
 from agentstore.repositories import session_pages
@@ -124,6 +125,9 @@ def test_every_arrow_of_a_sessions_life_can_be_gone_and_no_other(store):
                     assert store.sessions.get(before.id).status == wanted
                     gone.add((status, wanted))
                     continue
+                if status == wanted == "failed":
+                    assert call(before.id, *arguments) == before
+                    continue
                 with pytest.raises(IllegalTransition) as caught:
                     call(before.id, *arguments)
                 error = caught.value
@@ -148,12 +152,55 @@ def test_a_finished_session_is_not_revived_by_resume(store):
         assert store.sessions.get(session.id) == finished
 
 
+def test_a_session_fails_for_a_reason_that_holds_no_secret_and_a_retry_changes_nothing(store):
+    session = store.sessions.create()
+    assert (session.has_failures, session.failure) == (False, None)
+    failed = store.sessions.fail(session.id, reason=f"401 with {KEY}, \x00 again")
+    assert (failed.status, failed.has_failures) == ("failed", True)
+    assert failed.failure.startswith("401 with ")
+    assert failed.failure.endswith(", \x00 again")
+    assert KEY not in failed.failure
+    assert store.sessions.fail(session.id, reason="another") == failed
+    assert store.sessions.get(session.id) == failed
+    [listed] = store.sessions.list(failed=True).items
+    assert (listed.id, listed.failure) == (session.id, failed.failure)
+    with pytest.raises(InvalidInput, match="reason"):
+        store.sessions.fail(session.id, reason=5)
+
+
+def test_sessions_with_failures_are_listed_page_by_page_in_the_order_of_their_activity(store):
+    alice = store.users.create("Alice")
+    all_of_them = [store.sessions.create(alice.id if n % 2 else None).id for n in range(9)]
+    for n, id in enumerate(all_of_them):
+        message = store.messages.save(id, "user", "x")
+        store.tool_logs.log(id, "search", success=n % 3 > 0, message_id=message.id)
+    store.tool_logs.log(all_of_them[0], "search", error="timed out")
+    store.sessions.fail(all_of_them[8])
+    expected = [all_of_them[n] for n in (8, 6, 3, 0)]
+    assert [s.id for s in store.sessions.iter(failed=True, limit=2)] == expected
+    assert [s.id for s in store.sessions.iter(failed=True, order="oldest")] == expected[::-1]
+    assert [s.id for s in store.sessions.list(failed=True, user_id=alice.id).items] == [expected[2]]
+    assert [s.id for s in store.sessions.list(failed=True, status="failed").items] == expected[:1]
+    assert [s.id for s in store.sessions.iter(failed=True, since=NOON, limit=3)] == expected
+    with pytest.raises(WrongSession):
+        store.tool_logs.log(all_of_them[1], "search", error="no", message_id=message.id)
+    assert not store.sessions.get(all_of_them[1]).has_failures
+    page = store.sessions.list(failed=True, limit=1)
+    with pytest.raises(InvalidInput):
+        store.sessions.list(cursor=page.next_cursor)
+    with pytest.raises(InvalidInput, match="failed"):
+        store.sessions.list(failed=1)
+
+
 def test_of_many_who_change_the_status_at_once_each_hears_what_happened(store):
     sessions = store.sessions
     for attempt in range(3):
         session = sessions.create(title=str(attempt))
-        ends = [sessions.complete, sessions.cancel, sessions.fail]
-        results = at_once(9, lambda n, ends=ends, id=session.id: ends[n % 3](id))
+        ends = [sessions.complete, sessions.cancel, *[sessions.fail] * (attempt == 0)]
+        results = at_once(9, lambda n, ends=ends, id=session.id: ends[n % len(ends)](id))
+        if (winner := sessions.get(session.id)).status == "failed":
+            assert [result for result in results if result == winner] == [winner] * 3
+            continue
         errors = [result for result in results if isinstance(result, AgentStoreError)]
         assert [type(error) for error in errors] == [IllegalTransition] * 8
         [winner] = [result for result in results if result not in errors]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentstore import AsyncStore, Store
+from agentstore import AsyncStore, Store, turns
 from agentstore.errors import (
     InvalidInput,
     NotFound,
@@ -286,6 +288,199 @@ def test_an_answer_as_a_whole_names_its_model_and_by_it_the_price(place):
         with store.turn(store.sessions.create().id) as turn:
             record = turn.usage(answer)
         assert (record.model, record.cost) == (answer.model, Decimal("0.001"))
+
+
+# --- Streams ---------------------------------------------------------------------------------
+
+
+def chat_chunk(usage: Any = None, **delta: Any) -> dict[str, Any]:
+    choices = [{"index": 0, "delta": delta}] if delta else []
+    return {"object": "chat.completion.chunk", "model": "m", "choices": choices, "usage": usage}
+
+
+def part(index: int, arguments: str, **named: Any) -> dict[str, Any]:
+    function = {"arguments": arguments, **({"name": "look"} if named else {})}
+    return {"index": index, "function": function, **named}
+
+
+OF_CHAT = [
+    chat_chunk(role="assistant", content=""),
+    chat_chunk(content="Let me "),
+    chat_chunk(content="look."),
+    chat_chunk(tool_calls=[part(0, "", id="a", type="function")]),
+    chat_chunk(tool_calls=[part(0, '{"q"'), part(1, "{}", id="b")]),
+    chat_chunk(tool_calls=[part(0, ": 1}")]),
+    chat_chunk(usage=CHAT),
+]
+USED = {"input_tokens": 40, "cache_read_input_tokens": 0, "output_tokens": 1}
+OF_ANTHROPIC = [
+    {"type": "message_start", "message": {"model": "m", "role": "assistant", "usage": USED}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking"}},
+    {"type": "content_block_delta", "index": 0, "delta": {"thinking": "Hm"}},
+    {"type": "content_block_delta", "index": 0, "delta": {"signature": "s"}},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+    {"type": "ping"},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Let me "}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "look."}},
+    {
+        "type": "content_block_start",
+        "index": 2,
+        "content_block": {"type": "tool_use", "id": "a", "name": "look", "input": {}},
+    },
+    {"type": "content_block_delta", "index": 2, "delta": {"partial_json": '{"q": '}},
+    {"type": "content_block_delta", "index": 2, "delta": {"partial_json": "1}"}},
+    {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 60, "input_tokens": None}},
+]
+CALL = {"type": "function_call", "call_id": "a", "name": "look", "arguments": '{"q": 1}'}
+OF_RESPONSES = [
+    {"type": "response.created", "response": {"usage": None}},
+    {"type": "response.output_text.delta", "delta": "Let me "},
+    {"type": "response.output_text.delta", "delta": "look."},
+    {"type": "response.output_item.done", "output_index": 1, "item": CALL},
+    {
+        "type": "response.completed",
+        "response": {"model": "m", "usage": {"input_tokens": 40, "output_tokens": 60}},
+    },
+]
+
+
+@pytest.mark.parametrize("chunks", [OF_CHAT, OF_ANTHROPIC, OF_RESPONSES])
+def test_a_stream_of_each_api_becomes_a_whole_message_with_its_calls_and_its_usage(
+    store, talk, chunks
+):
+    with store.turn(talk.id, reserve=4_000) as turn:
+        turn.save("user", "look")
+        answer = turn.stream(chunks)
+        assert list(answer) == ["Let me ", "look."]
+        message = answer.message
+        assert (message.status, message.metadata) == ("complete", None)
+        total = 1_000 if chunks is OF_CHAT else 100
+        assert turn.used_tokens == total
+    [_, said] = store.messages.history(talk.id, unanswered="keep")
+    assert said == message
+    if chunks is OF_ANTHROPIC:
+        assert said.content == [
+            {"type": "thinking", "thinking": "Hm", "signature": "s"},
+            {"type": "text", "text": "Let me look."},
+            {"type": "tool_use", "id": "a", "name": "look", "input": {"q": 1}},
+        ]
+    else:
+        assert said.content == "Let me look."
+        calls = [(c["id"], c["function"]) for c in said.tool_calls]
+        assert calls[0] == ("a", {"name": "look", "arguments": '{"q": 1}'})
+        assert len(calls) == (2 if chunks is OF_CHAT else 1)
+    assert said.token_count == (100 if chunks is OF_CHAT else 60)
+    [found] = store.messages.find_by_tool(talk.id, "look")
+    assert found.id == said.id
+    assert quota(store, talk) == (total, 0)
+
+
+def test_a_stream_that_nobody_reads_on_is_a_finished_message_that_is_found(store, talk):
+    for leave in (None, Broken(), KeyboardInterrupt()):
+        with suppress(Broken, KeyboardInterrupt), store.turn(talk.id, reserve=500) as turn:
+            answer = turn.stream(OF_CHAT)
+            for text in answer:
+                assert text == "Let me "
+                break
+            if leave is not None:
+                raise leave
+        said = store.messages.history(talk.id)[-1]
+        assert (said.status, said.content, said.metadata) == (
+            "complete",
+            "Let me ",
+            {"stopped": True},
+        )
+        assert said.tool_calls is None
+        store.search.refresh()
+        assert [hit.message.id for hit in store.messages.search("let me", session_id=talk.id)]
+        store.messages.clear(talk.id)
+    assert quota(store, talk) == (0, 0)
+
+
+def test_a_stream_that_breaks_keeps_what_was_said_and_one_without_words_leaves_nothing(store, talk):
+    def breaking(chunks: Any) -> Any:
+        yield from chunks
+        raise Broken
+
+    for said in (OF_CHAT[:3], OF_CHAT[:1]):
+        with pytest.raises(Broken), store.turn(talk.id) as turn:
+            list(turn.stream(breaking(said)))
+    [message] = store.messages.history(talk.id)
+    assert (message.content, message.metadata) == ("Let me look.", {"stopped": True})
+    with pytest.raises(InvalidInput, match="chunk must be"), store.turn(talk.id) as turn:
+        list(turn.stream(["text"]))
+    assert len(store.messages.history(talk.id)) == 1
+
+
+def test_what_is_said_meanwhile_can_be_read_by_others(store, talk, monkeypatch):
+    monkeypatch.setattr(turns, "EVERY", 0)
+    with store.turn(talk.id) as turn:
+        for _ in turn.stream(OF_CHAT):
+            break
+        assert store.messages.history(talk.id)[-1].status in ("streaming", "complete")
+        assert store.messages.history(talk.id)[-1].content == "Let me "
+
+
+def test_a_message_that_is_written_piece_by_piece_ends_with_its_turn(store, talk):
+    with store.turn(talk.id) as turn:
+        with pytest.raises(TransactionMisuse, match=r"turn.begin\(\)"):
+            turn.append("early")
+        first = turn.begin(metadata={"a": 1})
+        turn.append("one ")
+        turn.append("two")
+        assert turn.finish(token_count=2).id == first.id
+        turn.begin(metadata={"a": 1})
+        turn.append("three")
+    one, two = store.messages.history(talk.id)
+    assert (one.content, one.metadata, one.token_count) == ("one two", {"a": 1}, 2)
+    assert (two.content, two.status) == ("three", "complete")
+    assert two.metadata == {"a": 1, "stopped": True}
+
+
+def test_a_turn_for_a_call_logs_what_it_calls_under_it(store, talk):
+    with store.turn(talk.id, tool_call_id="call-1") as turn:
+        assert turn.log("search").tool_call_id == "call-1"
+        assert turn.log("search", tool_call_id="call-2").tool_call_id == "call-2"
+    with store.turn(talk.id) as turn:
+        assert turn.log("search").tool_call_id is None
+
+
+@pytest.mark.parametrize("gone", ["cancelled", "closed", "forgotten"])
+def test_a_client_that_goes_away_leaves_a_finished_message(engine_url, gone):
+    async def chunks() -> Any:
+        for chunk in OF_CHAT[:2]:
+            yield chunk
+        await asyncio.sleep(60)
+
+    async def answer(store: AsyncStore, session_id: str) -> Any:
+        async with store.turn(session_id, reserve=500) as turn:
+            async for text in turn.stream(chunks()):
+                yield text
+
+    async def run() -> None:
+        async with AsyncStore(engine_url) as store:
+            user, talk = await prepared(store)
+            texts = answer(store, talk.id)
+            assert await anext(texts) == "Let me "
+            if gone == "cancelled":
+                task = asyncio.ensure_future(anext(texts))
+                await asyncio.sleep(0.05)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            elif gone == "closed":
+                await texts.aclose()
+            else:
+                del texts
+                gc.collect()
+                await asyncio.sleep(0)
+                await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+            [said] = await store.messages.history(talk.id)
+            assert (said.status, said.content) == ("complete", "Let me ")
+            assert said.metadata == {"stopped": True}
+            assert (await store.users.get(user.id)).quota_reserved == 0
+
+    asyncio.run(run())
 
 
 # --- Tasks -----------------------------------------------------------------------------------

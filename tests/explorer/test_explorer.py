@@ -302,6 +302,8 @@ def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
         assert other.id not in listed
         assert other.id in client.get("/failures").text
         assert other.id not in client.get(f"/failures?session={session}").text
+        listed = client.get("/?failed=1").text
+        assert f'href="failures?session={session}">failed calls</a>' in listed
         got = client.get(f"/call?id={log.id}", follow_redirects=False).headers["location"]
         assert f"hit={asking.seq}" in got
         got = client.get(f"/call?id={other.id}", follow_redirects=False).headers["location"]

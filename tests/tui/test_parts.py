@@ -95,11 +95,14 @@ def test_one_line_of_filters_is_read_and_what_cannot_be_is_said():
         "since": now,
         "title": "two words here",
     }
+    assert read("is:failed") == {"failed": True}
     assert read('team.name=red size=3 "note:this" http://x localhost:80 at:12:30') == {
         "metadata": {("team", "name"): "red", ("size",): 3},
         "title": "note:this http://x localhost:80 at:12:30",
     }
-    with pytest.raises(InvalidInput, match=r"no filter stauts:, only user:, status:, model:, s"):
+    with pytest.raises(
+        InvalidInput, match=r"no filter stauts:, only user:, status:, is:, model:, s"
+    ):
         read("stauts:active")
     with pytest.raises(InvalidInput, match=r"no filter status:, only user:, session:, role:, o"):
         search_filters("status:active", lambda _: now)

@@ -193,6 +193,9 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
     assert listed("--user", "alice", "--all") == [f"s{n}" for n in reversed(range(1, 30, 2))]
     assert listed("--status", "paused", "-n", "2") == ["s27", "s24"]
     assert listed("--user", "nobody") == []
+    assert listed("--failed") == []
+    store.sessions.fail("s3")
+    assert listed("--failed") == ["s3"]
     assert "There are more" in run("ls")
     assert "There are more" not in run("ls", "-n", "30")
     assert run("ls", "--user", "nobody") == "No sessions.\n"
