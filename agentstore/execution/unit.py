@@ -46,29 +46,21 @@ from agentstore.values.types import require_utc, unlist
 T = TypeVar("T")
 
 
-class RecentIds:
+class RecentIds(dict[str, None]):
     """A set of ids, of which it forgets the oldest where they are many; for any thread."""
 
-    __slots__ = ("_ids",)
+    __slots__ = ()
     most = 10_000
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self._ids: dict[str, None] = {}
-
-    def __contains__(self, id: str) -> bool:
-        """Say whether the id is remembered."""
-        return id in self._ids
 
     def add(self, id: str) -> None:
         """Remember an id."""
-        self._ids[id] = None
-        if len(self._ids) > self.most:
-            self._ids.pop(next(iter(self._ids.copy()), id), None)
+        self[id] = None
+        if len(self) > self.most:
+            self.pop(next(iter(self.copy()), id), None)
 
     def discard(self, id: str) -> None:
         """Forget an id."""
-        self._ids.pop(id, None)
+        self.pop(id, None)
 
 
 @dataclass(frozen=True, slots=True)

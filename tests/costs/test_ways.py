@@ -41,9 +41,9 @@ AIMS: dict[str, Numbers] = {
 
 WAYS: dict[str, tuple[Numbers, ...]] = {
     "save": ((46, 13), (64, 14), (59, 14), (68, 17)),
-    "history": ((57, 15), (67, 17), (64, 15), (67, 17)),
-    "put": ((66, 14), (83, 15), (69, 13), (72, 15)),
-    "history of a fork": ((57, 15), (67, 17), (64, 15), (67, 17)),
+    "history": ((51, 15), (61, 17), (58, 15), (61, 17)),
+    "put": ((66, 14), (84, 16), (69, 13), (72, 15)),
+    "history of a fork": ((51, 15), (61, 17), (58, 15), (61, 17)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 
