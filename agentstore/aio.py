@@ -34,6 +34,7 @@ from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import NotAllowedInScope
 from agentstore.execution.async_runners import (
+    AsyncStoreRunner,
     AsyncUnitRunner,
     GreenletRunner,
     ThreadRunner,
@@ -54,7 +55,6 @@ from agentstore.execution.runners import (
 from agentstore.execution.unit import (
     AsyncRunner,
     Runner,
-    Unit,
     UnitFailure,
     register_for_fork,
     store_of_parent,
@@ -91,7 +91,6 @@ if TYPE_CHECKING:
     from agentstore.records import Page, PruneReport
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
-    from agentstore.values.embeddings import Embeddings
 
 
 Bound = TypeVar("Bound", bound="AsyncRepositories")
@@ -327,7 +326,7 @@ class AsyncStore(AsyncRepositories):
         self._closed = self._inherited = False
         register_for_fork(self)
         self._opening = asyncio.Lock()
-        super().__init__(_AsyncStoreRunner(self))
+        super().__init__(AsyncStoreRunner(self))
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)
         if self._observer is not None:
@@ -445,7 +444,7 @@ class AsyncStore(AsyncRepositories):
             return prune(Units(runner), policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
 
         with self._watch("prune"):
-            return await bridged(_AsyncStoreRunner(self), run)
+            return await bridged(AsyncStoreRunner(self), run)
 
     async def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:  # noqa: ASYNC109
         """Say whether the store can do its work now; see ``Store.health``. Opens the store."""
@@ -473,8 +472,8 @@ class AsyncStore(AsyncRepositories):
 
     def _in_callers_transaction(
         self, connection: object, scope: Scope | None = None
-    ) -> _AsyncStoreRunner:
-        return _AsyncStoreRunner(self, self._unit_runner.joined(connection, scope))
+    ) -> AsyncStoreRunner:
+        return AsyncStoreRunner(self, self._unit_runner.joined(connection, scope))
 
     def _watched(self, transaction: Bound) -> Bound:
         if self._observer is not None:
@@ -539,31 +538,3 @@ class AsyncScopedStore(AsyncRepositories):
             if not name.startswith("_") and hasattr(AsyncStore, name):
                 raise NotAllowedInScope(f"AsyncStore.{name}()")
             raise AttributeError(name)
-
-
-class _AsyncStoreRunner:
-    """Runs a store's own calls, and catches those inside its own transaction.
-
-    Calls that join a transaction of the application's have another runner than the others.
-    """
-
-    def __init__(self, store: AsyncStore, joined: AsyncRunner | None = None) -> None:
-        self._store = store
-        self._joined = joined
-
-    @property
-    def embeddings(self) -> Embeddings | None:
-        """Those of the store; None for calls that join a transaction of the application's."""
-        refuse_inside_own_transaction(self._store)
-        return None if self._joined is not None else self._store._settings.embeddings
-
-    async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
-        store = self._store
-        refuse_inside_own_transaction(store)
-        if not store._opened:
-            await store.open()
-        if store._settings.read_only:
-            refuse_to_write(store._settings, mode)
-        if self._joined is not None:
-            return await self._joined.run(mode, work, repeatable=repeatable)
-        return await run_with_retries(store._unit_runner, mode, work, repeatable=repeatable)

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import import_module
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
@@ -21,6 +21,7 @@ from agentstore.values.embeddings import Embeddings
 from agentstore.values.prices import Prices, default_prices
 from agentstore.values.redaction import Secrets
 from agentstore.values.tokens import check_language
+from agentstore.values.types import utc_now
 
 DEFAULT_URL = "sqlite:///agentstore.db"
 URL_VARIABLE = "AGENTSTORE_URL"
@@ -35,11 +36,6 @@ Clock = Callable[[], datetime]
 def default_url() -> str:
     """Give the URL of a store that names none: ``AGENTSTORE_URL``, else a file in this folder."""
     return os.environ.get(URL_VARIABLE) or DEFAULT_URL
-
-
-def utc_now() -> datetime:
-    """Give the present instant, in UTC."""
-    return datetime.now(UTC)
 
 
 class StoreOptions(TypedDict, total=False):

@@ -39,6 +39,7 @@ from agentstore.execution.observation import observer_for, watching
 from agentstore.execution.runners import (
     CallersRunner,
     Scope,
+    StoreRunner,
     UnitRunner,
     announcing,
     in_own_transaction,
@@ -48,7 +49,6 @@ from agentstore.execution.runners import (
 )
 from agentstore.execution.unit import (
     Runner,
-    Unit,
     UnitFailure,
     register_for_fork,
     store_of_parent,
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.repositories.upkeep.statistics import Order
     from agentstore.retention import RetentionPolicy
-    from agentstore.values.embeddings import Embeddings
 
 
 # The store: repositories over one database, synchronously.
@@ -139,7 +138,7 @@ class Store(Repositories):
         self._engine = engine
         self._closed = self._inherited = False
         self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
-        super().__init__(_StoreRunner(self, self._runner), self._observer)
+        super().__init__(StoreRunner(self, self._runner), self._observer)
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)
         register_for_fork(self)
@@ -305,7 +304,7 @@ class Store(Repositories):
         """
         from agentstore.repositories.upkeep.pruning import prune  # few programs need it
 
-        units = Units(_StoreRunner(self, self._runner))
+        units = Units(StoreRunner(self, self._runner))
         with self._watch("prune"):
             return prune(units, policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
 
@@ -378,35 +377,10 @@ class Store(Repositories):
         self._closed = self._inherited = True
 
     def _in_callers_transaction(self, connection: object) -> Runner:
-        return _StoreRunner(self, CallersRunner(self._runner, connection))
+        return StoreRunner(self, CallersRunner(self._runner, connection))
 
     def _require_open(self) -> None:
         if self._inherited:
             raise store_of_parent()
         if self._closed:
             raise TransactionMisuse("This store is closed. Open another Store.")
-
-
-class _StoreRunner:
-    """Runs a store's own calls, and catches those inside its own transaction."""
-
-    def __init__(self, store: Store, runner: Runner) -> None:
-        self._store = store
-        self._runner = runner
-
-    @property
-    def embeddings(self) -> Embeddings | None:
-        """Those of the store; None for calls that join a transaction of the application's."""
-        store = self._store
-        store._require_open()
-        refuse_inside_own_transaction(store)
-        return store._runner.settings.embeddings if self._runner is store._runner else None
-
-    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
-        store = self._store
-        if store._closed:
-            store._require_open()
-        refuse_inside_own_transaction(store)
-        if store._runner.settings.read_only:
-            refuse_to_write(store._runner.settings, mode)
-        return self._runner.run(mode, work, repeatable=repeatable)

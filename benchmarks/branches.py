@@ -164,8 +164,7 @@ def _size(url: URL) -> int:
     """Give the bytes of the tables and indexes that branches are written to."""
     on_a_server = url.get_backend_name() == "postgresql"
     query = (
-        "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
-        "WHERE relname IN ('branches', 'branch_segments')"
+        "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname = 'branches'"
         if on_a_server
         else "SELECT (page_count - freelist_count) * page_size "
         "FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"

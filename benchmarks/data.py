@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any
 
 from agentstore.values.encoding import dump_json
-from agentstore.values.ids import new_id
+from agentstore.values.types import new_id
 
 SEED = 20_260_101
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -194,9 +194,12 @@ def _marks(message: Row, size: int) -> Iterator[Row]:
 
 def _totals(size: int) -> Row:
     made = list(messages(size))
+    turns = sum(message["role"] == "user" for message in made)
     return {
         "last_seq": size,
-        "turn": sum(message["role"] == "user" for message in made),
+        "turn": turns,
+        "branch_messages": size,
+        "branch_turns": turns,
         "message_count": size,
         "total_tokens": sum(message["token_count"] for message in made),
         "total_cost": sum(int(message.get("cost", 0) * 10**9) for message in made),
@@ -216,7 +219,13 @@ def documents(session_id: str) -> Row:
 
 def main_branch(session: int) -> Row:
     """Give the branch that every session has."""
-    return {"session": session, "number": 0, "name": "main", "created_at": START}
+    return {
+        "session": session,
+        "number": 0,
+        "name": "main",
+        "line": "[[0,1,null]]",
+        "created_at": START,
+    }
 
 
 def _written(session: int, size: int) -> Iterator[tuple[Row, list[Row]]]:

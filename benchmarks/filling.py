@@ -113,6 +113,8 @@ class Grown:
                 "last_seq": size,
                 "turn": size // 2,
                 "message_count": size,
+                "branch_messages": size,
+                "branch_turns": size // 2,
                 "total_tokens": _between(tokens, first, size),
                 "total_cost": _between(costs, first, size),
             }

@@ -31,7 +31,7 @@ from sqlalchemy import URL, create_engine, func, select
 from agentstore.engines import dialect_for
 from agentstore.moving import copying
 from agentstore.schema import tables
-from agentstore.values.ids import new_id
+from agentstore.values.types import new_id
 from benchmarks.data import Contents, Row
 from benchmarks.databases import Databases, SQLiteDatabases
 from benchmarks.memory import peak

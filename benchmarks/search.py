@@ -27,7 +27,7 @@ from sqlalchemy import insert, text
 from agentstore import Store, migrations
 from agentstore.engines.postgresql import search as postgresql_objects
 from agentstore.engines.sqlite import search as sqlite_objects
-from agentstore.values.ids import new_id
+from agentstore.values.types import new_id
 from benchmarks.measuring import compare, in_turn
 from benchmarks.places import RESULTS
 from tests.servers import Server, installations

@@ -46,12 +46,16 @@ from agentstore.execution.runners import (
     is_new,
     joined,
     migrate,
+    open_transactions,
     other_engine,
+    refuse_inside_own_transaction,
+    refuse_to_write,
 )
 from agentstore.execution.unit import (
     HANDLED,
     AsyncRunner,
     Ending,
+    GatheredCall,
     NeedsTransaction,
     Runner,
     Unit,
@@ -62,6 +66,7 @@ from agentstore.execution.unit import (
 )
 from agentstore.execution.writer import QueuedWrite, Writer, turn_never_came
 from agentstore.settings import Settings
+from agentstore.values.embeddings import Embeddings
 
 T = TypeVar("T")
 
@@ -302,12 +307,18 @@ class GreenletRunner:
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises UnitFailure."""
         self._runner.dialect.refuse_to_wait_for_caller(self._runner.engine, mode)
-        mode, gathered = self._runner.prepare(mode, work)
+        together: GatheredCall | None = None
+        if isinstance(work, GatheredCall):
+            write = work.prepare(self._runner.unconnected)
+            if write.needs_transaction:
+                mode = Mode.WRITE
+            elif self._gatherer is not None and mode is Mode.STATEMENT and not write.solo:
+                together = work
         writer = await self._turns.acquire(mode)
         try:
             result: T
-            if self._gatherer is not None and mode is Mode.STATEMENT and gathered is not None:
-                result = await self._gatherer.run(gathered)
+            if together is not None and self._gatherer is not None:
+                result = await self._gatherer.run(together)
             else:
                 result = await self._uncut(self._once(mode, work))
             return result
@@ -479,7 +490,8 @@ class ThreadRunner:
             if mode in READING:
                 return await _settled(self._readers, lambda: self._runner.once(mode, work))
             async with self._room:
-                self._runner.prepare(mode, work)
+                if isinstance(work, GatheredCall):
+                    work.prepare(self._runner.unconnected)
                 write = _LoopWrite(work, self._lead)
                 return cast("T", await self._heard(write))
         finally:
@@ -644,3 +656,34 @@ async def _settled(
             await hop.ending.settled()
         raise
     return cast("T", hop.outcome())
+
+
+class AsyncStoreRunner:
+    """Runs a store's own calls, and catches those inside its own transaction.
+
+    Calls that join a transaction of the application's have another runner than the others.
+    """
+
+    def __init__(self, store: Any, joined: AsyncRunner | None = None) -> None:
+        """Run the store's calls, or those that join a transaction."""
+        self._store = store
+        self._joined = joined
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """Those of the store; None for calls that join a transaction of the application's."""
+        refuse_inside_own_transaction(self._store)
+        return None if self._joined is not None else self._store._settings.embeddings
+
+    async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body; see ``AsyncRunner``."""
+        store = self._store
+        if open_transactions.get():
+            refuse_inside_own_transaction(store)
+        if not store._opened:
+            await store.open()
+        if store._settings.read_only:
+            refuse_to_write(store._settings, mode)
+        if self._joined is not None:
+            return await self._joined.run(mode, work, repeatable=repeatable)
+        return await run_with_retries(store._unit_runner, mode, work, repeatable=repeatable)

@@ -73,12 +73,14 @@ class _Open:
         self.active = True
 
 
-_open_here: ContextVar[tuple[_Open, ...]] = ContextVar("agentstore_open_transactions", default=())
+open_transactions: ContextVar[tuple[_Open, ...]] = ContextVar(
+    "agentstore_open_transactions", default=()
+)
 
 
 def in_own_transaction(store: object) -> bool:
     """Say whether this thread or task has a transaction open on the store."""
-    return any(opened.store is store and opened.active for opened in _open_here.get())
+    return any(opened.store is store and opened.active for opened in open_transactions.get())
 
 
 def refuse_inside_own_transaction(store: object) -> None:
@@ -90,7 +92,7 @@ def refuse_inside_own_transaction(store: object) -> None:
     Raises:
         TransactionMisuse: There is such a transaction.
     """
-    if _open_here.get() and in_own_transaction(store):
+    if open_transactions.get() and in_own_transaction(store):
         raise TransactionMisuse(
             "The store was called inside its own transaction. Call the transaction instead: "
             "with store.transaction() as tx: tx.messages.save(...)."
@@ -115,13 +117,13 @@ def announce_transaction(store: object) -> Iterator[None]:
     """Mark that this thread or task has a transaction open on the store."""
     refuse_inside_own_transaction(store)
     opened = _Open(store)
-    token = _open_here.set((*_open_here.get(), opened))
+    token = open_transactions.set((*open_transactions.get(), opened))
     try:
         yield
     finally:
         opened.active = False
         with suppress(ValueError):  # ended in another context than it began, as fixtures may
-            _open_here.reset(token)
+            open_transactions.reset(token)
 
 
 def announcing(observer: Observer | None) -> Callable[[object], AbstractContextManager[None]]:
@@ -194,7 +196,7 @@ class UnitRunner:
         self._readers = self._make_readers() if keeps else None
         self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
         self._branched = RecentIds()
-        self._unconnected = self.unit(cast("Connection", None), Mode.WRITE)
+        self.unconnected = self.unit(cast("Connection", None), Mode.WRITE)
 
     def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
         return Writer(
@@ -216,19 +218,6 @@ class UnitRunner:
     def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
         return Unit(connection, self.dialect, self.tables, self.settings, branched=self._branched)
-
-    def prepare(self, mode: Mode, work: Callable[[Unit], Any]) -> tuple[Mode, GatheredCall | None]:
-        """Do what a body does without the database, before it waits for anything.
-
-        Returns:
-            What it needs of its transaction; and the call, if its write can go with others.
-        """
-        if not isinstance(work, GatheredCall):
-            return mode, None
-        write = work.prepare(self._unconnected)
-        if write.needs_transaction:
-            return Mode.WRITE, None
-        return mode, None if write.solo else work
 
     @contextmanager
     def transaction(self, mode: Mode = Mode.WRITE) -> Iterator[Unit]:
@@ -276,11 +265,14 @@ class UnitRunner:
             return cast("T", self._readers.run(work))
         if not self.own:
             self.dialect.refuse_to_wait_for_caller(self.engine, mode)
-        mode, gathered = self.prepare(mode, work)
+        if isinstance(work, GatheredCall):
+            write = work.prepare(self.unconnected)
+            if write.needs_transaction:
+                mode = Mode.WRITE
+            elif self._gatherer is not None and mode is Mode.STATEMENT and not write.solo:
+                return cast("T", self._gatherer.run(work))
         if self.writer is not None and mode not in READING and not here:
             return cast("T", self.writer.run(work))
-        if self._gatherer is not None and mode is Mode.STATEMENT and gathered is not None:
-            return cast("T", self._gatherer.run(gathered))
         with self.transaction(mode) as unit:
             return performed(unit, work)
 
@@ -331,6 +323,35 @@ class UnitRunner:
         """
         if self.run(Mode.READ, is_new, repeatable=True):
             self.run(Mode.READ, migrate, repeatable=True)
+
+
+class StoreRunner:
+    """Runs a store's own calls, and catches those inside its own transaction."""
+
+    def __init__(self, store: Any, runner: Runner) -> None:
+        """Run the store's calls on this runner."""
+        self._store = store
+        self._runner = runner
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """Those of the store; None for calls that join a transaction of the application's."""
+        store = self._store
+        store._require_open()
+        refuse_inside_own_transaction(store)
+        joins = self._runner is not store._runner
+        return None if joins else store._runner.settings.embeddings
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body; see ``Runner``."""
+        store = self._store
+        if store._closed:
+            store._require_open()
+        if open_transactions.get():
+            refuse_inside_own_transaction(store)
+        if store._runner.settings.read_only:
+            refuse_to_write(store._runner.settings, mode)
+        return self._runner.run(mode, work, repeatable=repeatable)
 
 
 def is_new(unit: Unit) -> bool:

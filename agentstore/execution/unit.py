@@ -46,29 +46,21 @@ from agentstore.values.types import require_utc, unlist
 T = TypeVar("T")
 
 
-class RecentIds:
+class RecentIds(dict[str, None]):
     """A set of ids, of which it forgets the oldest where they are many; for any thread."""
 
-    __slots__ = ("_ids",)
+    __slots__ = ()
     most = 10_000
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self._ids: dict[str, None] = {}
-
-    def __contains__(self, id: str) -> bool:
-        """Say whether the id is remembered."""
-        return id in self._ids
 
     def add(self, id: str) -> None:
         """Remember an id."""
-        self._ids[id] = None
-        if len(self._ids) > self.most:
-            self._ids.pop(next(iter(self._ids.copy()), id), None)
+        self[id] = None
+        if len(self) > self.most:
+            self.pop(next(iter(self.copy()), id), None)
 
     def discard(self, id: str) -> None:
         """Forget an id."""
-        self._ids.pop(id, None)
+        self.pop(id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +278,6 @@ class GatheredCall(Call):
             self.kind = None if write.solo else type(write)
         return write
 
-    def take(self, unit: Unit) -> Write:
-        """Give what is to be written. It is given once; to write again, make it again."""
-        write = self._prepared or self.prepare(unit)
-        self._prepared = None
-        return write
-
     def finish(self, written: Any) -> Any:
         """Run the second half; give the result."""
         try:
@@ -302,7 +288,8 @@ class GatheredCall(Call):
 
     def __call__(self, unit: Unit) -> Any:
         """Run it by itself, both halves included."""
-        write = self.take(unit)
+        write = self._prepared or self.prepare(unit)
+        self._prepared = None  # to write again, it is made again
         (written,) = write.write(unit, [write], solo=True)
         return self.finish(written)
 
@@ -314,7 +301,9 @@ def write_group(unit: Unit, calls: Sequence[GatheredCall]) -> list[Any]:
         For each in the same order what its second half needs, or DEFERRED. If this raises, nothing
         was written.
     """
-    writes = [call.take(unit) for call in calls]
+    writes = [call.prepare(unit) for call in calls]
+    for call in calls:
+        call._prepared = None  # to write again, it is made again
     return type(writes[0]).write(unit, writes, solo=False)
 
 

@@ -531,7 +531,7 @@ class Writer:
         """
         committing = False
         try:
-            connection = self._open()
+            connection = self._connection or self._open()
             self._dialect.begin_to_write(connection, self._timeout)
             result = performed(self._unit or self._make_unit(connection), work)
             self._dialect.require_file(connection)

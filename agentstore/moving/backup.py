@@ -50,7 +50,8 @@ from agentstore.moving.copy_ends import End
 from agentstore.moving.copy_ends import read_both as read_whole
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.schema import PLAIN, Names
-from agentstore.settings import default_url, utc_now
+from agentstore.settings import default_url
+from agentstore.values.types import utc_now
 
 __all__ = ["BackupReport", "RestoreReport", "SavedTable", "backup", "restore"]
 

@@ -36,7 +36,7 @@ from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import Repository, chunks, one_page, reads, writes
 from agentstore.schema import Tables
 from agentstore.values import validation
-from agentstore.values.ids import new_id
+from agentstore.values.types import new_id
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors
 
 # Attachments: bytes with a media type beside a message.

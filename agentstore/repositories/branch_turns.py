@@ -75,9 +75,8 @@ from agentstore.repositories.messages.append import draft
 from agentstore.repositories.operations import Repository, reads, writes
 from agentstore.schema import Tables
 from agentstore.values import validation
-from agentstore.values.ids import new_id
 from agentstore.values.tokens import readable_text
-from agentstore.values.types import MAX_INTEGER, from_nanos
+from agentstore.values.types import MAX_INTEGER, from_nanos, new_id
 
 _BATCH = 500
 """User messages read at once while one is looked for."""

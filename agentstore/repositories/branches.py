@@ -90,8 +90,7 @@ from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import Repository, one_page, reads, reads_snapshot, writes
 from agentstore.schema import Tables
 from agentstore.values import validation
-from agentstore.values.ids import new_id
-from agentstore.values.types import MAX_INTEGER
+from agentstore.values.types import MAX_INTEGER, new_id
 from agentstore.values.validation import DEFAULT_LIMIT, MAIN, Cursors, check_limit
 
 # Branches: a conversation continued in several ways, read by turns, and compacted.

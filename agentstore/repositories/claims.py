@@ -61,10 +61,9 @@ from agentstore.records import TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus, complete, maker
 from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables
-from agentstore.settings import utc_now
 from agentstore.values import validation
 from agentstore.values.encoding import load_json
-from agentstore.values.types import SOUGHT_ID, Document, UtcDateTime, shifted
+from agentstore.values.types import SOUGHT_ID, Document, UtcDateTime, shifted, utc_now
 from agentstore.values.validation import MAX_LIMIT, TASK_TRANSITIONS, Backoff, sources
 
 # From one status to another: in one conditional statement, or the reason why not.

@@ -146,7 +146,10 @@ def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
     What is still being streamed has the text that has come so far: one more query if there is
     any of these.
     """
-    return with_what_has_come(unit, [message_record(row) for row in rows])
+    records = [message_record(row) for row in rows]
+    if STREAMING in [record.status for record in records]:
+        return with_what_has_come(unit, records)
+    return records
 
 
 def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[MessageRecord]:

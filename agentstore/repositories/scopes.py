@@ -48,8 +48,7 @@ from agentstore.repositories import operations
 from agentstore.repositories.checkpoints.threads import in_root
 from agentstore.repositories.operations import MOST_IDS, Operation, Repository, chunks, operation
 from agentstore.schema.conversations import key_for
-from agentstore.values.ids import new_id
-from agentstore.values.types import SOUGHT_ID, OwnId
+from agentstore.values.types import SOUGHT_ID, OwnId, new_id
 
 # How a method is run in a scope: ids that are not its user's are those of nothing.
 #

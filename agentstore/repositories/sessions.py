@@ -99,8 +99,7 @@ from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.upkeep.deletion import delete_owned
 from agentstore.schema import Tables
 from agentstore.values import validation
-from agentstore.values.ids import new_id
-from agentstore.values.types import from_nanos, shifted
+from agentstore.values.types import from_nanos, new_id, shifted
 from agentstore.values.validation import (
     DEFAULT_LIMIT,
     NO_BRANCH,

@@ -79,8 +79,7 @@ from agentstore.repositories.claims import (
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import Repository, appends, one_page, reads, writes
 from agentstore.values import validation
-from agentstore.values.ids import new_id
-from agentstore.values.types import require_utc
+from agentstore.values.types import new_id, require_utc
 from agentstore.values.validation import (
     DEFAULT_BACKOFF,
     DEFAULT_LIMIT,

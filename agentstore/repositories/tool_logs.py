@@ -31,8 +31,7 @@ from agentstore.repositories.operations import Repository, gathers, one_page, re
 from agentstore.schema import Tables
 from agentstore.schema.work import FAILED
 from agentstore.values import validation
-from agentstore.values.ids import new_id
-from agentstore.values.types import iso
+from agentstore.values.types import iso, new_id
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors
 
 

@@ -61,9 +61,8 @@ from agentstore.repositories.usage_sums import (
     usage_record,
 )
 from agentstore.values import validation
-from agentstore.values.ids import new_id
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
-from agentstore.values.types import from_nanos, require_utc
+from agentstore.values.types import from_nanos, new_id, require_utc
 from agentstore.values.validation import DEFAULT_LIMIT, MAX_LIMIT, Cursors
 
 # What was used: per turn, summed every way, over a window of time, and in all.

@@ -88,8 +88,7 @@ from agentstore.repositories.upkeep.deletion import delete_user
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import canonical_json
-from agentstore.values.ids import new_id
-from agentstore.values.types import MAX_INTEGER, require_utc, shifted
+from agentstore.values.types import MAX_INTEGER, new_id, require_utc, shifted
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors, check_limit
 
 # What users may spend: at once, or reserved first and settled when the cost is known.

@@ -28,7 +28,9 @@ is an ``InvalidRow`` that names the column: the types of the models' columns kno
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -501,6 +503,11 @@ def require_utc(name: str, value: datetime) -> datetime:
         raise InvalidInput(f"{name} must be in the years 1 to 9999 in UTC.") from None
 
 
+def utc_now() -> datetime:
+    """Give the present instant, in UTC."""
+    return datetime.now(UTC)
+
+
 def shifted(instant: datetime, by: timedelta) -> datetime:
     """Give an instant so much later, or earlier; but none beyond the calendar's ends."""
     try:
@@ -728,3 +735,26 @@ class SoughtId(OwnId):
 
 
 SOUGHT_ID = SoughtId()
+
+
+# Ids that agentstore makes: UUID version 7, as text (RFC 9562, section 5.7).
+#
+# The leading 48 bits are the milliseconds of the clock, so new ids land at the end of an index;
+# the other 74 bits are random, so that neither a tie nor a clock that jumps can make two equal.
+# Nothing in agentstore relies on their order.
+
+
+_VERSION_AND_VARIANT = (0x7 << 76) | (0b10 << 62)
+_RANDOM_A = 0xFFF << 64
+_RANDOM_B = (1 << 62) - 1
+
+
+def new_id() -> str:
+    """Make an id that nobody else has: 36 characters, lower case, with hyphens."""
+    milliseconds = (time.time_ns() // 1_000_000) & ((1 << 48) - 1)
+    random = int.from_bytes(os.urandom(10), "big")
+    value = (
+        (milliseconds << 80) | _VERSION_AND_VARIANT | (random & _RANDOM_A) | (random & _RANDOM_B)
+    )
+    digits = f"{value:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

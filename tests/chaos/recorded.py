@@ -195,7 +195,7 @@ def _prune(path: Path) -> None:
 
 
 def _later() -> Any:
-    from agentstore.settings import utc_now
+    from agentstore.values.types import utc_now
 
     return utc_now() + timedelta(days=2)
 

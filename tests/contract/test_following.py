@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from agentstore.repositories.messages import messages
-from agentstore.values.ids import new_id
+from agentstore.values.types import new_id
 
 
 def texts(page):

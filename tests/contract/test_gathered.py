@@ -64,9 +64,9 @@ def sqlite_held_up(
     other = sqlite3.connect(str(make_url(place.url).database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     # An answer comes before the lead is handed over.
-    wait_until(lambda: gatherer_of(store) is None or not gatherer_of(store)._led)
+    wait_until(lambda: gatherer_of(store) is None or gatherer_of(store)._leader is None)
     first = threads.submit(store.users.create, "first")
-    wait_until(lambda: gatherer_of(store) is None or gatherer_of(store)._led)
+    wait_until(lambda: gatherer_of(store) is None or gatherer_of(store)._leader is not None)
     wait_until(lambda: not waiting(store))
     yield lambda: 0
     other.execute("ROLLBACK")

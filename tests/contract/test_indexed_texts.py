@@ -14,8 +14,7 @@ from agentstore.moving.copying import copy, verify
 from agentstore.moving.transcripts import import_lines
 from agentstore.schema import indexed_texts, tables
 from agentstore.values.embeddings import Embedded
-from agentstore.values.ids import new_id
-from agentstore.values.types import SafeText
+from agentstore.values.types import SafeText, new_id
 from tests.conftest import on
 from tests.programs.probes import MODEL
 

@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 from agentstore.errors import InvalidInput, NotFound, WrongSession
 from agentstore.models import Message
 from agentstore.schema import tables
-from agentstore.values.ids import new_id
-from agentstore.values.types import NOBODYS
+from agentstore.values.types import NOBODYS, new_id
 
 
 def others(id: str) -> list[str]:

@@ -26,8 +26,8 @@ from agentstore.database import open_engine, parse_url
 from agentstore.engines import dialect_for
 from agentstore.repositories import search
 from agentstore.settings import Settings
-from agentstore.values.ids import new_id
 from agentstore.values.tokens import tokens
+from agentstore.values.types import new_id
 from tests.conftest import in_the_process
 from tests.drivers import FULL
 from tests.raw_sql import Own, raw

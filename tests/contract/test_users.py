@@ -10,7 +10,7 @@ from agentstore import AgentStoreError
 from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
 from agentstore.repositories import users
 from agentstore.schema import tables
-from agentstore.values.ids import new_id
+from agentstore.values.types import new_id
 from tests.drivers import FULL
 from tests.programs.probes import with_a_vector
 

@@ -40,10 +40,10 @@ AIMS: dict[str, Numbers] = {
 }
 
 WAYS: dict[str, tuple[Numbers, ...]] = {
-    "save": ((52, 18), (70, 19), (64, 18), (74, 20)),
-    "history": ((58, 16), (69, 17), (66, 16), (70, 17)),
-    "put": ((70, 17), (88, 18), (71, 16), (74, 17)),
-    "history of a fork": ((58, 16), (69, 17), (66, 16), (69, 17)),
+    "save": ((46, 13), (64, 14), (59, 14), (68, 17)),
+    "history": ((51, 15), (61, 17), (58, 15), (61, 17)),
+    "put": ((66, 14), (84, 16), (69, 13), (72, 15)),
+    "history of a fork": ((51, 15), (61, 17), (58, 15), (61, 17)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentstore import AsyncStore, Store, migrations
 from agentstore.errors import AlreadyExists, NotFound
-from agentstore.settings import utc_now
+from agentstore.values.types import utc_now
 
 
 def say(answer: dict[str, Any]) -> None:

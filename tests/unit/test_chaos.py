@@ -19,7 +19,7 @@ import pytest
 
 from agentstore import Store
 from agentstore.errors import DatabaseFull, TransactionMisuse
-from agentstore.settings import utc_now
+from agentstore.values.types import utc_now
 from tests.chaos import (
     cancellations,
     dirty_files,

@@ -7,7 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 from agentstore.values import ids
-from agentstore.values.ids import new_id
+from agentstore.values.types import new_id
 
 
 def milliseconds(identity):

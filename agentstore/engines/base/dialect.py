@@ -102,28 +102,6 @@ class Diagnosis:
     """The driver's, without ours about what was written, where it could not know that."""
 
 
-def number_rows(
-    counted: Sequence[Any], session: dict[str, Any], rows: Iterable[dict[str, Any]]
-) -> int:
-    """Give rows of ``messages`` their numbers and their branch.
-
-    Args:
-        counted: ``last_seq`` and ``turn`` of their session, counted up, and its active branch.
-        session: What ``append_messages`` was to add to it.
-        rows: The rows; they are changed.
-
-    Returns:
-        What was added to their ``seq``.
-    """
-    last_seq, last_turn, branch = counted
-    first_seq, first_turn = last_seq - session["messages"], last_turn - session["users"]
-    for row in rows:
-        row["seq"] += first_seq
-        row["turn"] += first_turn
-        row["branch"] = branch
-    return int(first_seq)
-
-
 FULL = 2**62
 """A session's counter that is as large takes no more. What one call adds is less than that, so no
 counter ever has more than 64 bits, which SQLite would make a float."""

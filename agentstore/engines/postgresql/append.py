@@ -57,7 +57,7 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
-from agentstore.engines.base.dialect import TaskSignal, number_rows, room_in
+from agentstore.engines.base.dialect import TaskSignal, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.models.tables import name_of_branch, session_is_open
 from agentstore.schema import Tables
@@ -116,10 +116,13 @@ def append_messages(
     for session in sessions:
         end = begin + session["messages"]
         if (numbers := counted.get(session["session_id"])) is not None:
-            *counts, branch, name = numbers
+            last_seq, last_turn, branch, name = numbers
             if name is None:
                 name = _name_of_new(connection, tables, session["session_id"], branch)
-            number_rows((*counts, name and decode_text(name)), session, rows[begin:end])
+            for row in rows[begin:end]:
+                row["seq"] += last_seq - session["messages"]
+                row["turn"] += last_turn - session["users"]
+                row["branch"] = name and decode_text(name)
         begin = end
     return counted
 

@@ -34,7 +34,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.operators import custom_op
 
 from agentstore import errors
-from agentstore.engines.base.dialect import TaskSignal, number_rows, room_in
+from agentstore.engines.base.dialect import TaskSignal, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.engines.sqlite.moving import last_taken
 from agentstore.models.tables import name_of_branch, session_is_open
@@ -73,15 +73,17 @@ def append_messages(
             counting, elsewhere = _counting_on(tables, dialect_of(connection))
         if counted := counting.rows(connection, session):
             own = rows[begin:end]
-            *numbers, branch, activity, behind, session_pk, active = counted[0]
-            if elsewhere is not None and numbers[2] != active:
-                place = {"pk": session_pk, "number": numbers[2]}
-                ((numbers[1],),) = elsewhere.rows(connection, session | place)
+            last_seq, turn, number, branch, activity, behind, session_pk, active = counted[0]
+            if elsewhere is not None and number != active:
+                place = {"pk": session_pk, "number": number}
+                ((turn,),) = elsewhere.rows(connection, session | place)
             if behind >= LISTED_WITHIN:
                 list_anew.execute_many(connection, [session])
+            first, first_turn = last_seq - len(own), turn - session["users"]
             for pk, row in enumerate(own, activity - len(own) + 1):
-                row["pk"], row["session_id"] = pk, session_pk
-            first = number_rows(numbers, session, own)
+                row["pk"], row["session_id"], row["branch"] = pk, session_pk, number
+                row["seq"] += first
+                row["turn"] += first_turn
             added[session["session_id"]] = first, session_pk
             there += own
             names.append((branch if branch.isascii() else decode_text(branch), own))

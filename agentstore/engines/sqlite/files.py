@@ -165,20 +165,16 @@ class Watch:
             dbapi_connection.close()
             raise
 
-    def look(self) -> None:
-        """Compare the file with the one that was opened first."""
+    def look(self, log: str | None = None, log_file: Identity | None = None) -> None:
+        """Compare the file with the one that was opened first, and a log with what it was."""
         if self.broken is not None:
             raise errors.DatabaseReplaced(self.broken.path, self.broken.what)
         self.next_look = time.monotonic() + _SELDOM
-        self.compare(self.path, self._file)
-
-    def compare(self, path: str, expected: Identity | None) -> None:
-        """Raise if a file is not the expected one."""
-        found = _identity(path)
-        if found != expected:
-            what = "deleted" if found is None else "replaced"
-            self.broken = errors.DatabaseReplaced(path, what)
-            raise errors.DatabaseReplaced(path, what)
+        for path, expected in ((self.path, self._file), (log, log_file)):
+            if path is not None and (found := _identity(path)) != expected:
+                what = "deleted" if found is None else "replaced"
+                self.broken = errors.DatabaseReplaced(path, what)
+                raise errors.DatabaseReplaced(path, what)
 
 
 class WatchedFile:
@@ -196,11 +192,12 @@ class WatchedFile:
         look = at_once or watch.broken is not None or (each_time and watch.each_time)
         if not look and time.monotonic() < watch.next_look:
             return
-        watch.look()
+        log = f"{watch.path}-wal"
         if self._log is None:  # a file without a log has one as soon as it is read
-            self._log = _identity(f"{watch.path}-wal")
+            watch.look()
+            self._log = _identity(log)
         else:
-            watch.compare(f"{watch.path}-wal", self._log)
+            watch.look(log, self._log)
 
 
 def _identity(path: str) -> Identity | None:

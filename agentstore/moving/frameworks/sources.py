@@ -43,10 +43,10 @@ from agentstore.errors import (
     StaleSession,
 )
 from agentstore.records import MessageRecord, SessionRecord
-from agentstore.settings import utc_now
 from agentstore.store import Store
 from agentstore.transactions import Repositories, Transaction
 from agentstore.values import validation
+from agentstore.values.types import utc_now
 
 _AT_ONCE = 50
 """Rows of a query that are in memory."""

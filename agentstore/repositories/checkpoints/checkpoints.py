@@ -81,8 +81,7 @@ from agentstore.repositories.operations import (
 )
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, key_step
-from agentstore.values.ids import new_id
-from agentstore.values.types import Document, require_utc
+from agentstore.values.types import Document, new_id, require_utc
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors, Wanted
 
 _PARENT_MISSING = ("refuse", "root")

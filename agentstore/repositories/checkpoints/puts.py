@@ -50,8 +50,7 @@ from agentstore.repositories.checkpoints.values import (
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, load_json
-from agentstore.values.ids import new_id
-from agentstore.values.types import Document
+from agentstore.values.types import Document, new_id
 
 NO_PARENT = ""
 """Instead of a parent's id: the checkpoint is a root."""

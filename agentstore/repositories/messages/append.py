@@ -71,8 +71,7 @@ from agentstore.values.chat import (
     tools_called,
 )
 from agentstore.values.encoding import dump_json, is_plain_key, load_json
-from agentstore.values.ids import new_id
-from agentstore.values.types import SOUGHT_ID, Document, shifted, to_nanos
+from agentstore.values.types import SOUGHT_ID, Document, new_id, shifted, to_nanos
 from agentstore.values.validation import (
     COMPLETE,
     INCOMPLETE,
@@ -577,7 +576,8 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
     if isinstance(content, list):
         row["content"], row["blocks"] = None, row["content"]
     layout = message.layout if isinstance(message, FromChat) else None
-    if row["role"] == "user" and only_answers(content, payload):
+    not_only_text = row["blocks"] is not None or payload is not None
+    if not_only_text and row["role"] == "user" and only_answers(content, payload):
         row["role"], layout = "tool", users(layout)
     if layout is not None:
         row["chat_keys"] = Document(dump_json(layout, f"{prefix}keys"))
@@ -588,7 +588,7 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
     calls: list[dict[str, Any]] = []
     if row["tool_calls"] is not None:
         calls = tool_call_rows(identity, message["tool_calls"])
-    elif payload is not None or row["blocks"] is not None:
+    elif not_only_text:
         calls = _other_call_rows(identity, content, payload)
     return Draft(row, calls, marks, layout)
 

@@ -412,7 +412,9 @@ class History(Generic[M]):
             count = min(limit + (_LOOKBACK if terms.keep_tool_calls and limit else 0), MAX_INTEGER)
             lines, came = self._newest(count, prompts=terms.keep_system and limit > 0)
             start, all_read = max(0, len(lines) - limit), len(lines) < count
-        begin = _at_the_call(lines, start) if start and terms.keep_tool_calls else start
+        begin = start
+        if start and terms.keep_tool_calls and lines[start].role == "tool":
+            begin = _at_the_call(lines, start)
         shown = lines[begin:] if begin else lines
         as_stored = terms.unanswered == "keep" and not terms.keep_tool_calls
         settled = as_stored or self.projection.settled(shown)
@@ -423,7 +425,12 @@ class History(Generic[M]):
             shown = lines[start:]
         cut = bool(start) or not all_read
         kept = cut and limit and terms.keep_system
-        prompts = self._prompts(lines, start, came, all_read=all_read) if kept else []
+        prompts: list[M] = []
+        if kept and all_read:
+            first = lines[: _before_users(lines[:MOST_PROMPTS])]
+            prompts = [line for line in first[:start] if line.role in PROMPTS]
+        elif kept:
+            prompts = [line for line in came if line.seq < lines[start].seq]
         if not settled and terms.unanswered != "keep":
             shown = (self._repaired_cut if cut else self.repaired)(shown, terms)
         lines = [*prompts, *shown] if prompts else shown
@@ -453,18 +460,16 @@ class History(Generic[M]):
                 self.projection.columns,
                 prompts=prompts,
             )
-        return self._split(rows) if prompts else (self.projection.made(self.unit, rows[::-1]), [])
-
-    def _split(self, rows: Rows) -> tuple[list[M], list[M]]:
-        """Tell messages, the newest first, from the prompts that came with them."""
+        if not prompts:
+            return self.projection.made(self.unit, rows[::-1]), []
         at = self.projection.seq
         rows = sorted(rows, key=itemgetter(at))  # SQL promises no order of the two
-        count = 0
-        while count < len(rows) and rows[count][at] < 0:
-            count += 1
-        prompts = [(*row[:at], -row[at], *row[at + 1 :]) for row in rows[:count][::-1]]
-        lines = self.projection.made(self.unit, rows[count:] if count else rows)
-        return lines, self.projection.made(self.unit, prompts) if prompts else []
+        came = 0
+        while came < len(rows) and rows[came][at] < 0:
+            came += 1
+        before = [(*row[:at], -row[at], *row[at + 1 :]) for row in rows[:came][::-1]]
+        lines = self.projection.made(self.unit, rows[came:] if came else rows)
+        return lines, self.projection.made(self.unit, before) if before else []
 
     def _between(self, first: int, last: int) -> list[M]:
         if self.marks is None:
@@ -488,13 +493,6 @@ class History(Generic[M]):
                 self.projection.columns,
             )
         return self.projection.made(self.unit, rows)
-
-    def _prompts(self, lines: list[M], start: int, found: list[M], *, all_read: bool) -> list[M]:
-        """Give the prompts that the line begins with, of what stands before a history."""
-        if all_read:
-            first = lines[: _before_users(lines[:MOST_PROMPTS])]
-            return [line for line in first[:start] if line.role in PROMPTS]
-        return [line for line in found if line.seq < lines[start].seq]
 
     def repaired(self, lines: list[M], terms: Terms) -> list[M]:
         """Leave out, move and put in what the terms ask for."""

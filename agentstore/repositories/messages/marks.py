@@ -231,6 +231,8 @@ class MarkFilter:
         Raises:
             InvalidInput: They are no marks.
         """
+        if mark is None and exclude_mark is None:
+            return None
         made = cls(validation.marks("mark", mark), validation.marks("exclude_mark", exclude_mark))
         return made if made.wanted or made.unwanted else None
 

@@ -1088,7 +1088,9 @@ class Messages(Repository):
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise LimitOutOfRange(limit, None)
-        budget = Budget.of(max_tokens, token_counter, view)
+        budget: Budget | None = None
+        if max_tokens is not None or token_counter is not None:
+            budget = Budget.of(max_tokens, token_counter, view)
         found = find_summary(self.unit, session_id, branch) if prepend_summary else None
         summary = None if found is None else found.to_message()
         if budget is None:
