@@ -103,6 +103,7 @@ __all__ = [
     "PriceUnknown",
     "PruneReport",
     "QuotaExceeded",
+    "ReadNodeRecord",
     "ReplicationRecord",
     "ReservationRecord",
     "RestoreInterrupted",
