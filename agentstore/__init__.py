@@ -76,6 +76,7 @@ __all__ = [
     "IllegalTransition",
     "ImportDiffers",
     "ImportSuperseded",
+    "InterruptedTurn",
     "InvalidCursor",
     "InvalidEmbedding",
     "InvalidInput",

@@ -68,7 +68,7 @@ def test_every_setting_is_read_from_the_environment_and_the_code_comes_first(
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(GIVEN.keys() - {"schema", "table_prefix", "search_stems"}),
+        *sorted(GIVEN.keys() - TEXTS),
         "secrets_on_config",
         "embeddings",
     ],
