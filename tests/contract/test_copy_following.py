@@ -212,7 +212,7 @@ def sums(url: str) -> dict[str, tuple[int, str]]:
     }
 
 
-@pytest.mark.long(but=["sqlite-0", "sqlite-1", "sqlite-900", "postgresql-1000"])
+@pytest.mark.long(but=["sqlite-0", "sqlite-1", "postgresql-900"])
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("number", [0, 1, 899, 900, 1_000, 100_000])
 @each_engine
