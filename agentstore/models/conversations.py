@@ -257,6 +257,23 @@ class MessageMark(Base):
     session: Mapped[Session] = related("Session", primaryjoin=in_session("MessageMark"))
 
 
+class MessageVector(Base):
+    """The vectors that a model made of a message's text, as those of ``MemoryVector``.
+
+    They go when the text changes. No bytes stand where there is no text.
+    """
+
+    __table__ = conversations.message_vectors
+
+    message_pk: Mapped[int]
+    model: Mapped[int]
+    session_id: Mapped[str]
+    vectors: Mapped[bytes]
+
+    message: Mapped[Message] = related("Message")
+    session: Mapped[Session] = related("Session", primaryjoin=in_session("MessageVector"))
+
+
 class MessageChunk(Base):
     """A piece of a message that is being streamed."""
 
