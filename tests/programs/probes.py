@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from sqlalchemy import Engine, event, insert, literal, make_url, select
+from sqlalchemy import Engine, NullPool, create_engine, event, insert, literal, make_url, select
 
 from agentstore import AsyncStore, Embeddings, Store
 from agentstore.execution.async_runners import GreenletRunner, ThreadRunner
@@ -51,7 +51,10 @@ def give_vectors(store: Any, session_id: str) -> None:
     )
     row = row.where(of.messages.c.session_id == session_id)
     columns = ["message_pk", "model", "session_id", "vectors"]
-    with engine_of(store).begin() as connection:
+    url = engine_of(store).url
+    drivers = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+    beside = create_engine(url.set(drivername=drivers[url.get_backend_name()]), poolclass=NullPool)
+    with beside.begin() as connection:
         connection.execute(insert(of.message_vectors).from_select(columns, row))
 
 
