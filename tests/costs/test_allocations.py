@@ -49,10 +49,10 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
         "psycopg-async": (3.5, 1.7),
     },
     "history": {
-        "sqlite3": (1.05, 1.1),
+        "sqlite3": (1.05, 0.9),
         "aiosqlite": (1.2, None),
-        "psycopg": (1.1, 1.2),
-        "psycopg-async": (1.2, 1.45),
+        "psycopg": (1.0, 0.9),
+        "psycopg-async": (1.1, 1.15),
     },
 }
 """What a call of a store allocates, as multiples of the plain code: at its height, and in all. The
