@@ -575,12 +575,14 @@ class VectorModelRecord:
     Attributes:
         complete: Whether it is searched: it was the first here, or ``reembed`` has come to its end.
         vectors: Of how many memories there are some.
+        messages: Of how many messages.
     """
 
     name: str
     dims: int
     complete: bool
     vectors: int
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,10 +592,12 @@ class VectorStatus:
     Attributes:
         models: In the order in which they were used first.
         pending: How many memories wait for their vectors.
+        pending_messages: How many messages, of the roles that the store's embeddings name.
     """
 
     models: tuple[VectorModelRecord, ...]
     pending: int
+    pending_messages: int = 0
 
 
 # Records as HTML, for notebooks: sessions, and histories with what was said.

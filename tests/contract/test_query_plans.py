@@ -12,7 +12,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
@@ -351,52 +350,37 @@ def filled(
 ) -> Iterator[Filled]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('plans') / 'plans.db'}"
-        with filled_at(url, "sqlite") as found:
-            yield found
-        return
-    given = os.environ.get("AGENTSTORE_TEST_PG_URL")
-    version = "given" if given else installations()[0].version
-    url = servers.new_database(version, empty=True)
-    superuser = create_engine(url, isolation_level="AUTOCOMMIT")
-    name = superuser.url.database
-    owner = f"owner_of_{name}"
-
-    def run(*statements: str) -> None:
-        with superuser.connect() as connection:
-            for statement in statements:
-                connection.exec_driver_sql(statement)
-
-    run(
-        f"CREATE ROLE {owner} LOGIN",
-        f"GRANT SET ON PARAMETER session_replication_role TO {owner}",
-        f"ALTER DATABASE {name} OWNER TO {owner}",
-    )
-    try:
-        # For whom row-level security holds, as for most applications.
-        owned = make_url(url).set(username=owner).render_as_string(hide_password=False)
-        with filled_at(owned, "postgresql", create_engine(url)) as found:
-            yield found
-    finally:
-        run(
-            f"ALTER DATABASE {name} OWNER TO CURRENT_USER",
-            f"DROP OWNED BY {owner} CASCADE",
-            f"DROP ROLE {owner}",
-        )
-        superuser.dispose()
-        servers.drop(version, url)
-
-
-@contextmanager
-def filled_at(url: str, engine: str, *others: Engine) -> Iterator[Filled]:
-    """Fill a database that is empty, and make every call on it."""
+    else:
+        given = os.environ.get("AGENTSTORE_TEST_PG_URL")
+        url = servers.new_database("given" if given else installations()[0].version, empty=True)
+        superuser, url = create_engine(url), owned_by_somebody(url)
     migrations.upgrade(url)
     with Store(url, synchronous="OFF", embeddings=MODEL) as store:
         fill(store)
-        found = Filled(store, engine, [*others])
+        found = Filled(store, request.param)
+        if request.param == "postgresql":
+            found.others.append(superuser)
         found.record()
         yield found
-    for other in others:
-        other.dispose()
+    for engine in found.others:
+        engine.dispose()
+
+
+def owned_by_somebody(url: str) -> str:
+    """Let a role work in a database for whom row-level security holds, as for most applications."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    database = make_url(url).database
+    with engine.connect() as connection:
+        for statement in (
+            # Another process of this run may have made it, and use it at this moment.
+            "DO $$ BEGIN CREATE ROLE plain_owner LOGIN; "
+            "EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$",
+            "GRANT SET ON PARAMETER session_replication_role TO plain_owner",
+            f'ALTER DATABASE "{database}" OWNER TO plain_owner',
+        ):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    return make_url(url).set(username="plain_owner").render_as_string(hide_password=False)
 
 
 def test_every_public_method_has_a_case():
