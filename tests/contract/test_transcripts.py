@@ -740,8 +740,11 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("every", [1, 3, 700])
-def test_broken_lines_are_set_aside_and_all_others_are_imported(store, tmp_path, every):
+@pytest.mark.parametrize(("every", "batch"), [(1, 2_000), (3, 4), (3, 6), (7, 4)])
+def test_broken_lines_are_set_aside_and_all_others_are_imported(
+    store, tmp_path, every, batch, monkeypatch
+):
+    monkeypatch.setattr(transcripts, "_BATCH_MESSAGES", batch)  # so that it ends among them
     store.users.create("Ann", id="ann")
     store.sessions.create("ann", id="anns")
     lines = [b'{"id": "first", "messages": []}\n', b"\n"]
