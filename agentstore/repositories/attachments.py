@@ -27,14 +27,13 @@ from sqlalchemy import ColumnElement, ScalarSelect, Select, delete, func, insert
 
 from agentstore.errors import AttachmentTooLarge, InvalidInput, InvalidRow, NotFound, named
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
 from agentstore.records.base import complete
 from agentstore.repositories import scopes
 from agentstore.repositories.checkpoints.values import OTHER_BYTES
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import Repository, chunks, one_page, reads, writes
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors

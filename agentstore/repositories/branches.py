@@ -38,7 +38,6 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import Change
 from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import (
     BranchRecord,
     CountedBranch,
@@ -88,7 +87,7 @@ from agentstore.repositories.lines import (
 )
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import Repository, one_page, reads, reads_snapshot, writes
-from agentstore.schema import Tables
+from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, new_id
 from agentstore.values.validation import DEFAULT_LIMIT, MAIN, Cursors, check_limit

@@ -56,11 +56,10 @@ from agentstore.errors import (
     shown,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus, complete, maker
 from agentstore.repositories.operations import chunks
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.encoding import load_json
 from agentstore.values.types import SOUGHT_ID, Document, UtcDateTime, shifted, utc_now

@@ -42,7 +42,6 @@ from agentstore.engines.base.dialect import Change, EngineDialect, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import CounterOverflow, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.repositories.attachments import attached_to, drop_unattached
 from agentstore.repositories.lines import (
@@ -61,7 +60,7 @@ from agentstore.repositories.lines import (
 from agentstore.repositories.listing import exact_sum, halves
 from agentstore.repositories.operations import chunks
 from agentstore.repositories.search import forget_deleted
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, from_nanos

@@ -24,7 +24,6 @@ from sqlalchemy import Select, and_, bindparam, func, literal_column, select
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open
 from agentstore.records import (
     InterruptedTurn,
     MessageRecord,
@@ -44,7 +43,7 @@ from agentstore.repositories.session_pages import (
     session_record,
 )
 from agentstore.repositories.users import reservation_record
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_is_open
 from agentstore.values import validation
 from agentstore.values.chat import parse_fields
 from agentstore.values.types import shifted

@@ -42,7 +42,6 @@ from agentstore.errors import (
     StaleSession,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_not_being_deleted, session_is_open
 from agentstore.records import (
     DeletionReceipt,
     ExpiryReport,
@@ -97,7 +96,7 @@ from agentstore.repositories.session_pages import (
 )
 from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.upkeep.deletion import delete_owned
-from agentstore.schema import Tables
+from agentstore.schema import Tables, being_deleted, owner_not_being_deleted, session_is_open
 from agentstore.values import validation
 from agentstore.values.types import from_nanos, new_id, shifted
 from agentstore.values.validation import (

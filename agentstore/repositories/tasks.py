@@ -44,7 +44,6 @@ from agentstore.engines.base.dialect import TaskSignal
 from agentstore.engines.base.statements import dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import Page, TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus
 from agentstore.repositories import operations, scopes
@@ -78,6 +77,7 @@ from agentstore.repositories.claims import (
 )
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import Repository, appends, one_page, reads, writes
+from agentstore.schema import session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id, require_utc
 from agentstore.values.validation import (

@@ -58,7 +58,6 @@ from agentstore.errors import (
     named,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted, session_is_open
 from agentstore.records import (
     ApiKeyRecord,
     DeletionReceipt,
@@ -85,7 +84,7 @@ from agentstore.repositories.operations import (
 )
 from agentstore.repositories.session_pages import folded
 from agentstore.repositories.upkeep.deletion import delete_user
-from agentstore.schema import Tables
+from agentstore.schema import Tables, owner_not_being_deleted, session_is_open
 from agentstore.values import validation
 from agentstore.values.encoding import canonical_json
 from agentstore.values.types import MAX_INTEGER, new_id, require_utc, shifted

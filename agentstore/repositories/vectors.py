@@ -48,10 +48,9 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import VectorModelRecord, VectorStatus
 from agentstore.repositories.operations import Units, written
-from agentstore.schema import Tables
+from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.values.embeddings import (
     NOTHING,
     Embedded,

@@ -11,7 +11,6 @@ from sqlalchemy import select
 
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import thread_not_being_deleted
 from agentstore.records import DeletionReceipt, Page
 from agentstore.records.base import complete
 from agentstore.records.work import (
@@ -79,6 +78,7 @@ from agentstore.repositories.operations import (
     reads_snapshot,
     writes,
 )
+from agentstore.schema import thread_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, key_step
 from agentstore.values.types import Document, new_id, require_utc

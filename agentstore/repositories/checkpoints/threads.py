@@ -39,16 +39,16 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, WrongOwner
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import (
+from agentstore.records.base import complete
+from agentstore.records.work import CheckpointInfo, ThreadRecord
+from agentstore.repositories.checkpoints.values import Entry, Tail, tails_of, unpacked
+from agentstore.schema import (
+    Tables,
     owner_not_being_deleted,
     session_is_open,
     session_not_being_deleted,
     thread_not_being_deleted,
 )
-from agentstore.records.base import complete
-from agentstore.records.work import CheckpointInfo, ThreadRecord
-from agentstore.repositories.checkpoints.values import Entry, Tail, tails_of, unpacked
-from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
 

@@ -12,7 +12,6 @@ from sqlalchemy import or_, select
 
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound, StreamUnfinished
 from agentstore.execution.unit import Body, Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import Role, complete
 from agentstore.repositories import scopes
@@ -87,6 +86,7 @@ from agentstore.repositories.operations import (
     written,
 )
 from agentstore.repositories.search import forget_deleted
+from agentstore.schema import session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.chat import ChatMessage
 from agentstore.values.types import MAX_INTEGER, shifted

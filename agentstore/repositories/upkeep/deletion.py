@@ -43,7 +43,6 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_not_being_deleted
 from agentstore.records import DeletionReceipt, ExpiryReport
 from agentstore.repositories import operations
 from agentstore.repositories.attachments import attached_digests, drop_unattached
@@ -52,7 +51,7 @@ from agentstore.repositories.listing import Pace
 from agentstore.repositories.operations import Units
 from agentstore.repositories.search import forget_deleted, forget_sessions
 from agentstore.repositories.upkeep.statistics import ROW_BYTES, detach_some, weighed_messages
-from agentstore.schema import Tables
+from agentstore.schema import Tables, being_deleted, owner_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values import validation
 from agentstore.values.types import SafeText, shifted
@@ -278,7 +277,7 @@ def _give_back(unit: Unit, pace: Pace) -> bool:
 # Deleting users with all that is theirs, in transactions that are over soon.
 #
 # A user with few rows is deleted in one transaction. A user with more is only marked in the
-# first, and from then on no query finds anything of the user, see ``agentstore.models.tables``.
+# first, and from then on no query finds anything of the user, see ``agentstore.schema``.
 # The following transactions delete the rows, some sessions at a time, or a part of a large
 # session. How many rows were deleted so far is stored with the mark, so the receipt is complete
 # whether the same call finishes, a later one after a crash, or a clean-up.

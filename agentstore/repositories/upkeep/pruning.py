@@ -40,7 +40,6 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.moving import Checks
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_not_being_deleted
 from agentstore.records import PruneReport
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
@@ -50,7 +49,13 @@ from agentstore.repositories.operations import Units, window
 from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.upkeep.deletion import is_closed, owned, reclaimed
 from agentstore.retention import RetentionPolicy
-from agentstore.schema import LONGEST_ENTRY, Tables, indexed_texts
+from agentstore.schema import (
+    LONGEST_ENTRY,
+    Tables,
+    being_deleted,
+    indexed_texts,
+    owner_not_being_deleted,
+)
 from agentstore.values import validation
 from agentstore.values.types import SafeText, shifted
 
