@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Protocol
 
 from sqlalchemy import (
@@ -82,7 +82,7 @@ def prune(
             "The policy has no rule, so nothing would be deleted. Give one, such as "
             "sessions_idle, tool_logs, checkpoints_keep_last or finished_tasks."
         )
-    terms = units.run(Mode.READ, begin, policy)
+    terms = PruningTerms(policy, units.run(Mode.READ, Unit.now))
     rows: Counter[str] = Counter()
     things: Counter[str] = Counter()
     rows_by_rule: Counter[str] = Counter()
@@ -107,7 +107,9 @@ def _carried_out(
     """Count or delete what a rule finds, one transaction after the other."""
 
     def delete(unit: Unit, pace: Pace, items: Items) -> Done:
-        return rule.delete(unit, pace, terms.seen_at(unit.now()), items)
+        # After a clock is set back, fewer rows are old.
+        seen = replace(terms, now=min(terms.now, unit.now()))
+        return rule.delete(unit, pace, seen, items)
 
     find = rule.find_to_count if dry_run else rule.find
     place: Place = ()
@@ -150,19 +152,10 @@ class PruningTerms:
     policy: RetentionPolicy
     now: datetime
 
-    def seen_at(self, now: datetime) -> PruningTerms:
-        """Give the terms for a later look: after a clock is set back, fewer rows are old."""
-        return replace(self, now=min(self.now, now))
-
     def before(self, age: timedelta | None) -> datetime:
         """Give the moment before which everything is older than this age."""
         assert age is not None
         return shifted(self.now, -age)
-
-
-def begin(unit: Unit, policy: RetentionPolicy) -> PruningTerms:
-    """Read the clock."""
-    return PruningTerms(policy, unit.now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,63 +370,41 @@ class _UserRule(Rule):
 
 
 class _SessionRule(Rule):
-    """Sessions of which ``expires`` says the same as the rule's attribute of this name."""
+    """Sessions whose time to live is over, or those without activity.
+
+    Without the rule about expired ones, the first are those whose deletion has begun.
+    """
 
     name = "sessions"
-    expires: bool
+
+    def __init__(self, *, expired: bool) -> None:
+        self._expired = expired
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        sessions, columns = unit.tables.sessions, deletion.columns(unit)
+        stays = owner_not_being_deleted(unit.tables, sessions.c.user_id)
+        if not self._expired:
+            return walked(unit, sessions, columns, place, [], is_idle(unit.tables, terms), stays)
+        until = _deadline(terms) + timedelta.resolution  # the deadline itself included
+        key = [sessions.c.expires_at, sessions.c.pk]
+        return oldest(unit, select(*columns).where(stays), key, place, until)
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         few = items[:_SESSIONS]
-        ids = [item.id for item in few if expires(terms, item) == self.expires]
+        ids = [item.id for item in few if expires(terms, item) == self._expired]
         rows = _count_owned(unit, terms, "session", ids) if ids else Counter()
         return Done(len(ids), rows + Counter(sessions=len(ids)), items[len(few) :])
 
     def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         few = items[:_SESSIONS]
-        done = self._delete(unit, pace, terms, [item.pk for item in few])
+        pks = [item.pk for item in few]
+        if self._expired:
+            these = unit.tables.sessions.c.pk.in_(pks)
+            done = deletion.delete_expired_now(unit, pace, _deadline(terms), len(pks), these)
+        else:
+            done = deletion.delete_matching(unit, pace, pks, is_idle(unit.tables, terms))
         left = [item for item in few if item.pk in done.left]
         return Done(len(done.ids), done.rows, [*left, *items[len(few) :]])
-
-    def _delete(
-        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
-    ) -> deletion.Deleted:
-        raise NotImplementedError
-
-
-class _ExpiredSessionRule(_SessionRule):
-    """Sessions whose time to live is over; without that rule, those whose deletion has begun."""
-
-    expires = True
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        sessions = unit.tables.sessions.c
-        query = select(*deletion.columns(unit)).where(
-            owner_not_being_deleted(unit.tables, sessions.user_id)
-        )
-        until = _deadline(terms) + timedelta.resolution  # the deadline itself included
-        return oldest(unit, query, [sessions.expires_at, sessions.pk], place, until)
-
-    def _delete(
-        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
-    ) -> deletion.Deleted:
-        these = unit.tables.sessions.c.pk.in_(pks)
-        return deletion.delete_expired_now(unit, pace, _deadline(terms), len(pks), these)
-
-
-class _IdleSessionRule(_SessionRule):
-    """Sessions without activity."""
-
-    expires = False
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        stays = owner_not_being_deleted(unit.tables, unit.tables.sessions.c.user_id)
-        idle = is_idle(unit.tables, terms)
-        return walked(unit, unit.tables.sessions, deletion.columns(unit), place, [], idle, stays)
-
-    def _delete(
-        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
-    ) -> deletion.Deleted:
-        return deletion.delete_matching(unit, pace, pks, is_idle(unit.tables, terms))
 
 
 def _deadline(terms: PruningTerms) -> datetime:
@@ -462,45 +433,63 @@ def _count_owned(unit: Unit, terms: PruningTerms, kind: str, key: str | list[str
         later.c.digest == attachments.c.digest, later.c.pk > attachments.c.pk
     )
     query = select(attachments.c.digest).where(theirs, ~another.exists())
-    for rows in pages(unit, query, [attachments.c.pk]):
-        counts["blobs"] += sum(_goes(unit, terms, row.digest) for row in rows)
+    in_sessions = select(later.c.session_id.label("session_id"))
+    for row in chain.from_iterable(pages(unit, query, [attachments.c.pk])):
+        everywhere = pages(unit, in_sessions.where(later.c.digest == row.digest), [later.c.pk])
+        counts["blobs"] += not any(staying(unit, terms, rows) for rows in everywhere)
     return counts
-
-
-def _goes(unit: Unit, terms: PruningTerms, digest: str) -> bool:
-    """Say whether all sessions go that a blob is attached in."""
-    attachments = unit.tables.attachments.c
-    query = select(attachments.session_id.label("session_id")).where(attachments.digest == digest)
-    return not any(staying(unit, terms, rows) for rows in pages(unit, query, [attachments.pk]))
 
 
 # --- Single rows ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class _RowRule(Rule):
-    """Rows that nothing refers to.
+    """Rows that nothing refers to, and that are old by a time in them.
 
     Attributes:
         table: The plain name of their table.
+        time: The column of that time.
+        until: Gives the moment before which they are old.
+        status: Those with this status alone.
     """
 
+    name: str
     table: str
+    time: str
+    until: Callable[[PruningTerms], datetime]
+    status: str | None = None
 
-    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-        """Give the condition on a row."""
-        raise NotImplementedError
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        table, until = unit.tables[self.table], self.until(terms)
+        c = table.c
+        if self.status is not None:
+            along, old = [c.status == self.status], c[self.time] < until
+            return walked(unit, table, [c.pk, c.session_id], place, along, old)
+        if self._goes_with_session:
+            query = select(c.session_id)
+        else:
+            query = select(c.user_id).where(owner_not_being_deleted(unit.tables, c.user_id))
+        return oldest(unit, query, [c[self.time], c.pk], place, until)
+
+    @property
+    def _goes_with_session(self) -> bool:
+        return self.table in ("tool_logs", "tasks")
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
-        found = len(staying(unit, terms, items))
+        found = len(staying(unit, terms, items) if self._goes_with_session else items)
         return Done(found, {self.table: found})
 
     def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         table = unit.tables[self.table]
+        matching = [table.c[self.time] < self.until(terms)]
+        if self.status is not None:
+            matching.append(table.c.status == self.status)
         most = min(pace.rows, len(items))
         deleted = done = 0
         while done < most and not (done and pace.is_spent):
             few = items[done : min(done + _TOGETHER, most)]
-            these = [table.c.pk.in_([item.pk for item in few]), self.matching(unit.tables, terms)]
+            these = [table.c.pk.in_([item.pk for item in few]), *matching]
             if not unit.dialect.single_writer:
                 these = [table.c.pk.in_(lock_free(unit, table.c.pk, *these))]
             deleted += unit.connection.execute(delete(table).where(*these)).rowcount
@@ -508,54 +497,8 @@ class _RowRule(Rule):
         return Done(deleted, {self.table: deleted}, items[done:])
 
 
-class _ToolLogRule(_RowRule):
-    """Old tool logs."""
-
-    name = table = "tool_logs"
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        logs, until = unit.tables.tool_logs.c, terms.before(terms.policy.tool_logs)
-        query = select(logs.session_id)
-        return oldest(unit, query, [logs.created_at, logs.pk], place, until)
-
-    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-        return tables.tool_logs.c.created_at < terms.before(terms.policy.tool_logs)
-
-
-class _TaskRule(_RowRule):
-    """Tasks that ended long ago."""
-
-    name = table = "tasks"
-
-    def __init__(self, status: str) -> None:
-        self._status = status
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        tasks = unit.tables.tasks
-        along = [tasks.c.status == self._status]
-        matching = self.matching(unit.tables, terms)
-        return walked(unit, tasks, [tasks.c.pk, tasks.c.session_id], place, along, matching)
-
-    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-        tasks = tables.tasks.c
-        ended = tasks[_ENDED[self._status]]
-        return and_(tasks.status == self._status, ended < terms.before(terms.policy.finished_tasks))
-
-
-class _ReservationRule(Rule):
+class _ReservationRule(_RowRule):
     """Reservations of quotas that expired long ago; those that have not lapsed yet do so."""
-
-    name = "reservations"
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        reservations = unit.tables.quota_reservations.c
-        stays = owner_not_being_deleted(unit.tables, reservations.user_id)
-        query = select(reservations.user_id).where(stays)
-        until = terms.before(terms.policy.reservations)
-        return oldest(unit, query, [reservations.expires_at, reservations.pk], place, until)
-
-    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
-        return Done(len(items), {"quota_reservations": len(items)})
 
     def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         users, reservations = unit.tables.users, unit.tables.quota_reservations
@@ -565,7 +508,7 @@ class _ReservationRule(Rule):
         locked = {*lock_free(unit, users.c.id, users.c.id.in_(owners))}
         query = delete(reservations).where(
             reservations.c.pk.in_([item.pk for item in few if item.user_id in locked]),
-            reservations.c.expires_at < terms.before(terms.policy.reservations),
+            reservations.c.expires_at < self.until(terms),
         )
         columns = (reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
         gone = unit.connection.execute(query.returning(*columns)).all()
@@ -577,25 +520,6 @@ class _ReservationRule(Rule):
             less = update(users).where(users.c.id == user_id)
             unit.connection.execute(less.values(quota_reserved=users.c.quota_reserved - tokens))
         return Done(len(gone), {"quota_reservations": len(gone)}, items[len(few) :])
-
-
-class _MemoryRule(_RowRule):
-    """Memories whose time to live is over."""
-
-    name = table = "memories"
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        memories, until = unit.tables.memories.c, terms.now + timedelta.resolution
-        query = select(memories.user_id).where(
-            owner_not_being_deleted(unit.tables, memories.user_id)
-        )
-        return oldest(unit, query, [memories.expires_at, memories.pk], place, until)
-
-    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-        return tables.memories.c.expires_at <= terms.now
-
-    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
-        return Done(len(items), {self.table: len(items)})
 
 
 class _StreamRule(Rule):
@@ -645,22 +569,32 @@ def rules_of(policy: RetentionPolicy) -> Iterator[tuple[Rule, int]]:
     # Users and sessions first: what goes with them need not be looked at again. Also without a
     # rule about them, what an interrupted deletion or clean-up has left of one is finished.
     yield _UserRule(), deletion.ROWS
-    yield _ExpiredSessionRule(), deletion.ROWS
+    yield _SessionRule(expired=True), deletion.ROWS
     if policy.sessions_idle is not None:
-        yield _IdleSessionRule(), deletion.ROWS
+        yield _SessionRule(expired=False), deletion.ROWS
     if policy.tool_logs is not None:
-        yield _ToolLogRule(), ROWS
+        yield _RowRule("tool_logs", "tool_logs", "created_at", _older_than("tool_logs")), ROWS
     if policy.prunes_checkpoints:
-        yield CHECKPOINTS, deletion.ROWS
+        yield _CheckpointRule(), deletion.ROWS
     if policy.finished_tasks is not None:
         for status in policy.task_statuses:
-            yield _TaskRule(status), ROWS
+            old = _older_than("finished_tasks")
+            yield _RowRule("tasks", "tasks", _ENDED[status], old, status), ROWS
     if policy.reservations is not None:
-        yield _ReservationRule(), ROWS
+        old = _older_than("reservations")
+        yield _ReservationRule("reservations", "quota_reservations", "expires_at", old), ROWS
     if policy.expired_memories:
-        yield _MemoryRule(), ROWS
+        yield _RowRule("memories", "memories", "expires_at", _after_now), ROWS
     if policy.streams is not None:
         yield _StreamRule(), ROWS
+
+
+def _older_than(rule: str) -> Callable[[PruningTerms], datetime]:
+    return lambda terms: terms.before(getattr(terms.policy, rule))
+
+
+def _after_now(terms: PruningTerms) -> datetime:
+    return terms.now + timedelta.resolution  # the present itself included
 
 
 # The rule about checkpoints that are old, or more than a thread keeps.
@@ -803,9 +737,6 @@ def _count_unneeded(
         for rows in pages(unit, query, [values.line, values.start])
         for row in rows
     )
-
-
-CHECKPOINTS = _CheckpointRule()
 
 
 # Rows from before arguments were bounded as they are now, for the doctor; reads whole tables.
