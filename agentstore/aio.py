@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
@@ -66,7 +67,7 @@ from agentstore.repositories.operations import Operation, Repository, Units, emb
 from agentstore.repositories.scopes import scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.repositories.vectors import warn_of_other_model
-from agentstore.settings import StoreOptions, settings_for
+from agentstore.settings import Consistency, Settings, StoreOptions, settings_for
 from agentstore.transactions import Transaction, in_transaction, scoped_transaction
 from agentstore.turns import AsyncTurn
 
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
         AsyncUsage,
         AsyncUsers,
     )
+    from agentstore.engines.base.dialect import EngineDialect
     from agentstore.records import Page, PruneReport
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
@@ -308,20 +310,25 @@ class AsyncStore(AsyncRepositories):
         if engine is not None:
             dialect = adopt_engine(engine, settings, asynchronous=True)
             self._url, watched = engine.url, engine.sync_engine
-            self._unit_runner = GreenletRunner(engine, dialect, settings, owns_engine=False)
+            self._unit_runner = self._greenlets(engine, dialect, settings, owns_engine=False)
         else:
             self._url = parse_url(url)
             dialect = dialect_for(self._url)
             if dialect.threads_async_work and not dialect.names_async_driver(self._url):
+                if settings.read_url is not None:
+                    from agentstore.execution.standbys import require_server
+
+                    require_server(dialect, "read_url")
                 own = watched = open_engine(self._url, settings)
                 runner = UnitRunner(own, dialect, settings, owns_engine=True)
                 self._unit_runner = ThreadRunner(runner, owns_engine=True)
             else:
                 async_engine = open_async_engine(self._url, settings)
                 watched = async_engine.sync_engine
-                self._unit_runner = GreenletRunner(
+                self._unit_runner = self._greenlets(
                     async_engine, dialect, settings, owns_engine=True
                 )
+        self._standbys = getattr(self._unit_runner, "standbys", None)
         self._opened = False
         self._closed = self._inherited = False
         register_for_fork(self)
@@ -331,9 +338,20 @@ class AsyncStore(AsyncRepositories):
         self._watch = watching(self._observer)
         if self._observer is not None:
             self._observer.watch(self)
-        self._probe = AsyncProbe(
-            watched, self._unit_runner.once, settings, self.open, lambda: self._closed
-        )
+        ask = self._unit_runner.once
+        if isinstance(self._unit_runner, GreenletRunner):  # the primary, not a standby
+            ask = partial(GreenletRunner.once, self._unit_runner)
+        self._probe = AsyncProbe(watched, ask, settings, self.open, lambda: self._closed)
+
+    @staticmethod
+    def _greenlets(
+        engine: AsyncEngine, dialect: EngineDialect, settings: Settings, *, owns_engine: bool
+    ) -> GreenletRunner:
+        if settings.read_url is None:
+            return GreenletRunner(engine, dialect, settings, owns_engine=owns_engine)
+        from agentstore.execution.standbys import AsyncStandbyRunner  # which few stores need
+
+        return AsyncStandbyRunner(engine, dialect, settings, owns_engine=owns_engine)
 
     def __repr__(self) -> str:
         """Name the database, without its password."""
@@ -370,6 +388,8 @@ class AsyncStore(AsyncRepositories):
                 await open_database(self._unit_runner)
                 if self._settings.embeddings is not None:
                     await self._unit_runner.once(Mode.READ, warn_of_other_model)
+                if self._standbys is not None:
+                    self._standbys.start()
                 self._opened = True
 
     async def close(self) -> None:
@@ -449,7 +469,25 @@ class AsyncStore(AsyncRepositories):
     async def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:  # noqa: ASYNC109
         """Say whether the store can do its work now; see ``Store.health``. Opens the store."""
         with self._watch("health"):
-            return await self._probe.health(timeout)
+            found = await self._probe.health(timeout)
+        standbys = self._standbys
+        return found if standbys is None else replace(found, read_nodes=standbys.records())
+
+    def reading(
+        self, consistency: Consistency = "own", *, after: str | None = None
+    ) -> AbstractContextManager[None]:
+        """Say what this task's reads have to see, in a block; see ``Store.reading``."""
+        from agentstore.execution.standbys import reading  # which few stores need
+
+        return reading(self._standbys, consistency, after)
+
+    async def position(self) -> str:
+        """Give the position of the server's log; see ``Store.position``."""
+        from agentstore.execution.standbys import written
+
+        await self.open()
+        with self.reading("primary"):
+            return await run_with_retries(self._unit_runner, Mode.READ, written, repeatable=True)
 
     async def statistics(
         self,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
+
+from sqlalchemy import URL
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.schema import Names
@@ -28,6 +30,7 @@ URL_VARIABLE = "AGENTSTORE_URL"
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
 SynchronousCommit = Literal["local", "on", "remote_write", "remote_apply"] | None
+Consistency = Literal["own", "any", "primary"]
 AUTO: Final = "auto"
 PrepareThreshold = Literal["auto"] | int | None
 Clock = Callable[[], datetime]
@@ -55,6 +58,10 @@ class StoreOptions(TypedDict, total=False):
     busy_timeout: float
     synchronous: Synchronous
     synchronous_commit: SynchronousCommit
+    read_url: str | URL | Sequence[str] | None
+    max_staleness: float
+    read_wait: float
+    read_lag: Callable[[str], float | None] | None
     max_retries: int
     secrets: Secrets
     prices: Prices
@@ -117,6 +124,14 @@ class Settings:
             leaves it to the server. A transaction says it as it begins, so that it is right
             behind a pooler too; a write that is one statement takes two round trips more. A
             transaction of the application's that the store joins is left as it is.
+        read_url: Standbys of the PostgreSQL server, from which is read what they have already: a
+            URL, which may name several hosts, or several URLs. See ``Store.reading``.
+        max_staleness: A standby that is so many seconds behind is not read.
+        read_wait: How many seconds a read may wait for a standby that has what this store wrote
+            before it goes to the primary.
+        read_lag: Says how many seconds the standby with this name (``host:port``) is behind, None
+            if that is not known; for servers without a position in a log, such as Aurora's. It is
+            called often, in a thread.
         max_retries: How often a call is repeated, where that is safe, after a conflict or a
             broken connection.
         secrets: What is done about secrets in session configs and tool logs.
@@ -163,6 +178,10 @@ class Settings:
     busy_timeout: float = 30.0
     synchronous: Synchronous = "FULL"
     synchronous_commit: SynchronousCommit = None
+    read_url: str | URL | Sequence[str] | None = field(default=None, repr=False)
+    max_staleness: float = 1.0
+    read_wait: float = 0.1
+    read_lag: Callable[[str], float | None] | None = None
     max_retries: int = 5
     secrets: Secrets = field(default_factory=Secrets)
     prices: Prices = field(default_factory=default_prices)
@@ -211,6 +230,8 @@ class Settings:
             "network_timeout",
             "ping_after",
             "busy_timeout",
+            "max_staleness",
+            "read_wait",
         ):
             seconds = getattr(self, name)
             if not _is_seconds(seconds):
@@ -242,6 +263,8 @@ class Settings:
                 "search_characters must be a whole number from 1 to 10**9, or None, not "
                 f"{shown(characters)}."
             )
+        if self.read_lag is not None and not callable(self.read_lag):
+            raise InvalidInput("read_lag must be a function of the name of a standby.")
         if self.search_stems is not None:
             check_language(self.search_stems)
         if self.embeddings is not None:
@@ -355,6 +378,9 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
         _or_none(lambda text: _COMMITS[text.lower()]),
         "local, on, remote_write, remote_apply or none",
     ),
+    "read_url": _TEXT,
+    "max_staleness": _SECONDS,
+    "read_wait": _SECONDS,
     "max_retries": _COUNT,
     "secrets_on_config": _ACTION,
     "secrets_on_tool_logs": _ACTION,
@@ -367,4 +393,4 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "search_stems": _TEXT,
     "embeddings": (_imported, "module:name of Embeddings"),
 }
-"""How the text of a variable becomes a setting; only ``clock`` has none."""
+"""How the text of a variable becomes a setting; only ``clock`` and ``read_lag`` have none."""

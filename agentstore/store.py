@@ -24,7 +24,8 @@ for itself; a closed store, and one that was inherited by a fork, refuse every c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -56,7 +57,7 @@ from agentstore.execution.unit import (
 from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.repositories.operations import Units
 from agentstore.repositories.vectors import warn_of_other_model
-from agentstore.settings import StoreOptions, settings_for
+from agentstore.settings import Consistency, StoreOptions, settings_for
 from agentstore.transactions import Repositories, ScopedStore, Transaction, in_transaction
 
 if TYPE_CHECKING:
@@ -137,12 +138,20 @@ class Store(Repositories):
             dialect = adopt_engine(engine, settings, asynchronous=False)
         self._engine = engine
         self._closed = self._inherited = False
-        self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
+        kind: type[UnitRunner] = UnitRunner
+        if settings.read_url is not None:
+            from agentstore.execution.standbys import StandbyRunner  # which few stores need
+
+            kind = StandbyRunner
+        self._runner = kind(engine, dialect, settings, owns_engine=self._owns_engine)
+        self._standbys = getattr(self._runner, "standbys", None)
         super().__init__(StoreRunner(self, self._runner), self._observer)
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)
         register_for_fork(self)
-        self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
+        self._probe = Probe(
+            engine, partial(UnitRunner.once, self._runner), settings, lambda: self._closed
+        )
         try:
             self._runner.open()
             if settings.embeddings is not None:
@@ -323,7 +332,46 @@ class Store(Repositories):
             InvalidInput: The timeout is not above 0, or longer than an hour.
         """
         with self._watch("health"):
-            return self._probe.health(timeout)
+            found = self._probe.health(timeout)
+        standbys = self._standbys
+        return found if standbys is None else replace(found, read_nodes=standbys.records())
+
+    def reading(
+        self, consistency: Consistency = "own", *, after: str | None = None
+    ) -> AbstractContextManager[None]:
+        """Say what this thread or task's reads have to see, in a block; see ``read_url``.
+
+        Without ``read_url`` all reads go to the one server there is. Calls that write, transactions
+        and ``run`` always go to the primary.
+
+        Args:
+            consistency: ``own``, as without a block: all that this store wrote before, but in
+                transactions of the application's own (``joined``). ``any``: what is not older
+                than ``max_staleness``. ``primary``: all that was committed.
+            after: What ``position`` of a store gave, in whatever process: also all that was
+                committed before that.
+
+        Raises:
+            InvalidInput: An argument is not one of these.
+        """
+        from agentstore.execution.standbys import reading  # which few stores need
+
+        return reading(self._standbys, consistency, after)
+
+    def position(self) -> str:
+        """Give the position of the server's log, for ``reading(after=...)`` of another process.
+
+        Whatever was committed before is before it. It is one more query, at the primary; what it
+        gives is short text, and means something to standbys of this server alone.
+
+        Raises:
+            InvalidInput: The engine has no such position: it is SQLite.
+        """
+        from agentstore.execution.standbys import written
+
+        self._require_open()
+        with self.reading("primary"):
+            return self._runner.run(Mode.READ, written, repeatable=True)
 
     def statistics(
         self,

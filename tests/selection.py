@@ -123,7 +123,6 @@ TESTS_OF = {
     "agentstore/tui/*": "parts browse",
     "agentstore/values/chat.py": "chat chat_repairs",
     "agentstore/values/encoding.py": "encoding fidelity",
-    "agentstore/values/ids.py": "ids own_ids",
     "agentstore/values/pric*": "prices",
     "agentstore/values/genai.py": "prices",
     "agentstore/values/redaction.py": "redaction secrecy",

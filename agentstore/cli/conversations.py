@@ -60,6 +60,7 @@ from agentstore.records import (
     SessionRecord,
     SessionSummary,
     ThreadRecord,
+    ToolLogRecord,
     UsageSum,
 )
 from agentstore.records.base import Role, SessionStatus
@@ -457,7 +458,11 @@ _ORDERS = ("relevance", "recent")
 @app.command(rich_help_panel=LOOK)
 def search(
     text: Annotated[
-        str, typer.Argument(help='Words, "words in a row", begin*, -without, this OR that.')
+        str,
+        typer.Argument(
+            help='Words, "words in a row", begin*, -without, this OR that; in:errors before words '
+            "looks through errors of tools and their names."
+        ),
     ],
     user: Annotated[
         str | None, typer.Option(metavar="WHO", help="Only in this user's sessions.")
@@ -496,6 +501,18 @@ def search(
     if checkpoints and (role, since, until, cursor) != (None, None, None, None):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
     with Database(url, schema, table_prefix).read() as store:
+        if text.startswith(_IN_ERRORS):
+            if (user, role, cursor) != (None, None, None) or checkpoints:
+                raise InvalidInput("in:errors goes with --session, --since, --until and --limit.")
+            logs = store.tool_logs.iter(
+                success=False,
+                text=text.removeprefix(_IN_ERRORS).strip() or None,
+                session_id=None if session is None else whole_id(store, session),
+                since=since,
+                until=until,
+            )
+            _print_failures(islice(logs, limit), as_json=as_json)
+            return
         user = whole_user(store, user)
         if checkpoints:
             wanted = None if session is None else whole_id(store, session)
@@ -529,6 +546,24 @@ def search(
             _print_hit(hit, titles[session_id])
     if page.next_cursor:
         hint("There is more: pass --limit.")
+
+
+_IN_ERRORS = "in:errors"
+
+
+def _print_failures(logs: Iterable[ToolLogRecord], *, as_json: bool) -> None:
+    """Print calls that failed."""
+    if as_json:
+        print_json_list(logs)
+        return
+    log = None
+    for log in logs:
+        line = Text.assemble((on_one_line(log.session_id), "cyan"))
+        line.append(f"  {on_one_line(log.tool)}, {age_of(log.created_at)}", style="dim")
+        print_cut(line)
+        _print_snippet(log.error or "failed")
+    if log is None:
+        hint("Nothing was found.")
 
 
 _SEARCHED = 1_000

@@ -41,10 +41,11 @@ _slow = logging.getLogger("agentstore.slow")
 class _ObservedCall:
     """A call that is under way."""
 
-    __slots__ = ("attempts",)
+    __slots__ = ("attempts", "node")
 
     def __init__(self) -> None:
         self.attempts = 1
+        self.node: str | None = None
 
 
 _current: ContextVar[_ObservedCall | None] = ContextVar("agentstore_call", default=None)
@@ -55,6 +56,13 @@ def retried() -> None:
     call = _current.get()
     if call is not None:
         call.attempts += 1
+
+
+def served_by(node: str) -> None:
+    """Hear which standby answered a call."""
+    call = _current.get()
+    if call is not None:
+        call.node = node
 
 
 class Observer:
@@ -88,7 +96,11 @@ class Observer:
         error: BaseException | None = None
         began = time.perf_counter()
         try:
-            with nullcontext() if self._telemetry is None else self._telemetry.span(name):
+            with (
+                nullcontext()
+                if self._telemetry is None
+                else self._telemetry.span(name, lambda: call.node)
+            ):
                 yield
         except BaseException as raised:
             error = raised

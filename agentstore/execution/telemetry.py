@@ -10,7 +10,7 @@ statement and no words of an error are handed out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 
@@ -52,8 +52,8 @@ class Telemetry:
         )
 
     @contextmanager
-    def span(self, name: str) -> Iterator[None]:
-        """Be the parent of what happens in the block."""
+    def span(self, name: str, node: Callable[[], str | None]) -> Iterator[None]:
+        """Be the parent of what happens in the block; ``node`` says which standby answered it."""
         with self._tracer.start_as_current_span(
             f"{_SCOPE}.{name}",
             kind=SpanKind.CLIENT,
@@ -68,6 +68,9 @@ class Telemetry:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(Status(StatusCode.ERROR))
                 raise
+            finally:
+                if (address := node()) is not None:
+                    span.set_attribute("server.address", address)
 
     def record(self, name: str, seconds: float, attempts: int, error: BaseException | None) -> None:
         """Count a call that has ended."""

@@ -370,6 +370,9 @@ _MARKED = re.compile("⟦([^⟦⟧]*)⟧")
 async def search_page(visit: Visit) -> Response:
     """Search; what is an id, or the beginning of a session's, leads to what has it."""
     text = visit.query.get("q", "").strip() or None
+    if text and text.startswith(IN_ERRORS):
+        said = text.removeprefix(IN_ERRORS).strip() or None
+        return RedirectResponse(link("failures", q=said, session=visit.given("session")))
     named = await _named(visit, text) if text and " " not in text else []
     if named and _MADE.fullmatch(str(text).lower()) and not visit.given("role"):
         return RedirectResponse(named[0][1])
@@ -382,6 +385,8 @@ async def search_page(visit: Visit) -> Response:
             user_id=visit.given("user"),
             session_id=visit.given("session"),
             role=cast("Role | None", visit.given("role")),
+            since=_day(visit, "since"),
+            until=_day(visit, "until", after=1),
             order=cast("SearchOrder", order),
             limit=_HITS_ON_A_PAGE,
             cursor=visit.given("cursor"),
@@ -413,6 +418,9 @@ async def search_page(visit: Visit) -> Response:
     )
 
 
+IN_ERRORS = "in:errors"
+"""What a search begins with that looks through the errors of tools, and their names."""
+
 _MADE = re.compile("[0-9a-f]{8}-?[0-9a-f-]{0,27}")
 """An id that agentstore made, or the first 8 characters of one: nobody searches for that."""
 
@@ -437,6 +445,8 @@ async def _named(visit: Visit, text: str) -> list[tuple[str, str]]:
         found.append(("task", link("task", id=text)))
     if visit.has("user") and await visit.ask(store.users.find, text) is not None:
         found.append(("user", link("user", id=text)))
+    if (await visit.ask(store.tool_logs.list, tool=text, limit=1)).items:
+        found.append(("tool", link("failures", tool=text, all=1)))
     return found
 
 

@@ -156,12 +156,13 @@ async def usage_page(visit: Visit) -> Response:
 
 
 async def failures(visit: Visit) -> Response:
-    """List calls of tools that failed, the newest first."""
+    """List calls of tools, those that failed or all, the newest first."""
     days = visit.whole("days", _MOST, least=1, most=_MOST)
     found = await visit.ask(
         visit.store.tool_logs.list,
-        success=False,
+        success=None if visit.given("all") else False,
         tool=visit.given("tool"),
+        text=visit.given("q"),
         session_id=visit.given("session"),
         since=_begin(days) if visit.given("days") else None,
         limit=_ON_A_PAGE,

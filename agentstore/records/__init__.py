@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         HealthRecord,
         PoolUse,
         PruneReport,
+        ReadNodeRecord,
         ReplicationRecord,
         Severity,
         StandbyRecord,
@@ -98,6 +99,7 @@ __all__ = [
     "Page",
     "PoolUse",
     "PruneReport",
+    "ReadNodeRecord",
     "ReplicationRecord",
     "ReservationRecord",
     "RestoredSession",
@@ -141,8 +143,8 @@ _HOMES = {
     "TurnToolUse UsageRecord UsageSum ApiKeyRecord IssuedApiKey ReservationRecord "
     "UserRecord UserStats",
     "upkeep": "DeletionReceipt ExpiryReport PruneReport Finding Severity DayStatistics "
-    "HealthRecord PoolUse ReplicationRecord StandbyRecord Statistics TableStatistics "
-    "ToolStatistics UserStatistics",
+    "HealthRecord PoolUse ReadNodeRecord ReplicationRecord StandbyRecord Statistics "
+    "TableStatistics ToolStatistics UserStatistics",
 }
 """By module."""
 

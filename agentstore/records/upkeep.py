@@ -25,6 +25,26 @@ class PoolUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadNodeRecord:
+    """A standby that a store reads from; see ``Settings.read_url``.
+
+    Attributes:
+        name: Its host and port.
+        answers: Whether it answered when it was asked last.
+        behind_seconds: What was committed so long ago is there, and all before; None if that is not
+            known. It grows while nobody reads, because then nobody asks.
+        reads: How many reads it answered.
+        failures: How many it did not, which went elsewhere.
+    """
+
+    name: str
+    answers: bool
+    behind_seconds: float | None
+    reads: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
 class StandbyRecord:
     """A server that follows this one.
 
@@ -105,6 +125,7 @@ class HealthRecord:
         search_problem: Why searching fails; None if it does not. ``ok`` does not depend on it.
         replication: Who follows the server, and how far; None on SQLite, if nobody answered, and
             where the server does not know these questions.
+        read_nodes: The standbys that this store reads from.
     """
 
     ok: bool
@@ -119,6 +140,7 @@ class HealthRecord:
     search_pending: int | None
     search_problem: str | None
     replication: ReplicationRecord | None = None
+    read_nodes: tuple[ReadNodeRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from agentstore.records.base import complete
 from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import New, NewRow, finite, mean_of, milliseconds, over_pages
 from agentstore.repositories.operations import Repository, gathers, one_page, reads, window
+from agentstore.repositories.session_pages import folded
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.schema.work import FAILED
 from agentstore.values import validation
@@ -88,6 +89,9 @@ class NewLog(NewRow):
             return NotFound("session", session_id)
         return WrongSession(session_id, message_id)
 
+
+_PAGES_READ = 40
+"""Pages that are looked through for a text."""
 
 _ORDERS: tuple[Literal["newest", "oldest"], ...] = ("newest", "oldest")
 
@@ -186,6 +190,7 @@ class ToolLogs(Repository):
         session_id: str | None = None,
         tool: str | None = None,
         success: bool | None = None,
+        text: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         order: Literal["newest", "oldest"] = "newest",
@@ -198,6 +203,9 @@ class ToolLogs(Repository):
             session_id: Only of this session.
             tool: Only of this tool.
             success: False gives those that failed, True the others.
+            text: Only with this in the tool's name or the error; case does not count, in any
+                script. It has no index: a page looks through up to 40 times ``limit`` logs, and may
+                have none and a ``next_cursor`` to go on.
             since: Only from this instant on.
             until: Only before this instant.
             order: ``newest`` first, or ``oldest`` first.
@@ -215,13 +223,30 @@ class ToolLogs(Repository):
             passed = validation.flag("success", success)
             query = query.where(logs.c.success if passed else FAILED)
         ascending = validation.choice("order", order, _ORDERS) == "oldest"
-        more = () if success is None and not ascending else (success, order)
+        more: tuple[object, ...] = () if success is None and not ascending else (success, order)
+        if text is not None:
+            text = folded("text", text)
+            more = (success, order, text)
         cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until), *more)
         key = [logs.c.created_at, logs.c.pk] if in_window else [logs.c.pk]
-        make = tool_log_record
-        return one_page(
-            self.connection, query, key, cursors, limit, cursor, make, ascending=ascending
-        )
+        for _ in range(_PAGES_READ):
+            page = one_page(
+                self.connection,
+                query,
+                key,
+                cursors,
+                limit,
+                cursor,
+                tool_log_record,
+                ascending=ascending,
+            )
+            if text is None:
+                break
+            said = (log for log in page if text in folded("", f"{log.tool}\n{log.error or ''}"))
+            page = Page(tuple(said), page.next_cursor)
+            if page.items or (cursor := page.next_cursor) is None:
+                break
+        return page
 
     iter = over_pages(list)
     """Go over the logs of all pages; see ``list``."""

@@ -1015,6 +1015,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     "tool_logs.get": call("tool_logs.get", own_id("log-7")),
     "tool_logs.find": call("tool_logs.find", own_id("log-7")),
     "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW)
+    | also(
+        "failed, success, text",
+        lambda s: partial(s.tool_logs.list, success=False, text="no such", limit=5),
+    )
     | {
         f"failed, {chosen}": made
         for chosen, made in listing(

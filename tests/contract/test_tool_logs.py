@@ -300,3 +300,31 @@ def test_a_duration_is_a_number_of_milliseconds_and_an_outcome_is_yes_or_no(stor
         with pytest.raises(InvalidInput, match="success"):
             store.tool_logs.log(session.id, "t", success=success)
     assert len(store.tool_logs.list()) == 5
+
+
+def test_logs_are_found_by_a_text_in_the_tool_or_the_error_page_by_page(store, session):
+    for n in range(9):
+        store.tool_logs.log(
+            session.id, "search", error=f"Timed Out after {n}" if n % 4 == 0 else "x"
+        )
+    store.tool_logs.log(session.id, "straße", output="timed out")
+    found = [log.error for log in store.tool_logs.iter(success=False, text="TIMED out", limit=1)]
+    assert found == ["Timed Out after 8", "Timed Out after 4", "Timed Out after 0"]
+    assert [log.tool for log in store.tool_logs.iter(text="STRASSE")] == ["straße"]
+    assert list(store.tool_logs.iter(text="nowhere", limit=2)) == []
+    page = store.tool_logs.list(text="timed", limit=1)
+    with pytest.raises(InvalidInput):
+        store.tool_logs.list(text="else", cursor=page.next_cursor)
+    with pytest.raises(InvalidInput, match="text"):
+        store.tool_logs.list(text=5)
+
+
+def test_a_page_looks_through_so_many_logs_for_a_text_and_says_where_to_go_on(store, session):
+    store.tool_logs.log(session.id, "first")
+    for _ in range(45):
+        store.tool_logs.log(session.id, "search")
+    page = store.tool_logs.list(text="first", limit=1)
+    assert (page.items, page.next_cursor is None) == ((), False)
+    assert [log.tool for log in store.tool_logs.list(text="first", cursor=page.next_cursor)] == [
+        "first"
+    ]

@@ -302,6 +302,14 @@ def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
         assert other.id not in listed
         assert other.id in client.get("/failures").text
         assert other.id not in client.get(f"/failures?session={session}").text
+        got = client.get("/search?q=in:errors+TOO+late", follow_redirects=False).headers["location"]
+        found = client.get("/" + got).text
+        assert log.id in found
+        assert other.id not in found
+        there = re.search(
+            r'href="(failures[^"]*)">Calls of this tool<', client.get("/search?q=look").text
+        )
+        assert other.id in client.get("/" + there[1].replace("&amp;", "&")).text
         listed = client.get("/?failed=1").text
         assert f'href="failures?session={session}">failed calls</a>' in listed
         got = client.get(f"/call?id={log.id}", follow_redirects=False).headers["location"]

@@ -186,6 +186,10 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "task": lambda there: _at("task", id=there.task),
     "usage": lambda _: "usage",
     "failures": lambda _: "failures",
+    "failures that say something": lambda _: _at("failures", q="x", all="1"),
+    "search of a user in some days": lambda there: _at(
+        "search", q="x", user=there.user, since="2026-01-01", until="2026-01-31"
+    ),
     "failures of a tool": lambda _: _at("failures", tool="x", days="7"),
     "call": lambda there: _at("call", id=there.log),
     "usage as CSV": lambda _: _at("usage.csv", by="model"),

@@ -197,6 +197,11 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
     store.sessions.fail("s3")
     assert listed("--failed") == ["s3"]
     assert listed("--interrupted") == []
+    store.tool_logs.log("s4", "book", error="Timed out")
+    assert "book" in run("search", "in:errors timed")
+    assert "Nothing was found" in run("search", "in:errors nothing")
+    assert [log["tool"] for log in json.loads(run("search", "in:errors", "--json"))] == ["book"]
+    assert "in:errors goes with" in run("search", "in:errors x", "--role", "user", code=2)
     assert "goes with --user alone" in run("ls", "--interrupted", "--failed", code=2)
     assert "There are more" in run("ls")
     assert "There are more" not in run("ls", "-n", "30")

@@ -29,6 +29,9 @@ GIVEN = {
     "busy_timeout": ("2.5", 2.5),
     "synchronous": ("normal", "NORMAL"),
     "synchronous_commit": ("Remote_Apply", "remote_apply"),
+    "read_url": ("postgresql://one/db", "postgresql://one/db"),
+    "max_staleness": ("3", 3.0),
+    "read_wait": ("0", 0.0),
     "max_retries": ("1", 1),
     "max_attachment_bytes": ("none", None),
     "stream_timeout": ("9", 9.0),
@@ -37,8 +40,8 @@ GIVEN = {
     "search_characters": ("1000", 1_000),
     "search_stems": ("none", "none"),
 }
-OF_OBJECTS = {"secrets", "prices", "clock", "embeddings"}
-TEXTS = {"schema", "table_prefix", "search_stems"}
+OF_OBJECTS = {"secrets", "prices", "clock", "embeddings", "read_lag"}
+TEXTS = {"schema", "table_prefix", "search_stems", "read_url"}
 
 
 def test_every_setting_is_read_from_the_environment_and_the_code_comes_first(
@@ -65,7 +68,7 @@ def test_every_setting_is_read_from_the_environment_and_the_code_comes_first(
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(GIVEN.keys() - {"schema", "table_prefix", "search_stems"}),
+        *sorted(GIVEN.keys() - TEXTS),
         "secrets_on_config",
         "embeddings",
     ],

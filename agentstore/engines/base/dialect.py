@@ -437,6 +437,14 @@ class EngineDialect(ABC):
         """Give what ``enter_scope`` was told last in this transaction; "" if nothing."""
         return ""
 
+    def log_position(self, connection: Connection, *, replayed: bool = False) -> str | None:
+        """Give how far the server has written its log, or, as a standby, replayed its primary's.
+
+        As PostgreSQL writes it, such as ``0/16B3748``; None where there is no such thing: in a
+        file, and, if ``replayed``, on a server that follows nobody.
+        """
+        return None
+
     def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
         """Delete those blobs that nobody attaches, in a scope that cannot see who does.
 

@@ -38,6 +38,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    case,
     cast,
     collate,
     event,
@@ -575,6 +576,10 @@ _RACES = ("23503", "23505")
 """A foreign key, or a unique one, is violated."""
 
 
+_WRITTEN = select(cast(func.pg_current_wal_insert_lsn(), Text))
+_REPLAYED = select(case((func.pg_is_in_recovery(), cast(func.pg_last_wal_replay_lsn(), Text))))
+
+
 class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     """The dialect of PostgreSQL; see ``EngineDialect`` for what each method promises."""
 
@@ -623,6 +628,11 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         listen_once(engine, "reset", end_what_is_open)
 
         test_those_idle(engine, settings)
+
+    def log_position(self, connection: Connection, *, replayed: bool = False) -> str | None:
+        """Ask the server."""
+        found = connection.execute(_REPLAYED if replayed else _WRITTEN).scalar_one()
+        return None if found is None else str(found)
 
     def take_over(self, connection: Connection) -> None:
         """Set autocommit on a connection of the application's own engine, until it is back."""

@@ -1,0 +1,294 @@
+"""Reads go to standbys that have what the store wrote, or wait a little, or go to the primary."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from agentstore import AsyncStore, NotFound, Store
+from agentstore.errors import InvalidInput, TransactionConflict
+from agentstore.execution.unit import UnitFailure
+from agentstore.settings import Settings
+from tests.chaos.arena import wait_for
+from tests.contract.test_replication import Pair, pair, pair_of_the_module
+from tests.programs.probes import connect
+
+__all__ = ["pair", "pair_of_the_module"]
+
+PATIENT = {"read_wait": 5.0, "max_staleness": 30.0}
+
+
+@contextmanager
+def delayed(pair: Pair, milliseconds: int) -> Iterator[None]:
+    """Have the standby show each commit so much later."""
+    for delay in (milliseconds, 0):
+        with connect(pair.on_the_standby()) as connection:
+            connection.execute(f"ALTER SYSTEM SET recovery_min_apply_delay = {delay}".encode())
+            connection.execute(b"SELECT pg_reload_conf()")
+        if delay:
+            yield
+
+
+@contextmanager
+def paused(pair: Pair) -> Iterator[None]:
+    """Have the standby show nothing new."""
+    with connect(pair.on_the_standby()) as connection:
+        connection.execute(b"SELECT pg_wal_replay_pause()")
+        paused = b"SELECT pg_get_wal_replay_pause_state() = 'paused'"
+        assert wait_for(lambda: connection.execute(paused).fetchone() == (True,))
+        try:
+            yield
+        finally:
+            connection.execute(b"SELECT pg_wal_replay_resume()")
+
+
+def writes_and_reads(store: Store, number: int) -> int:
+    """Save and read back at once; give how often what was saved was not there."""
+    session = store.sessions.create().id
+    missed = 0
+    for each in range(number):
+        store.messages.save(session, "user", str(each))
+        last = store.messages.history(session, 1)
+        missed += [message.content for message in last] != [str(each)]
+    return missed
+
+
+async def writes_and_reads_async(store: AsyncStore, number: int) -> int:
+    session = (await store.sessions.create()).id
+    missed = 0
+    for each in range(number):
+        await store.messages.save(session, "user", str(each))
+        last = await store.messages.history(session, 1)
+        missed += [message.content for message in last] != [str(each)]
+    return missed
+
+
+def reads(store: Any) -> int:
+    return sum(node.reads for node in store._standbys.nodes)
+
+
+def test_what_a_store_wrote_is_seen_on_a_standby_that_lags_behind(pair: Pair) -> None:
+    with delayed(pair, 15), Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
+        assert writes_and_reads(store, 40) == 0
+        assert reads(store) >= 40
+
+
+def test_what_an_asynchronous_store_wrote_is_seen_on_a_standby_that_lags_behind(
+    pair: Pair,
+) -> None:
+    async def go() -> None:
+        async with AsyncStore(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
+            found = await asyncio.gather(*(writes_and_reads_async(store, 15) for _ in range(4)))
+            assert sum(found) == 0
+            assert reads(store) >= 60
+            health = await store.health()
+            assert health.ok
+            assert [node.reads for node in health.read_nodes] == [reads(store)]
+
+    with delayed(pair, 15):
+        asyncio.run(go())
+
+
+@pytest.mark.long
+def test_thousands_of_writes_are_seen_while_the_standby_lags_and_freezes(pair: Pair) -> None:
+    over, chance = threading.Event(), random.Random(7)  # noqa: S311
+
+    def trouble() -> None:
+        while not over.is_set():
+            with delayed(pair, chance.randrange(1, 60)):
+                over.wait(chance.random())
+            with pair.standby.frozen():
+                over.wait(chance.random() / 5)
+            over.wait(chance.random() / 5)
+
+    async def go() -> int:
+        async with AsyncStore(pair.url, read_url=pair.on_the_standby()) as store:
+            found = await asyncio.gather(*(writes_and_reads_async(store, 150) for _ in range(8)))
+            assert reads(store) > 0
+            return sum(found)
+
+    troubling = threading.Thread(target=trouble)
+    troubling.start()
+    try:
+        with Store(pair.url, read_url=pair.on_the_standby()) as store:
+            with ThreadPoolExecutor(4) as threads:
+                found = threads.map(lambda _: writes_and_reads(store, 300), range(4))
+                assert sum(found) == 0
+            assert reads(store) > 0
+        assert asyncio.run(go()) == 0
+    finally:
+        over.set()
+        troubling.join()
+
+
+def test_who_asks_for_any_state_misses_what_was_just_written(pair: Pair) -> None:
+    with delayed(pair, 50), Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
+        store.sessions.list()
+        with store.reading("any"):
+            try:
+                missed = writes_and_reads(store, 10)
+            except NotFound:  # the session
+                missed = 1
+        assert missed
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.05])
+def test_a_standby_that_shows_nothing_new_is_not_read(pair: Pair, wait: float) -> None:
+    with Store(pair.url, read_url=pair.on_the_standby(), read_wait=wait) as store:
+        with paused(pair):
+            assert writes_and_reads(store, 20) == 0
+            assert reads(store) == 0
+        assert wait_for(lambda: not store.sessions.list().items or reads(store) > 0)
+
+
+def test_what_is_too_old_is_not_read_whatever_is_asked_for(pair: Pair) -> None:
+    options = {"read_url": pair.on_the_standby(), "max_staleness": 0.2}
+    with Store(pair.url, **options) as store, paused(pair), store.reading("any"):
+        session = store.sessions.create().id
+        assert wait_for(lambda: store.sessions.find(session) is not None)
+        before = reads(store)
+        assert store.sessions.find(session) is not None
+        assert reads(store) == before
+
+
+def test_a_standby_that_is_gone_is_passed_over_until_it_is_back(pair: Pair) -> None:
+    with Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
+        assert writes_and_reads(store, 3) == 0
+        before = reads(store)
+        assert before
+        pair.standby._halt(signal.SIGINT)
+        assert writes_and_reads(store, 10) == 0
+        assert reads(store) == before
+        (node,) = store.health().read_nodes
+        assert not node.answers
+        pair.standby.restart()
+        assert wait_for(lambda: bool(store.sessions.list().items) and reads(store) > before)
+
+
+def test_a_read_that_a_standby_cancels_goes_to_the_primary_quietly(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancelled(*_: Any, **__: Any) -> Any:
+        conflict = TransactionConflict("conflict with recovery")
+        raise UnitFailure(conflict, repeatable=True, in_doubt=False)
+
+    with Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
+        assert writes_and_reads(store, 1) == 0
+        (node,) = store._standbys.nodes
+        with monkeypatch.context() as patch:
+            patch.setattr(node.runner, "once", cancelled)
+            assert writes_and_reads(store, 3) == 0
+        assert node.failures == 3
+        before = node.reads
+        assert writes_and_reads(store, 1) == 0  # it is read again at once
+        assert node.reads > before
+
+
+def test_a_position_carries_what_was_written_to_another_store(pair: Pair) -> None:
+    with (
+        Store(pair.url) as writer,
+        Store(pair.url, read_url=pair.on_the_standby(), max_staleness=30.0) as reader,
+    ):
+        reader.sessions.list()
+        with paused(pair):
+            session = writer.sessions.create().id
+            position = writer.position()
+            with reader.reading("any"):
+                assert wait_for(lambda: reads(reader) > 0 or not reader.sessions.list())
+                assert reader.sessions.find(session) is None
+            with reader.reading("any", after=position):
+                assert reader.sessions.find(session) is not None
+            with reader.reading("primary"):
+                assert reader.sessions.find(session) is not None
+        before = reads(reader)
+        with reader.reading(after=position):
+            assert wait_for(lambda: reads(reader) > before or not reader.sessions.list())
+            assert reader.sessions.find(session) is not None
+
+
+def test_scopes_hold_on_a_standby(pair: Pair) -> None:
+    with Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
+        users = [store.users.create(name).id for name in ("a", "b")]
+        mine, other = map(store.scoped, users)
+        session = mine.sessions.create().id
+        before = reads(store)
+        assert mine.sessions.get(session).user_id == users[0]
+        assert other.sessions.find(session) is None
+        assert [each.id for each in other.sessions.list()] == []
+        assert reads(store) == before + 3
+
+
+def test_transactions_and_what_they_wrote_are_the_primarys(pair: Pair) -> None:
+    with delayed(pair, 30), Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
+        for _ in range(3):
+            with store.transaction() as tx:
+                session = tx.sessions.create().id
+                assert tx.sessions.find(session) is not None
+            assert store.sessions.find(session) is not None
+            made = store.run(lambda tx: tx.sessions.create().id)
+            assert store.read(lambda tx, made=made: tx.sessions.find(made)) is not None
+        assert reads(store) >= 6
+
+
+def test_where_a_function_says_the_lag_it_decides(pair: Pair) -> None:
+    lag: list[float | None] = [None]
+    options = {"read_url": pair.on_the_standby(), "read_lag": lambda name: lag[0]}
+    with Store(pair.url, **options) as store:
+        assert writes_and_reads(store, 2) == 0
+        assert reads(store) == 0
+        lag[0] = 0.0
+        assert wait_for(lambda: bool(store.sessions.list().items) and reads(store) > 0)
+        lag[0] = 60.0
+        assert wait_for(lambda: store._standbys.records()[0].behind_seconds > 50)
+        before = reads(store)
+        store.sessions.list()
+        assert reads(store) == before
+
+
+def test_several_standbys_are_named_in_one_url_or_in_several(pair: Pair) -> None:
+    gone = make_url(pair.url).update_query_dict({"host": "/nowhere"})
+    several = [gone.render_as_string(hide_password=False), pair.on_the_standby()]
+    with Store(pair.url, read_url=several, **PATIENT) as store:
+        assert writes_and_reads(store, 5) == 0
+        assert {node.name: node.reads > 0 for node in store._standbys.nodes} == {
+            "/nowhere": False,
+            str(pair.standby.directory): True,
+        }
+    with Store(pair.url, read_url="postgresql://me:secret@one,two/db", read_wait=0) as store:
+        assert [node.name for node in store._standbys.nodes] == ["one:5432", "two:5432"]
+        assert writes_and_reads(store, 1) == 0
+
+
+def test_a_file_has_no_standbys(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    for make in (Store, AsyncStore):
+        with pytest.raises(InvalidInput, match="PostgreSQL server"):
+            make(url, read_url="postgresql://me@one/db")
+    with Store(url) as store:
+        with pytest.raises(InvalidInput, match="PostgreSQL server"):
+            store.position()
+        with store.reading("primary"):
+            assert store.sessions.list().items == ()
+
+
+@pytest.mark.parametrize("after", ["", "x", "0/", "/1", "0/zz", 5, "1"])
+def test_a_position_that_is_none_is_refused(tmp_path: Any, after: Any) -> None:
+    with Store(f"sqlite:///{tmp_path}/a.db") as store:
+        with pytest.raises(InvalidInput, match="after must be"):
+            store.reading(after=after)
+        with pytest.raises(InvalidInput, match="consistency must be one of"):
+            store.reading("mine")  # type: ignore[arg-type]
+
+
+def test_no_password_of_a_standby_is_shown() -> None:
+    assert "pass-word" not in repr(replace(Settings(), read_url="postgresql://me:pass-word@one/db"))
