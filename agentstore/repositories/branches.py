@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 
 from agentstore.engines.base.dialect import Change
-from agentstore.errors import BranchInUse, InvalidInput, NotFound
+from agentstore.errors import BranchInUse, InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import (
     BranchRecord,
@@ -86,7 +86,14 @@ from agentstore.repositories.lines import (
     shown_by,
 )
 from agentstore.repositories.listing import over_pages
-from agentstore.repositories.operations import Repository, one_page, reads, reads_snapshot, writes
+from agentstore.repositories.operations import (
+    Repository,
+    one_page,
+    reads,
+    reads_snapshot,
+    required,
+    writes,
+)
 from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, new_id
@@ -196,9 +203,7 @@ class Branches(Repository):
         query = _select(self.tables).where(
             branches.session_id == session_id, branches.number == sessions.active_branch
         )
-        row = self.connection.execute(query).first()
-        if row is None:
-            raise NotFound("session", session_id)
+        row = required(self.connection.execute(query).first(), "session", session_id)
         return _record(row)
 
     @scopes.SESSION

@@ -76,6 +76,7 @@ from agentstore.repositories.operations import (
     one_page,
     reads,
     reads_snapshot,
+    required,
     writes,
 )
 from agentstore.schema import thread_not_being_deleted
@@ -217,9 +218,7 @@ class Checkpoints(Repository):
             NotFound: There is no such checkpoint.
         """
         found = _found(self.unit, checkpoint_id, thread_id, namespace, writes=writes)
-        if found is None:
-            raise NotFound("checkpoint", checkpoint_id)
-        return found
+        return required(found, "checkpoint", checkpoint_id)
 
     @scopes.CHECKPOINT
     @reads

@@ -42,6 +42,7 @@ from agentstore.execution.unit import Unit
 from agentstore.records.base import complete
 from agentstore.records.work import CheckpointInfo, ThreadRecord
 from agentstore.repositories.checkpoints.values import Entry, Tail, tails_of, unpacked
+from agentstore.repositories.operations import required
 from agentstore.schema import (
     Tables,
     owner_not_being_deleted,
@@ -409,9 +410,7 @@ def get_checkpoint(
 ) -> Row[Any]:
     """Find the row of a checkpoint that must be there; raises NotFound."""
     found = find_checkpoint(unit, checkpoint_id, thread_id, namespace)
-    if found is None:
-        raise NotFound("checkpoint", checkpoint_id)
-    return found
+    return required(found, "checkpoint", checkpoint_id)
 
 
 def latest_checkpoint(unit: Unit, thread_id: str, namespace: str) -> Row[Any] | None:

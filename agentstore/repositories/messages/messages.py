@@ -81,6 +81,7 @@ from agentstore.repositories.operations import (
     one_page,
     reads,
     reads_snapshot,
+    required,
     several_units,
     writes,
     written,
@@ -427,10 +428,7 @@ class Messages(Repository):
         Raises:
             NotFound: There is none with this id.
         """
-        found = self.find(message_id)
-        if found is None:
-            raise NotFound("message", message_id)
-        return found
+        return required(self.find(message_id), "message", message_id)
 
     @scopes.MESSAGE
     @reads
@@ -1041,9 +1039,7 @@ class Messages(Repository):
         query = select(sessions.message_count, sessions.last_branch).where(
             sessions.id == session_id, session_is_open(self.tables)
         )
-        row = self.connection.execute(query).first()
-        if row is None:
-            raise NotFound("session", session_id)
+        row = required(self.connection.execute(query).first(), "session", session_id)
         if marks is None and row.last_branch == 0 and branch in (None, MAIN):
             return int(row.message_count)
         if marks is not None:

@@ -48,7 +48,7 @@ from agentstore.repositories import operations
 from agentstore.repositories.attachments import attached_digests, drop_unattached
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.listing import Pace
-from agentstore.repositories.operations import Units
+from agentstore.repositories.operations import Units, required
 from agentstore.repositories.search import forget_deleted, forget_sessions
 from agentstore.repositories.upkeep.statistics import ROW_BYTES, detach_some, weighed_messages
 from agentstore.schema import Tables, being_deleted, owner_not_being_deleted
@@ -335,9 +335,7 @@ def _begin(unit: Unit, user_id: str) -> Erased:
         NotFound: There is no such user.
     """
     users, sessions = unit.tables.users, unit.tables.sessions.c
-    so_far = _locked(unit, user_id)
-    if so_far is None:
-        raise NotFound("user", user_id)
+    so_far = required(_locked(unit, user_id), "user", user_id)
     # Sessions first, and no more of them than may go: the rest is looked for in each of them.
     some = select(literal(1)).where(sessions.user_id == user_id).limit(ROWS + 1).subquery()
     few = int(unit.connection.execute(select(func.count()).select_from(some)).scalar_one())
