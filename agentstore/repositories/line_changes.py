@@ -833,7 +833,7 @@ def repair_sessions(unit: Unit, ids: Sequence[str]) -> None:
         newest = select(func.max(messages.c.seq)).where(of_session).scalar_subquery()
         behind = update(sessions).where(mine, sessions.c.last_seq < newest)
         unit.connection.execute(behind.values(last_seq=newest))
-        mend_branches(unit, chunk)
+        repair_branches(unit, chunk)
 
 
 # Counting what branches count again.
@@ -888,7 +888,7 @@ def wrong_branches(tables: Tables, dialect: EngineDialect, ids: Ids) -> Select[A
     )
 
 
-def mend_branches(unit: Unit, ids: Sequence[str]) -> None:
+def repair_branches(unit: Unit, ids: Sequence[str]) -> None:
     """Count again in sessions that are locked."""
     branches, sessions = unit.tables.branches, unit.tables.sessions
     for row in unit.connection.execute(wrong_branches(unit.tables, unit.dialect, ids)).all():

@@ -113,7 +113,7 @@ def wrong_users(connection: Connection, tables: Tables) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def mend_users(unit: Unit, ids: Sequence[str]) -> None:
+def repair_users(unit: Unit, ids: Sequence[str]) -> None:
     """Add the reservations up again, with each user locked."""
     users, reservations = unit.tables.users, unit.tables.quota_reservations
     for chunk in chunks(list(ids)):

@@ -112,9 +112,9 @@ def _carried_out(
         return rule.delete(unit, pace, seen, items)
 
     find = rule.find_to_count if dry_run else rule.find
-    place: Place = ()
-    while place is not None:
-        items, place = units.run(Mode.SNAPSHOT, find, terms, place)
+    position: Position = ()
+    while position is not None:
+        items, position = units.run(Mode.SNAPSHOT, find, terms, position)
         while items:
             if dry_run:
                 done = units.run(Mode.SNAPSHOT, rule.count, terms, items)
@@ -139,10 +139,10 @@ PAGE = 1_000
 Items = Sequence[Any]
 """What a rule found: mostly rows."""
 
-Place = tuple[Any, ...] | None
+Position = tuple[Any, ...] | None
 """The key of the last row of a page, to go on behind; empty at the beginning, None at the end."""
 
-Found = tuple[Items, Place]
+Found = tuple[Items, Position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +179,12 @@ class Rule(Protocol):
     name: str
     """As reports say it; two rules may share a name."""
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         """Find the next items to delete, without a lock."""
 
-    def find_to_count(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find_to_count(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         """Find the next items to count, where these are not those to delete."""
-        return self.find(unit, terms, place)
+        return self.find(unit, terms, position)
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         """Count what would go of some of the items, leaving out what an earlier rule deletes."""
@@ -211,14 +211,14 @@ def next_page(
     unit: Unit,
     query: Select[Any],
     key: Sequence[ColumnElement[Any]],
-    place: Place,
+    position: Position,
     *,
     descending: bool = False,
-) -> tuple[Sequence[Row[Any]], Place]:
+) -> tuple[Sequence[Row[Any]], Position]:
     """Read the next ``PAGE`` rows of a query in the order of a key that no two rows share."""
-    if place:
+    if position:
         # With its type: SQLAlchemy's own for a datetime writes another text, which is never larger.
-        here = [literal(value, column.type) for value, column in zip(place, key, strict=True)]
+        here = [literal(value, column.type) for value, column in zip(position, key, strict=True)]
         row, last = (tuple_(*key), tuple_(*here)) if len(key) > 1 else (key[0], here[0])
         query = query.where(row < last if descending else row > last)
     order = [column.desc() if descending else column for column in key]
@@ -235,25 +235,29 @@ def pages(
     descending: bool = False,
 ) -> Iterator[Sequence[Row[Any]]]:
     """Read all rows of a query, page by page; see ``next_page``."""
-    place: Place = ()
-    while place is not None:
-        rows, place = next_page(unit, query, key, place, descending=descending)
+    position: Position = ()
+    while position is not None:
+        rows, position = next_page(unit, query, key, position, descending=descending)
         yield rows
 
 
 def oldest(
-    unit: Unit, query: Select[Any], key: Sequence[ColumnElement[Any]], place: Place, until: datetime
+    unit: Unit,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    position: Position,
+    until: datetime,
 ) -> Found:
     """Read the next page of what is older than a moment; the key begins with the time."""
-    query = query.where(*window(key[0], place[0] if place else None, until))
-    return next_page(unit, query, key, place)
+    query = query.where(*window(key[0], position[0] if position else None, until))
+    return next_page(unit, query, key, position)
 
 
 def walked(
     unit: Unit,
     table: Table,
     columns: Sequence[ColumnElement[Any]],
-    place: Place,
+    position: Position,
     along: Sequence[ColumnElement[bool]],
     *conditions: ColumnElement[bool],
 ) -> Found:
@@ -263,7 +267,7 @@ def walked(
         unit: One that sees one state.
         table: The table.
         columns: What is wanted.
-        place: The row number to go on from.
+        position: The row number to go on from.
         along: Conditions that an index answers together with the row number.
         conditions: What else the wanted rows meet.
 
@@ -271,7 +275,7 @@ def walked(
         The wanted rows among them, and where to go on.
     """
     pk = table.c.pk
-    here = [pk > (place[0] if place else 0), *along]
+    here = [pk > (position[0] if position else 0), *along]
     edge_query = select(pk).where(*here).order_by(pk).limit(1).offset(PAGE - 1)
     edge = unit.connection.execute(edge_query).scalar()
     if edge is not None:
@@ -357,7 +361,7 @@ class _UserRule(Rule):
 
     name = "users"
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         return deletion.unfinished(unit), None
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
@@ -380,14 +384,14 @@ class _SessionRule(Rule):
     def __init__(self, *, expired: bool) -> None:
         self._expired = expired
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         sessions, columns = unit.tables.sessions, deletion.columns(unit)
         stays = owner_not_being_deleted(unit.tables, sessions.c.user_id)
         if not self._expired:
-            return walked(unit, sessions, columns, place, [], is_idle(unit.tables, terms), stays)
+            return walked(unit, sessions, columns, position, [], is_idle(unit.tables, terms), stays)
         until = _deadline(terms) + timedelta.resolution  # the deadline itself included
         key = [sessions.c.expires_at, sessions.c.pk]
-        return oldest(unit, select(*columns).where(stays), key, place, until)
+        return oldest(unit, select(*columns).where(stays), key, position, until)
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         few = items[:_SESSIONS]
@@ -460,17 +464,17 @@ class _RowRule(Rule):
     until: Callable[[PruningTerms], datetime]
     status: str | None = None
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         table, until = unit.tables[self.table], self.until(terms)
         c = table.c
         if self.status is not None:
             along, old = [c.status == self.status], c[self.time] < until
-            return walked(unit, table, [c.pk, c.session_id], place, along, old)
+            return walked(unit, table, [c.pk, c.session_id], position, along, old)
         if self._goes_with_session:
             query = select(c.session_id)
         else:
             query = select(c.user_id).where(owner_not_being_deleted(unit.tables, c.user_id))
-        return oldest(unit, query, [c[self.time], c.pk], place, until)
+        return oldest(unit, query, [c[self.time], c.pk], position, until)
 
     @property
     def _goes_with_session(self) -> bool:
@@ -527,8 +531,8 @@ class _StreamRule(Rule):
 
     name = "streams"
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        return next_page(unit, _idle(unit, terms), [unit.tables.messages.c.pk], place)
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
+        return next_page(unit, _idle(unit, terms), [unit.tables.messages.c.pk], position)
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         ids = [item.id for item in staying(unit, terms, items)]
@@ -614,14 +618,14 @@ class _CheckpointRule(Rule):
 
     name = "checkpoints"
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         checkpoints = unit.tables.checkpoints
         c = checkpoints.c
         columns = [c.pk, c.thread_id, c.namespace, c.tags, weight(unit.tables)]
-        rows, place = walked(unit, checkpoints, columns, place, [], _matching(unit, terms))
-        return sorted(_untagged(terms, rows), key=_order), place
+        rows, position = walked(unit, checkpoints, columns, position, [], _matching(unit, terms))
+        return sorted(_untagged(terms, rows), key=_order), position
 
-    def find_to_count(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find_to_count(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         """Find the threads that have something to lose and do not go with their session."""
         threads, checkpoints = unit.tables.checkpoint_threads, unit.tables.checkpoints.c
         old = select(checkpoints.pk).where(
@@ -629,8 +633,8 @@ class _CheckpointRule(Rule):
         )
         columns = [threads.c.id, threads.c.session_id]
         stays = owner_not_being_deleted(unit.tables, threads.c.user_id)
-        rows, place = walked(unit, threads, columns, place, [], old.exists(), stays)
-        return staying(unit, terms, rows), place
+        rows, position = walked(unit, threads, columns, position, [], old.exists(), stays)
+        return staying(unit, terms, rows), position
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         rows = _count_in_thread(unit, terms, items[0].id)
