@@ -520,13 +520,13 @@ class AsyncMemories(AsyncRepository):
     async def embed_pending(
         self, limit: int | None = None, *, progress: vectors.Progress | None = None
     ) -> int:
-        """Make the vectors of memories that wait for them, of all users."""
+        """Make the vectors of memories that wait for them, and of messages, of all users."""
     async def reembed(
         self, *, forget_others: bool = False, progress: vectors.Progress | None = None
     ) -> int:
-        """Make the vectors of all memories that have none of the store's model."""
+        """Make the vectors of all memories, and messages, that have none of the store's model."""
     async def vector_status(self) -> VectorStatus:
-        """Say of which models there are vectors, and how many memories wait for theirs."""
+        """Say of which models there are vectors, and how many rows wait for theirs."""
     async def namespaces(
         self,
         prefix: Sequence[str] = (),
@@ -719,6 +719,7 @@ class AsyncMessages(AsyncRepository):
         self,
         text: str,
         *,
+        by: Literal["words", "meaning", "both"] = "words",
         user_id: str | None = None,
         session_id: str | None = None,
         role: Role | None = None,
@@ -728,11 +729,12 @@ class AsyncMessages(AsyncRepository):
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[SearchHit]:
-        """Find messages by their words, on all branches, in any language."""
+        """Find messages by their words or by their meaning, on all branches, in any language."""
     def iter_search(
         self,
         text: str,
         *,
+        by: Literal["words", "meaning", "both"] = "words",
         user_id: str | None = None,
         session_id: str | None = None,
         role: Role | None = None,

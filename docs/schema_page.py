@@ -42,7 +42,7 @@ ENGINES: dict[str, Dialect] = {
 AGGREGATES = {
     "Users": "User UserPreference QuotaReservation ApiKey",
     "Sessions": "Session SessionData Branch Summary",
-    "Messages": "Message MessageToolCall MessageMark MessageChunk Blob Attachment",
+    "Messages": "Message MessageToolCall MessageMark MessageChunk MessageVector Blob Attachment",
     "Tools, usage and tasks": "ToolLog TurnUsage Task",
     "Checkpoints": "CheckpointThread Checkpoint CheckpointValue CheckpointWrite",
     "Memories": "Memory MemoryVector VectorModel",
@@ -81,6 +81,7 @@ INDEXES = {
     "message_tool_calls_session_name_seq": "`messages.find_by_tool`",
     "message_tool_calls_session_call_id": "which message made a call, for `messages.history`",
     "message_marks_session_mark_seq": "`messages.history(mark=)`, `marks.count`",
+    "message_vectors_session_message_pk": "`messages.search(by=)`; deleting a session",
     "message_chunks_session": "deleting a session",
     "attachments_message_id_pk": "`attachments.list`",
     "attachments_session_pk": "`attachments.list_of_session`",

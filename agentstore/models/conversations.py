@@ -90,6 +90,11 @@ class Session(Base):
         primaryjoin=in_session("MessageChunk"),
         order_by="MessageChunk.message_id, MessageChunk.position",
     )
+    message_vectors: Mapped[list[MessageVector]] = related(
+        "MessageVector",
+        primaryjoin=in_session("MessageVector"),
+        order_by="MessageVector.message_pk, MessageVector.model",
+    )
     attachments: Mapped[list[Attachment]] = related(
         "Attachment", primaryjoin=in_session("Attachment"), order_by="Attachment.pk"
     )
@@ -220,6 +225,7 @@ class Message(Base):
     )
     marks: Mapped[list[MessageMark]] = related("MessageMark", order_by="MessageMark.mark")
     chunks: Mapped[list[MessageChunk]] = related("MessageChunk", order_by="MessageChunk.position")
+    vectors: Mapped[list[MessageVector]] = related("MessageVector", order_by="MessageVector.model")
     attachments: Mapped[list[Attachment]] = related("Attachment", order_by="Attachment.pk")
     tool_logs: Mapped[list[ToolLog]] = related("ToolLog", order_by="ToolLog.pk")
 
@@ -255,6 +261,23 @@ class MessageMark(Base):
 
     message: Mapped[Message] = related("Message")
     session: Mapped[Session] = related("Session", primaryjoin=in_session("MessageMark"))
+
+
+class MessageVector(Base):
+    """The vectors that a model made of a message's text, as those of ``MemoryVector``.
+
+    They go when the text changes. No bytes stand where there is no text.
+    """
+
+    __table__ = conversations.message_vectors
+
+    message_pk: Mapped[int]
+    model: Mapped[int]
+    session_id: Mapped[str]
+    vectors: Mapped[bytes]
+
+    message: Mapped[Message] = related("Message")
+    session: Mapped[Session] = related("Session", primaryjoin=in_session("MessageVector"))
 
 
 class MessageChunk(Base):

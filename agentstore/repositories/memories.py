@@ -345,7 +345,8 @@ class Memories(Repository):
                 said = _by_words(self.unit, parse(text, any_word=match == "any"), place, at, most)
             except InvalidInput:  # too long a text for words, or one without any
                 said = []
-            near = vectors.fused(limit, [hit.pk for hit in found], [row.pk for _, row in said])
+            lists = [hit.pk for hit in found], [row.pk for _, row in said]
+            near = [vectors.Near(*each) for each in vectors.fused(limit, *lists)]
         table, rows = self.tables.memories, dict[int, Row[Any]]()
         for chunk in chunks(near):
             these = select(table).where(table.c.pk.in_([hit.pk for hit in chunk]))
@@ -357,18 +358,18 @@ class Memories(Repository):
     def embed_pending(
         self, limit: int | None = None, *, progress: vectors.Progress | None = None
     ) -> int:
-        """Make the vectors of memories that wait for them, of all users.
+        """Make the vectors of memories that wait for them, and of messages, of all users.
 
         Those wait whose embedding function failed when they were put, and those that were put in a
-        transaction. Each batch is kept at once, so it can be interrupted. A memory that is put
-        again meanwhile keeps the vector of what was put.
+        transaction; and all messages of the embeddings' roles that have none. Each batch is kept at
+        once, so it can be interrupted. What is changed meanwhile keeps the vector of what it is.
 
         Args:
-            limit: Of how many memories at most; None means all.
+            limit: Of how many at most; None means all.
             progress: Called after each batch with how many are done, and of how many.
 
         Returns:
-            How many memories have got their vectors.
+            How many have got their vectors.
 
         Raises:
             InvalidInput: The store has no embeddings, or this is called in a transaction.
@@ -385,7 +386,7 @@ class Memories(Repository):
     def reembed(
         self, *, forget_others: bool = False, progress: vectors.Progress | None = None
     ) -> int:
-        """Make the vectors of all memories that have none of the store's model.
+        """Make the vectors of all memories, and messages, that have none of the store's model.
 
         That is so after the model or its dimensions have changed, and for memories that were put
         before the store had embeddings. The vectors of other models stay, and are searched by
@@ -397,7 +398,7 @@ class Memories(Repository):
             progress: Called after each batch with how many are done, and of how many.
 
         Returns:
-            How many memories have got vectors.
+            How many have got vectors.
 
         Raises:
             InvalidInput: The store has no embeddings, or this is called in a transaction.
@@ -411,7 +412,7 @@ class Memories(Repository):
     @scopes.EVERYBODYS
     @reads_snapshot
     def vector_status(self) -> VectorStatus:
-        """Say of which models there are vectors, and how many memories wait for theirs.
+        """Say of which models there are vectors, and how many rows wait for theirs.
 
         It counts them all.
         """

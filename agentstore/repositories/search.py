@@ -671,13 +671,19 @@ def request(
     order: str,
     limit: int,
     cursor: str | None,
+    by_words: bool = True,
 ) -> Request:
-    """Check a search's arguments.
+    """Check a search's arguments; words in its text that cannot be looked for, if it is by words.
 
     Raises:
         InvalidInput: One of them cannot be asked for.
     """
-    terms = parse(text)
+    try:
+        terms = parse(text)
+    except InvalidInput:
+        if by_words or not isinstance(text, str):
+            raise
+        terms = SearchTerms(())
     if role is not None:
         validation.choice("role", role, ROLES)
     validation.choice("order", order, ("relevance", "recent"))

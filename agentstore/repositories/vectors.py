@@ -1,8 +1,11 @@
-"""Vectors of memories: keeping them, searching by them, and making them for another model.
+"""Vectors of memories and messages: keeping them, searching by them, and making them anew.
 
 A row of ``memory_vectors`` has the vectors that one model made of one *version* of a memory; every
 put makes a new version, and vectors of older versions are ignored, also where the store that put
 it has no embeddings. NULL stands for vectors that are still to be made.
+
+Those of messages are made after these were saved, by a search or by ``embed_lacking``, and are
+deleted when the text changes: a message of the embeddings' roles that has none waits for them.
 
 A search reads all vectors of its scope, some at a time: no index that is asked first can leave out
 what belongs there. The invariants: the embedding function is called between transactions, never in
@@ -15,9 +18,10 @@ import heapq
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -41,6 +45,9 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.base.statements import Prepared
 from agentstore.errors import (
+    DatabaseBusy,
+    DatabaseFull,
+    DatabaseReadOnly,
     EmbeddingFailed,
     EmbeddingModelChanged,
     InvalidInput,
@@ -48,9 +55,11 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.execution.unit import Unit
-from agentstore.records import VectorModelRecord, VectorStatus
-from agentstore.repositories.operations import Units, written
+from agentstore.records import MessageRecord, Page, SearchHit, VectorModelRecord, VectorStatus
+from agentstore.repositories.operations import Conditions, Units, chunks, written
+from agentstore.repositories.search import Request, in_order
 from agentstore.schema import Tables, owner_not_being_deleted
+from agentstore.schema.conversations import in_sessions
 from agentstore.values.embeddings import (
     NOTHING,
     Embedded,
@@ -59,10 +68,17 @@ from agentstore.values.embeddings import (
     fields_of,
     nearness,
 )
-from agentstore.values.validation import At, has_all
+from agentstore.values.snippets import snippet
+from agentstore.values.tokens import readable_text
+from agentstore.values.validation import STREAMING, At, has_all
 
 Progress = Callable[[int, int], object]
 """Called with how many rows were looked at, and how many there are."""
+
+Made = Sequence[tuple[Any, bytes]]
+"""Rows, and their vectors."""
+
+K = TypeVar("K")
 
 _log = logging.getLogger("agentstore.embeddings")
 
@@ -76,7 +92,10 @@ CANDIDATES = 50
 """The best of each list that are fused, at least."""
 
 _ROWS = 500
-"""Memories whose vectors of other models one transaction deletes."""
+"""Memories, or messages, whose vectors of other models one transaction deletes."""
+
+_LOOKED_UP = 5_000
+"""Messages whose vectors are read at a time, by their numbers."""
 
 
 # Before a unit begins: the application's function.
@@ -358,31 +377,151 @@ def nearest(
         here = [row for row in found if row[3] is not None]
         if at:
             here = [row for row in here if has_all(page.read([row])[0][4], at)]
-        scores = nearness(question.vector, [row[3] for row in here])
-        if scores is None:
-            raise InvalidRow("memory_vectors", "vectors", "bytes that are no vectors of this model")
-        least = best[-1][0] if len(best) == limit else -math.inf
-        hits = ((score, row[0]) for score, row in zip(scores, here, strict=True) if score >= least)
-        best = heapq.nlargest(limit, [*best, *hits])
+        pairs = [(row[0], row[3]) for row in here]
+        best = _best(best, question, "memory_vectors", pairs, limit)
         if len(found) < rows:
             return [Near(pk, score) for score, pk in best]
         after = page.read(found[-1:])[0][1:3]
 
 
-def fused(limit: int, *lists: Sequence[int]) -> list[Near]:
-    """Fuse lists of numbers, each the best first, by the sum of the reciprocal ranks."""
-    scores: dict[int, float] = {}
+def _best(
+    best: list[tuple[float, int]],
+    question: Question,
+    table: str,
+    rows: Sequence[tuple[int, bytes]],
+    limit: int,
+) -> list[tuple[float, int]]:
+    """Give the best of those so far and of more rows, which are numbers and vectors."""
+    scores = nearness(question.vector, [vectors for _, vectors in rows])
+    if scores is None:
+        raise InvalidRow(table, "vectors", "bytes that are no vectors of this model")
+    least = best[-1][0] if len(best) == limit else -math.inf
+    hits = ((score, row[0]) for score, row in zip(scores, rows, strict=True) if score >= least)
+    return heapq.nlargest(limit, [*best, *hits])
+
+
+def fused(limit: int, *lists: Sequence[K]) -> list[tuple[K, float]]:
+    """Fuse lists, each the best first, by the sum of the reciprocal ranks."""
+    scores: dict[K, float] = {}
     for ranked in lists:
-        for rank, pk in enumerate(ranked, 1):
-            scores[pk] = scores.get(pk, 0.0) + 1 / (_FUSED + rank)
-    best = sorted(scores.items(), key=lambda each: -each[1])
-    return [Near(*each) for each in best[:limit]]
+        for rank, each in enumerate(ranked, 1):
+            scores[each] = scores.get(each, 0.0) + 1 / (_FUSED + rank)
+    return sorted(scores.items(), key=lambda each: -each[1])[:limit]
+
+
+# Messages.
+
+
+MOST_CHARACTERS = 8_000
+"""Of a message, from its beginning, that say what it means."""
+
+
+def find_messages(
+    units: Units,
+    embeddings: Embeddings,
+    asked: Request,
+    by: str,
+    columns: Callable[[Unit], Select[Any]],
+    record: Callable[[Any], MessageRecord],
+) -> Page[SearchHit]:
+    """Search messages by their meaning, or by both; see ``Messages.search``.
+
+    The vectors of the newest that lack them are made first, as many as the function takes at once.
+    """
+    if not embeddings.roles or asked.role not in (None, *embeddings.roles):
+        named = ", ".join(embeddings.roles) or "no role"
+        raise InvalidInput(
+            f"The store's embeddings are for messages of {named}. To find others by their "
+            "meaning, name their roles: Embeddings(..., roles=[...])."
+        )
+    if asked.order != "relevance" or asked.cursor is not None:
+        raise InvalidInput(f'by="{by}" gives the best alone: without order, and without cursor.')
+    question = Question(by, embeddings, embeddings.vectors([asked.text], query=True)[0])
+    if rows := units.run(Mode.READ, _newest_lacking, embeddings, asked):
+        try:
+            _embed(units, embeddings, _MESSAGES, rows)
+        except (EmbeddingFailed, DatabaseReadOnly, DatabaseBusy, DatabaseFull) as error:
+            name = type(error).__name__
+            _log.warning("%s: messages wait for memories.embed_pending().", name)
+    most = asked.limit if by == "meaning" else max(asked.limit, CANDIDATES)
+    hits = units.run(Mode.SNAPSHOT, _nearest_messages, question, asked, most, columns, record)
+    if by == "both":
+        said = in_order(units, replace(asked, limit=most), columns, record).items
+        found = {hit.message.id: hit for hit in (*hits, *said)}
+        lists = ([hit.message.id for hit in each] for each in (hits, said))
+        hits = [replace(found[key], score=score) for key, score in fused(asked.limit, *lists)]
+    return Page(tuple(hits), None)
+
+
+def _nearest_messages(
+    unit: Unit,
+    question: Question,
+    asked: Request,
+    limit: int,
+    columns: Callable[[Unit], Select[Any]],
+    record: Callable[[Any], MessageRecord],
+) -> list[SearchHit]:
+    model = model_to_search(unit, question.embeddings)
+    messages, vectors = unit.tables.messages.c, unit.tables.message_vectors.c
+    these = select(vectors.message_pk).where(vectors.model == model)
+    these = these.where(*_in_sessions(unit, asked, vectors.session_id))
+    if conditions := _of_messages(unit, asked):
+        these = these.join(unit.tables.messages, messages.pk == vectors.message_pk)
+    pks = unit.connection.execute(these.where(*conditions)).scalars().all()
+    rows = min(max(_BYTES_AT_A_TIME // len(question.vector), 1), _LOOKED_UP)
+    best: list[tuple[float, int]] = []
+    for chunk in chunks(pks, rows):
+        among = unit.dialect.search.among(vectors.message_pk, chunk)
+        query = select(vectors.message_pk, vectors.vectors).where(among, vectors.model == model)
+        found = [row for row in unit.connection.execute(query).all() if row.vectors]
+        best = _best(best, question, "message_vectors", found, limit)
+    scores = {pk: score for score, pk in best}
+    query = columns(unit).add_columns(messages.pk)
+    hits = dict[int, SearchHit]()
+    for chunk in chunks([*scores]):
+        for row in unit.connection.execute(query.where(messages.pk.in_(chunk))):
+            text = readable_text(row.content, row.blocks, row.payload)
+            piece = snippet(text[:MOST_CHARACTERS], asked.terms)
+            hits[row.pk] = SearchHit(record(row), piece, scores[row.pk])
+    return [hits[pk] for pk in scores if pk in hits]
+
+
+def _in_sessions(unit: Unit, asked: Request, column: ColumnElement[Any]) -> Conditions:
+    sessions = unit.tables.sessions.c
+    wanted = [sessions.id == asked.session_id] if asked.session_id is not None else []
+    owners = {asked.user_id, unit.only} - {None}
+    wanted += [sessions.user_id == owner for owner in owners]
+    return [in_sessions(sessions, column, *wanted)] if wanted else []
+
+
+def _of_messages(unit: Unit, asked: Request) -> Conditions:
+    messages = unit.tables.messages.c
+    found = [] if asked.role is None else [messages.role == asked.role]
+    found += [] if asked.since is None else [messages.created_at >= asked.since]
+    return found + ([] if asked.until is None else [messages.created_at < asked.until])
+
+
+def _newest_lacking(unit: Unit, embeddings: Embeddings, asked: Request) -> list[Row[Any]]:
+    """Read the newest messages of a search that have no vectors; none where none can be kept."""
+    model_to_search(unit, embeddings)
+    if unit.settings.read_only:
+        return []
+    query, pk = _lacking_messages(unit, embeddings, pending=True)
+    theirs = _in_sessions(unit, asked, unit.tables.messages.c.session_id)
+    # Those of a session are few: they are not to be looked for among all, the newest first.
+    query = query.where(*theirs, *_of_messages(unit, asked))
+    query = query.order_by((pk + 0 if theirs else pk).desc()).limit(written(embeddings.batch))
+    return [*unit.connection.execute(query)]
 
 
 # What has no vectors yet.
 
 
-def _lacking(unit: Unit, embeddings: Embeddings, *, pending: bool) -> Select[Any]:
+Lacking = tuple[Select[Any], ColumnElement[int]]
+"""A query for rows, and the number by which they are in order."""
+
+
+def _lacking_memories(unit: Unit, embeddings: Embeddings, *, pending: bool) -> Lacking:
     """Select the memories that have no vectors of a model, or those that wait for them."""
     memories, vectors = unit.tables.memories.c, unit.tables.memory_vectors.c
     number = _model(unit, embeddings).with_only_columns(unit.tables.vector_models.c.number)
@@ -390,36 +529,106 @@ def _lacking(unit: Unit, embeddings: Embeddings, *, pending: bool) -> Select[Any
     query = select(memories.pk, memories.version, memories.value, memories.embedded_fields)
     if pending:
         query = query.join_from(unit.tables.memories, unit.tables.memory_vectors, theirs)
-        return query.where(vectors.vectors.is_(None))
+        return query.where(vectors.vectors.is_(None)), vectors.memory_pk
     there = and_(theirs, vectors.version == memories.version, vectors.vectors.is_not(None))
     query = query.join_from(unit.tables.memories, unit.tables.memory_vectors, there, isouter=True)
-    return query.where(vectors.memory_pk.is_(None))
+    return query.where(vectors.memory_pk.is_(None)), memories.pk
 
 
-def _next_lacking(
-    unit: Unit, embeddings: Embeddings, after: int, limit: int, *, pending: bool
-) -> list[Row[Any]]:
-    tables = unit.tables
-    key = tables.memory_vectors.c.memory_pk if pending else tables.memories.c.pk
-    query = _lacking(unit, embeddings, pending=pending).where(key > after).order_by(key)
-    return [*unit.connection.execute(query.limit(written(limit)))]
+def _lacking_messages(unit: Unit, embeddings: Embeddings, *, pending: bool) -> Lacking:
+    """Select the messages that have no vectors of a model: all of these wait for them."""
+    messages, vectors = unit.tables.messages.c, unit.tables.message_vectors.c
+    number = _model(unit, embeddings).with_only_columns(unit.tables.vector_models.c.number)
+    there = exists().where(
+        vectors.message_pk == messages.pk, vectors.model == number.scalar_subquery()
+    )
+    wanted = messages.role.in_(embeddings.roles), messages.status != STREAMING, ~there
+    return _texts(unit).where(*wanted), messages.pk
 
 
-def _count_lacking(unit: Unit, embeddings: Embeddings, *, pending: bool) -> int:
-    query = _lacking(unit, embeddings, pending=pending).with_only_columns(func.count())
-    return int(unit.connection.execute(query).scalar_one())
+def _texts(unit: Unit) -> Select[Any]:
+    messages = unit.tables.messages.c
+    return select(
+        messages.pk, messages.session_id, messages.content, messages.blocks, messages.payload
+    )
 
 
-def _keep_all(unit: Unit, made: Sequence[tuple[int, int, Embedded]]) -> None:
+def _keep_memories(unit: Unit, embeddings: Embeddings, made: Made) -> None:
     """Keep vectors of memories that have the same version still."""
     memories = unit.tables.memories.c
-    these = memories.pk.in_([pk for pk, _, _ in made])
+    these = memories.pk.in_([row.pk for row, _ in made])
     found = select(memories.pk, memories.version).where(these).order_by(memories.pk)
     found = found.with_for_update(key_share=True)
     versions = {row.pk: row.version for row in unit.connection.execute(found)}
-    for pk, version, kept in made:
-        if versions.get(pk) == version:
-            keep(unit, pk, version, kept, new=False)
+    for row, vectors in made:
+        if versions.get(row.pk) == row.version:
+            keep(unit, row.pk, row.version, Embedded(embeddings, None, vectors), new=False)
+
+
+def _keep_messages(unit: Unit, embeddings: Embeddings, made: Made) -> None:
+    """Keep vectors of messages that say the same still."""
+    messages, table = unit.tables.messages.c, unit.tables.message_vectors
+    these = _texts(unit).where(messages.pk.in_([row.pk for row, _ in made]))
+    these = these.order_by(messages.pk).with_for_update(key_share=True)
+    there = {row.pk: row for row in unit.connection.execute(these)}
+    model = _register(unit, embeddings)
+    rows = [
+        {"message_pk": row.pk, "model": model, "session_id": row.session_id, "vectors": vectors}
+        for row, vectors in made
+        if there.get(row.pk) == row
+    ]
+    if rows:
+        unit.connection.execute(unit.dialect.insert_missing(table), rows)
+
+
+def _text_of_message(embeddings: Embeddings, row: Any) -> list[str]:
+    text = readable_text(row.content, row.blocks, row.payload)[:MOST_CHARACTERS]
+    return [text] if text.strip() else []
+
+
+class _Kind(NamedTuple):
+    """What vectors are made of: which rows lack them, their texts, and how they are kept."""
+
+    lacking: Callable[..., Lacking]
+    texts: Callable[[Embeddings, Any], list[str]]
+    keep: Callable[[Unit, Embeddings, Made], None]
+
+
+_MEMORIES = _Kind(
+    _lacking_memories,
+    lambda embeddings, row: embeddings.texts_of(row.value, row.embedded_fields),
+    _keep_memories,
+)
+_MESSAGES = _Kind(_lacking_messages, _text_of_message, _keep_messages)
+
+
+def _next_lacking(
+    unit: Unit, kind: _Kind, embeddings: Embeddings, after: int, limit: int, *, pending: bool
+) -> list[Row[Any]]:
+    query, pk = kind.lacking(unit, embeddings, pending=pending)
+    query = query.where(pk > after).order_by(pk).limit(written(limit))
+    return [*unit.connection.execute(query)]
+
+
+def _count_lacking(unit: Unit, embeddings: Embeddings, *, pending: bool) -> int:
+    queries = [kind.lacking(unit, embeddings, pending=pending)[0] for kind in _kinds(embeddings)]
+    counts = (query.with_only_columns(func.count()) for query in queries)
+    return sum(int(unit.connection.execute(count).scalar_one()) for count in counts)
+
+
+def _kinds(embeddings: Embeddings) -> list[_Kind]:
+    return [_MEMORIES, _MESSAGES] if embeddings.roles else [_MEMORIES]
+
+
+def _embed(units: Units, embeddings: Embeddings, kind: _Kind, rows: Sequence[Row[Any]]) -> int:
+    """Make vectors of rows, and keep them; give how many have a text."""
+    texts = [kind.texts(embeddings, row) for row in rows]
+    vectors = iter(embeddings.vectors([text for each in texts for text in each]))
+    made = [
+        (row, b"".join(islice(vectors, len(each)))) for row, each in zip(rows, texts, strict=True)
+    ]
+    units.run(Mode.WRITE, kind.keep, embeddings, made)
+    return sum(map(bool, texts))
 
 
 def embed_lacking(
@@ -430,40 +639,37 @@ def embed_lacking(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Make the vectors that are missing, a batch at a time; give of how many memories.
+    """Make the vectors that are missing, a batch at a time; give of how many rows.
 
     What was kept stays, whatever happens after it.
 
     Args:
         units: What runs the transactions.
         embeddings: Whose vectors.
-        pending: Whether only those that wait for them, and not all that have none.
-        limit: Of how many memories at most.
+        pending: Whether only of memories that wait for them, and not of all that have none.
+        limit: Of how many rows at most.
         progress: Told after each batch.
 
     Raises:
         EmbeddingFailed: The function raised something.
         InvalidEmbedding: It gave something else than vectors.
     """
-    after, done, total = 0, 0, 0
+    done, total = 0, 0
     if progress is not None:
         total = units.run(Mode.READ, _count_lacking, embeddings, pending=pending)
-    while limit is None or done < limit:
-        most = embeddings.batch if limit is None else min(embeddings.batch, limit - done)
-        rows = units.run(Mode.READ, _next_lacking, embeddings, after, most, pending=pending)
-        if not rows:
-            break
-        texts = [embeddings.texts_of(row.value, row.embedded_fields) for row in rows]
-        vectors = iter(embeddings.vectors([text for each in texts for text in each]))
-        made = [
-            (row.pk, row.version, Embedded(embeddings, None, b"".join(islice(vectors, len(each)))))
-            for row, each in zip(rows, texts, strict=True)
-        ]
-        units.run(Mode.WRITE, _keep_all, made)
-        done += sum(map(bool, texts))
-        after = rows[-1].pk
-        if progress is not None:
-            progress(done, max(total, done))
+    for kind in _kinds(embeddings):
+        after = 0
+        while limit is None or done < limit:
+            most = embeddings.batch if limit is None else min(embeddings.batch, limit - done)
+            rows = units.run(
+                Mode.READ, _next_lacking, kind, embeddings, after, most, pending=pending
+            )
+            if not rows:
+                break
+            done += _embed(units, embeddings, kind, rows)
+            after = rows[-1].pk
+            if progress is not None:
+                progress(done, max(total, done))
     return done
 
 
@@ -478,9 +684,10 @@ def reembed(
     units.run(Mode.WRITE, _complete, embeddings)
     if forget_others:
         units.run(Mode.WRITE, _forget_models, embeddings)
-        after: int | None = 0
-        while after is not None:
-            after = units.run(Mode.WRITE, _forget_some, embeddings, after)
+        for table in ("memory_vectors", "message_vectors"):
+            after: int | None = 0
+            while after is not None:
+                after = units.run(Mode.WRITE, _forget_some, embeddings, table, after)
     return done
 
 
@@ -490,18 +697,15 @@ def _complete(unit: Unit, embeddings: Embeddings) -> None:
     unit.connection.execute(update(models).where(this).values(complete=True))
 
 
-def _forget_some(unit: Unit, embeddings: Embeddings, after: int) -> int | None:
+def _forget_some(unit: Unit, embeddings: Embeddings, name: str, after: int) -> int | None:
     """Delete vectors of other models, some at a time; give where to go on."""
-    vectors = unit.tables.memory_vectors
-    number = _register(unit, embeddings)
-    page = (
-        select(vectors.c.memory_pk).where(vectors.c.memory_pk > after).order_by(vectors.c.memory_pk)
-    )
-    found = unit.connection.execute(page.limit(written(_ROWS))).scalars().all()
+    vectors = unit.tables[name]
+    number, pk = _register(unit, embeddings), vectors.primary_key.columns[0]
+    page = select(pk).where(pk > after).order_by(pk).limit(written(_ROWS))
+    found = unit.connection.execute(page).scalars().all()
     if not found:
         return None
-    others = vectors.c.memory_pk.in_(found), vectors.c.model != number
-    unit.connection.execute(delete(vectors).where(*others))
+    unit.connection.execute(delete(vectors).where(pk.in_(found), vectors.c.model != number))
     return int(found[-1])
 
 
@@ -514,17 +718,25 @@ def _forget_models(unit: Unit, embeddings: Embeddings) -> None:
 
 def status(unit: Unit) -> VectorStatus:
     """Say what has vectors; see ``Memories.vector_status``."""
-    models, vectors = unit.tables.vector_models.c, unit.tables.memory_vectors.c
-    there = and_(vectors.model == models.number, vectors.vectors.is_not(None))
-    query = (
-        select(models.name, models.dims, models.complete, func.count(vectors.memory_pk))
-        .join(unit.tables.memory_vectors, there, isouter=True)
-        .group_by(models.number, models.name, models.dims, models.complete)
-        .order_by(models.number)
-    )
-    waiting = select(func.count()).where(vectors.vectors.is_(None))
-    found = (VectorModelRecord(*row) for row in unit.connection.execute(query))
+    models, table = unit.tables.vector_models.c, unit.tables.memory_vectors
+    messages = unit.tables.message_vectors.c
+
+    def count(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
+        return select(func.count()).where(*conditions).scalar_subquery()
+
+    query = select(
+        models.name,
+        models.dims,
+        models.complete,
+        count(table.c.model == models.number, table.c.vectors.is_not(None)),
+        count(messages.model == models.number, func.length(messages.vectors) > 0),
+    ).order_by(models.number)
+    found = [VectorModelRecord(*row) for row in unit.connection.execute(query)]
+    waiting = [select(func.count()).where(table.c.vectors.is_(None))]
+    if (embeddings := unit.settings.embeddings) is not None and embeddings.roles:
+        lacking, _ = _lacking_messages(unit, embeddings, pending=True)
+        waiting.append(lacking.with_only_columns(func.count()))
     return VectorStatus(
-        models=tuple(each for each in found if each.complete or each.vectors),
-        pending=unit.connection.execute(waiting).scalar_one(),
+        tuple(each for each in found if each.complete or each.vectors or each.messages),
+        *(unit.connection.execute(each).scalar_one() for each in waiting),
     )

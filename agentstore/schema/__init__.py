@@ -131,6 +131,7 @@ class Tables:
     message_tool_calls: Table
     message_marks: Table
     message_chunks: Table
+    message_vectors: Table
     blobs: Table
     attachments: Table
     tool_logs: Table

@@ -47,7 +47,7 @@ from agentstore.schema.base import (
     table,
 )
 from agentstore.values.encoding import Translated, kind_of
-from agentstore.values.types import EnumText, Named, SafeText
+from agentstore.values.types import EnumText, Named, RowNumber, SafeText
 from agentstore.values.validation import MESSAGE_STATUSES, ROLES, SESSION_STATUSES
 
 # The type of columns that say whose session a row is.
@@ -357,6 +357,21 @@ message_chunks = table(
     column("content", TEXT),
     nullable("created_at", INSTANT),
     Index(None, "session_id"),
+)
+
+message_vectors = table(
+    "message_vectors",
+    column(
+        "message_pk",
+        RowNumber,
+        ForeignKey("messages.pk", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    column("model", INTEGER, primary_key=True, autoincrement=False),
+    session_id(sessions),
+    column("vectors", BYTES),
+    Index(None, "session_id", "message_pk"),
 )
 
 blobs = table(

@@ -27,6 +27,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
 from agentstore.errors import EmbeddingFailed, InvalidEmbedding, InvalidInput, shown
+from agentstore.values.validation import ROLES, choice
 from agentstore.values.validation import key as checked_key
 
 Function = Callable[[list[str]], Any]
@@ -54,9 +55,10 @@ class Embeddings:
         fields: Which parts of a memory are embedded, each as a vector of its own; None means all
             its texts together, as one.
         batch: How many texts the function gets at most.
+        roles: The roles of messages that are found by their meaning; none, unless they are named.
     """
 
-    __slots__ = ("_function", "batch", "dims", "fields", "model")
+    __slots__ = ("_function", "batch", "dims", "fields", "model", "roles")
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Embeddings:
         dims: int,
         fields: Sequence[str] | None = None,
         batch: int = 100,
+        roles: Sequence[str] = (),
     ) -> None:
         """Take a function, for any thread.
 
@@ -79,6 +82,7 @@ class Embeddings:
             dims: The length of each vector, up to 16,000.
             fields: Paths such as ``text``, ``notes[*].text`` or ``$``, as in LangGraph.
             batch: From 1 to 10,000.
+            roles: Such as ``("user", "assistant")``. A vector is mostly larger than a message.
 
         Raises:
             InvalidInput: One of these cannot be.
@@ -98,6 +102,7 @@ class Embeddings:
         self.dims = dims
         self.fields = None if fields is None else fields_of("fields", fields)
         self.batch = batch
+        self.roles = tuple(choice("a role", role, ROLES) for role in fields_of("roles", roles))
 
     @classmethod
     def of(cls, given: Any) -> Embeddings:

@@ -61,6 +61,7 @@ TABLES = (
     "message_chunks",
     "message_marks",
     "message_tool_calls",
+    "message_vectors",
     "tool_logs",
 )
 """In the order of their creation."""
@@ -634,6 +635,16 @@ def _tables(place: Place) -> None:
     )
     place.index("session_call_id", "message_tool_calls", "session", "call_id")
     place.index("session_name_seq", "message_tool_calls", "session", "name", "seq")
+    place.create(
+        "message_vectors",
+        column("message_pk", ROW_NUMBER),
+        column("model", WHOLE),
+        column("session", WHOLE),
+        column("vectors", BYTES),
+        primary_key("message_pk", "model"),
+        references("message_pk", "messages", "pk", ondelete="CASCADE"),
+    )
+    place.index("session_message_pk", "message_vectors", "session", "message_pk")
     place.create(
         "tool_logs",
         row_number(),

@@ -204,6 +204,15 @@ ROWS: dict[str, tuple[int, Columns]] = {
         OTHERS,
         {"message_id": numbered("message"), "position": always(0), "session_id": in_session},
     ),
+    "message_vectors": (
+        OTHERS,
+        {
+            "message_pk": lambda n: n + 1,
+            "model": always(1),
+            "session_id": in_session,
+            "vectors": lambda n: MODEL.packed([n, 1]),
+        },
+    ),
     "blobs": (OTHERS, {"digest": lambda n: f"{n:064x}"}),
     "attachments": (
         OTHERS,
@@ -950,7 +959,11 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.search": listing(
         "messages.search", "rare word", user_id="user-7", session_id="session-0", **WINDOW
     )
-    | also("recent", lambda s: partial(s.messages.search, "usual words", order="recent")),
+    | also("recent", lambda s: partial(s.messages.search, "usual words", order="recent"))
+    | also(
+        "by meaning", lambda s: partial(s.messages.search, "rare", by="meaning", user_id="user-7")
+    )
+    | also("by meaning, all", lambda s: partial(s.messages.search, "rare", by="meaning")),
     "marks.of": call("marks.of", [own_id(f"message-{n}") for n in range(20)]),
     "marks.count": call("marks.count", "session-0"),
     "marks.update": on_a_new(a_marked_session, "marks.update", "new")

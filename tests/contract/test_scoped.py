@@ -53,7 +53,7 @@ from tests.contract.scoped_calls import (
 )
 from tests.contract.tenants import repositories_by_name
 from tests.contract.two_worlds import words_of
-from tests.programs.probes import with_a_vector
+from tests.programs.probes import give_vectors, with_a_vector
 
 CLASSES = repositories_by_name()
 ALL_CALLS = {
@@ -92,6 +92,7 @@ def furnish(store, name):
         thread, {"list": [1]}, checkpoint, session_id=session.id, user_id=user.id, run_id=run
     )
     store.checkpoints.put_writes(thread, checkpoint, "t", [("channel", 1)])
+    give_vectors(store, session.id)
     kept = {"ttl": timedelta(days=1), "embed": with_a_vector()}
     store.memories.put(["same"], "same", {"text": "same"}, **kept, user_id=user.id)
     return Ids(

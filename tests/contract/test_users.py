@@ -12,7 +12,7 @@ from agentstore.repositories import users
 from agentstore.schema import tables
 from agentstore.values.types import new_id
 from tests.drivers import FULL
-from tests.programs.probes import with_a_vector
+from tests.programs.probes import give_vectors, with_a_vector
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 STRANGE_IDS = [
@@ -267,6 +267,7 @@ def fill(place, store, user_id):
     store.branches.create(session.id, from_turn=1)
     store.tool_logs.log(session.id, "search", message_id=message.id)
     store.tasks.create(session.id, "mail")
+    give_vectors(store, session.id)
     tea = {"how": "green"}
     store.memories.put(["likes"], "tea", tea, user_id=user_id, embed=with_a_vector())
     of, now = tables(), NOON

@@ -26,6 +26,7 @@ from agentstore.errors import (
 )
 from agentstore.values import embeddings as arithmetic
 from tests.programs.copies import copy, dump, each_plain_pair
+from tests.programs.probes import give_vectors
 
 DIMS = 8
 
@@ -430,10 +431,195 @@ def test_vectors_arrive_in_a_copy_and_come_back_byte_for_byte(pair, new):
             store.memories.put([], f"{n}", {"text": f"{n}"})
         with store.transaction() as transaction:
             transaction.memories.put([], "pending", {"text": "p"})
+        store.messages.save(store.sessions.create(id="s").id, "user", "1")
+        give_vectors(store, "s")
     assert copy(source, target).equal
     assert copy(target, back).equal
     assert dump(source) == dump(target) == dump(back)
     assert len(dump(target)["memory_vectors"]) == 4
+    assert len(dump(target)["message_vectors"]) == 1
     with Store(target, embeddings=model()) as store:
         assert by_meaning(store, "1", limit=1) == ["1"]
         assert store.memories.embed_pending() == 1
+
+
+ROLES = ("user", "assistant")
+
+
+@pytest.fixture
+def told(place):
+    with place.open(embeddings=model(roles=ROLES)) as store:
+        yield store
+
+
+def said(store, text, **more):
+    by = more.pop("by", "meaning")
+    return [hit.message.content for hit in store.messages.search(text, by=by, **more)]
+
+
+def test_messages_are_found_by_meaning_as_they_are_now(told, place):
+    for user in ("ada", "bob"):
+        told.users.create(name=user, id=user)
+        for name in ("a", "b"):
+            told.sessions.create(user, id=f"{user} {name}")
+            for n in range(5):
+                told.messages.save(f"{user} {name}", ROLES[n % 2], f"{user} {name} {n}")
+    told.messages.save("ada a", "system", "never")
+    texts = [
+        f"{user} {name} {n}" for user in ("ada", "bob") for name in ("a", "b") for n in range(5)
+    ]
+    best = sorted(texts, key=lambda text: -near("ada a 1", text))
+    assert said(told, "ada a 1") == best
+    hits = told.messages.search("ada a 1", by="meaning", limit=3)
+    assert [hit.score for hit in hits] == pytest.approx([near("ada a 1", t) for t in best[:3]])
+    assert hits.next_cursor is None
+    assert "⟦1⟧" in hits.items[0].snippet
+    assert (
+        said(told, "x", user_id="bob", limit=1)
+        == sorted((t for t in texts if t[0] == "b"), key=lambda text: -near("x", text))[:1]
+    )
+    assert {*said(told, "x", session_id="bob a")} == {f"bob a {n}" for n in range(5)}
+    assert {*said(told, "x", session_id="bob a", user_id="ada")} == set()
+    assert {*said(told, "x", role="assistant", session_id="bob a")} == {"bob a 1", "bob a 3"}
+    second = told.messages.page("bob a").items[1].created_at
+    assert {*said(told, "x", session_id="bob a", until=second)} == {"bob a 0"}
+    assert len(said(told, "x", session_id="bob a", since=second)) == 4
+    assert said(told, "bob a 2", by="both")[0] == "bob a 2"
+    assert len(said(told, "?", by="both", session_id="ada b")) == 5
+    changed = told.messages.page("ada a").items[0]
+    with place.open() as plain:
+        plain.messages.update(changed.id, metadata={"kept": True})
+        assert told.memories.vector_status().pending_messages == 0
+        plain.messages.update(changed.id, content="changed")
+    assert told.memories.vector_status().pending_messages == 1
+    assert said(told, "changed", limit=1) == ["changed"]
+    told.messages.delete([changed.id])
+    told.sessions.delete("bob a")
+    told.users.delete("ada")
+    assert {*said(told, "x")} == {f"bob b {n}" for n in range(5)}
+    assert told.memories.vector_status().models[0].messages == 5
+
+
+def test_vectors_of_messages_are_made_after_the_save_and_what_failed_waits(place, caplog):
+    works, asked = [], []
+
+    def fails(texts):
+        with place.open() as other:  # nobody holds up a writer
+            other.memories.put(["seen"], "k", {"n": len(texts)})
+        asked.append(texts)
+        if not works and texts != ["question"]:
+            raise OSError("secret words")
+        return vectors(texts)
+
+    embeddings = model(function=fails, roles=ROLES, batch=2)
+    with place.open(embeddings=embeddings, busy_timeout=0.5) as store:
+        session = store.sessions.create().id
+        for n in range(4):
+            store.messages.save(session, "user", f"number {n}")
+        stream = store.messages.begin(session)
+        store.messages.append(stream.id, "piece")
+        store.messages.save(session, "user", "")
+        assert asked == []
+        assert store.memories.vector_status().pending_messages == 5
+        assert said(store, "question") == []
+        assert "EmbeddingFailed" in caplog.text
+        assert "secret words" not in caplog.text
+        with pytest.raises(EmbeddingFailed):
+            store.memories.embed_pending()
+        works.append(True)
+        assert said(store, "question") == ["number 3"]  # a batch: it, and what has no text
+        assert store.memories.embed_pending(1) == 1
+        told: list[Any] = []
+        assert store.memories.embed_pending(progress=lambda *each: told.append(each)) == 2
+        assert told == [(2, 2)]
+        assert store.memories.embed_pending() == 0
+        store.messages.finish(stream.id)
+        assert store.memories.reembed() == 1
+        assert len(said(store, "question")) == 5
+        with store.transaction() as transaction:
+            with pytest.raises(TransactionMisuse, match="embedding function"):
+                transaction.messages.search("number", by="meaning")
+            assert len(transaction.messages.search("number").items) == 4
+
+
+def test_a_message_that_is_changed_while_its_vector_is_made_gets_that_of_what_it_says(place):
+    changed: list[str] = []
+
+    def slow(texts):
+        if "old" in texts:
+            with place.open() as other:
+                other.messages.update(changed[0], content="new")
+        return vectors(texts)
+
+    with place.open(embeddings=model(function=slow, roles=ROLES)) as store:
+        session = store.sessions.create().id
+        changed.append(store.messages.save(session, "user", "old").id)
+        assert store.memories.embed_pending() == 1
+        assert store.memories.vector_status().pending_messages == 1
+        assert store.messages.search("new", by="meaning").items[0].score == pytest.approx(1)
+
+
+def test_what_are_no_vectors_of_messages_is_refused_and_nothing_is_kept(place):
+    for made, problem in (
+        ([[1.0] * (DIMS - 1)], "a vector of 7 numbers"),
+        ([[math.nan] * DIMS], "not finite"),
+        ([], "0 vectors for 1 texts"),
+    ):
+        wrong = model(
+            function=lambda t, made=made: made if "private" in t else vectors(t), roles=ROLES
+        )
+        with place.open(embeddings=wrong) as store:
+            store.messages.save(store.sessions.create().id, "user", "private")
+            for call in (
+                store.memories.embed_pending,
+                lambda: store.messages.search("x", by="meaning"),
+            ):
+                with pytest.raises(InvalidEmbedding, match=problem) as caught:
+                    call()
+                assert "private" not in str(caught.value)
+            assert said(store, "private", by="words") == ["private"]
+            assert store.memories.vector_status().models == ()
+            store.sessions.delete(store.sessions.list().items[0].id)
+
+
+def test_a_search_of_messages_by_meaning_says_what_it_needs(told, place, meant):
+    session = told.sessions.create().id
+    told.messages.save(session, "user", "hello")
+    for store, more, problem in (
+        (told, {"by": "magic"}, "by must be"),
+        (told, {"role": "system"}, "messages of user, assistant"),
+        (told, {"order": "recent"}, "without order"),
+        (told, {"cursor": "x"}, "without cursor"),
+        (meant, {}, "roles="),
+    ):
+        with pytest.raises(InvalidInput, match=problem):
+            store.messages.search("x", **{"by": "meaning", **more})
+    with pytest.raises(InvalidInput, match="empty text"):
+        told.messages.search(" ", by="meaning")
+    with pytest.raises(InvalidInput, match="a role"):
+        model(roles=("nobody",))
+    with place.open() as plain, pytest.raises(InvalidInput, match="embeddings"):
+        plain.messages.search("x", by="both")
+    with place.open(embeddings=model("other", roles=ROLES)) as other:
+        said(told, "x")
+        with pytest.raises(EmbeddingModelChanged):
+            other.messages.search("x", by="meaning")
+        assert other.memories.reembed(forget_others=True) == 1
+        assert said(other, "hello") == ["hello"]
+        assert [m.messages for m in other.memories.vector_status().models] == [1]
+        with pytest.raises(EmbeddingModelChanged):
+            said(told, "hello")
+    with place.open(embeddings=model("other", roles=ROLES), read_only=True) as reader:
+        assert said(reader, "hello") == ["hello"]
+
+
+def test_a_scope_finds_its_own_messages_by_meaning(told):
+    for user in ("ada", "bob"):
+        told.users.create(name=user, id=user)
+        told.messages.save(told.sessions.create(user, id=f"{user}'s").id, "user", f"of {user}")
+    ada = told.scoped("ada")
+    assert said(ada, "of bob") == ["of ada"]
+    assert told.memories.vector_status().pending_messages == 1
+    assert said(told, "of bob", limit=1) == ["of bob"]
+    assert said(ada, "of bob", by="both") == ["of ada"]
+    assert said(ada, "of bob", session_id="bob's") == []

@@ -9,15 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from sqlalchemy import Engine, event, make_url
+from sqlalchemy import Engine, NullPool, create_engine, event, insert, literal, make_url, select
 
 from agentstore import AsyncStore, Embeddings, Store
 from agentstore.execution.async_runners import GreenletRunner, ThreadRunner
 from agentstore.execution.writer import Writer
+from agentstore.schema import tables
 from agentstore.testing import BlockingStore
 from agentstore.values.embeddings import Embedded
 
-MODEL = Embeddings(lambda texts: [[1.0, len(text)] for text in texts], model="m", dims=2)
+MODEL = Embeddings(
+    lambda texts: [[1.0, len(text)] for text in texts], model="m", dims=2, roles=["user"]
+)
 """Embeddings by which nothing means much."""
 
 
@@ -38,6 +41,21 @@ def engine_of(store: Any) -> Engine:
 def with_a_vector() -> Embedded:
     """Give what ``memories.put`` takes as ``embed``, on any store."""
     return Embedded(MODEL, None, MODEL.packed([3, 4]))
+
+
+def give_vectors(store: Any, session_id: str) -> None:
+    """Keep a vector of each message of a session, of the model that was the first."""
+    of = tables()
+    row = select(
+        of.messages.c.pk, literal(1), of.messages.c.session_id, literal(MODEL.packed([3, 4]))
+    )
+    row = row.where(of.messages.c.session_id == session_id)
+    columns = ["message_pk", "model", "session_id", "vectors"]
+    url = engine_of(store).url
+    drivers = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+    beside = create_engine(url.set(drivername=drivers[url.get_backend_name()]), poolclass=NullPool)
+    with beside.begin() as connection:
+        connection.execute(insert(of.message_vectors).from_select(columns, row))
 
 
 def checked_out(store: Any) -> int:

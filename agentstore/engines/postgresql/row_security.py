@@ -50,6 +50,7 @@ _POLICIES = {
             "message_tool_calls",
             "message_marks",
             "message_chunks",
+            "message_vectors",
             "attachments",
         ),
         "{s}{p}session_number_in_scope(session)",

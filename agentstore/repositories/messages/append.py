@@ -765,6 +765,10 @@ def rewrite_message(
     place = {"message_id": old.id, "session_id": old.session_id, "seq": old.seq}
     if values:
         unit.connection.execute(update(messages).where(messages.c.id == old.id).values(values))
+        if old.status != STREAMING and not {"content", "blocks", "payload"}.isdisjoint(values):
+            this = select(messages.c.pk).where(messages.c.id == old.id).scalar_subquery()
+            vectors = tables.message_vectors
+            unit.connection.execute(delete(vectors).where(vectors.c.message_pk == this))
     beside: list[tuple[Table, Rows | None]] = [
         (tables.message_tool_calls, calls),
         (tables.message_chunks, () if old.status != COMPLETE else None),  # what was streamed goes

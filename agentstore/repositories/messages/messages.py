@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import or_, select
+from sqlalchemy import Select, or_, select
 
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound, StreamUnfinished
 from agentstore.execution.unit import Body, Unit
 from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import Role, complete
-from agentstore.repositories import scopes
+from agentstore.repositories import scopes, vectors
 from agentstore.repositories import search as finding
 from agentstore.repositories import search as pages
 from agentstore.repositories.branch_turns import find_summary
@@ -76,6 +77,7 @@ from agentstore.repositories.operations import (
     Unset,
     appends,
     chunks,
+    embeddings_of,
     gathers,
     ids_of,
     one_page,
@@ -761,6 +763,7 @@ class Messages(Repository):
         self,
         text: str,
         *,
+        by: Literal["words", "meaning", "both"] = "words",
         user_id: str | None = None,
         session_id: str | None = None,
         role: Role | None = None,
@@ -770,13 +773,19 @@ class Messages(Repository):
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[SearchHit]:
-        """Find messages by their words, on all branches, in any language.
+        """Find messages by their words or by their meaning, on all branches, in any language.
 
         What any caller saved before the call is found: the index is brought up to date first,
         only for the user if one is named. That is a write if there are new messages, and costs
         nothing otherwise. If other writers block it, or in a transaction, the search reads the new
         messages itself. The first 250,000 characters of a message are searched; see
         ``Settings.search_characters``.
+
+        By meaning, the text's vector is compared with those of all messages of the embeddings'
+        ``roles`` that the other arguments let through, of the first 8,000 characters of each. What
+        was saved since the last search has no vectors yet: those of the newest are made first, by
+        one call of the embedding function; what is left waits for ``memories.embed_pending``.
+        ``both`` fuses that list with the best by words, by their ranks.
 
         Args:
             text: Words, all of which a message must hold; ``"words in quotes"`` in a row;
@@ -785,6 +794,8 @@ class Messages(Repository):
                 or Thai is found inside a sentence. Other characters separate words and have no
                 meaning. If the store has stems, words outside of quotes find other forms of the
                 word. Up to 1,000 characters; without a word in it nothing is found.
+            by: ``words``, ``meaning`` or ``both``. By the latter two the best are found at once,
+                without an order or a cursor; the score is the cosine, or the sum of both ranks.
             user_id: Only in this user's sessions.
             session_id: Only in this session.
             role: Only messages of this role.
@@ -805,8 +816,15 @@ class Messages(Repository):
             SearchIndexStale: The index is damaged, of another version or other stems, or being
                 rebuilt where the scope's role sees only part of it. The error says what to run.
             InvalidInput: An argument cannot be asked for; the text is empty, or says only what
-                not to find.
+                not to find; or the store's embeddings are not for such messages.
+            EmbeddingModelChanged: The vectors here are of another model than the store's.
+            EmbeddingFailed: The embedding function raised something.
+            InvalidEmbedding: It gave something else than vectors.
+            TransactionMisuse: This is by meaning, in a transaction.
         """
+        units, embeddings = self._units(), embeddings_of(self._runner)
+        if by != "words" and (by not in ("meaning", "both") or embeddings is None):
+            units.run(Mode.READ, vectors.question_of, by)
         asked = finding.request(
             text,
             user_id=user_id,
@@ -817,10 +835,15 @@ class Messages(Repository):
             order=order,
             limit=limit,
             cursor=cursor,
+            by_words=by == "words",
         )
-        return finding.in_order(
-            self._units(), asked, lambda unit: select_messages(unit.tables), message_record
-        )
+
+        def columns(unit: Unit) -> Select[Any]:
+            return select_messages(unit.tables)
+
+        if by == "words" or embeddings is None:
+            return finding.in_order(units, asked, columns, message_record)
+        return vectors.find_messages(units, embeddings, asked, by, columns, message_record)
 
     iter_search = over_pages(search)
     """Go over the hits of all pages; see ``search``."""

@@ -175,12 +175,16 @@ def counters(
 def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
     """Look for rows whose owner is gone, or another than they say; reads whole tables."""
     messages = tables.messages.c
-    for name in ("message_tool_calls", "message_marks", "message_chunks", "attachments"):
+    parts = "message_tool_calls", "message_marks", "message_chunks", "message_vectors"
+    for name in (*parts, "attachments"):
         table = tables[name]
-        mine = and_(messages.id == table.c.message_id, messages.session_id == table.c.session_id)
+        theirs, key = table.c.get("message_id"), messages.id
+        if theirs is None:
+            theirs, key = table.c.message_pk, messages.pk
+        mine = and_(key == theirs, messages.session_id == table.c.session_id)
         if "seq" in table.c:
             mine = and_(mine, messages.seq == table.c.seq)
-        query = select(table.c.message_id).where(~exists().where(mine)).limit(_MOST)
+        query = select(theirs).where(~exists().where(mine)).limit(_MOST)
         found = list(connection.execute(query).scalars())
         if found:
             what = f"Rows of messages that are gone, or that say another session: {_many(found)}."

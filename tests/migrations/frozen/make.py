@@ -25,6 +25,7 @@ from sqlalchemy import make_url
 from agentstore import Embeddings, Store, migrations
 from agentstore.moving.copying import copy
 from agentstore.values.embeddings import Embedded
+from tests.programs.probes import give_vectors
 from tests.servers import Server, installations
 
 HARD = 'a "quoted"\ttext, \x00 and \ud800, 北京 🙏, e\u0301'
@@ -88,6 +89,7 @@ def fill(store: Store) -> None:
     checkpoints(store, own.id, bob.id)
     work(store, own.id)
     embeddings = Embeddings(str, model=HARD, dims=2)
+    give_vectors(store, own.id)
     for vectors in (embeddings.packed([3, 4]), None):
         meant = Embedded(embeddings, ("text",), vectors)
         store.memories.put(["meant"], f"{vectors}", {"text": HARD}, embed=meant)
