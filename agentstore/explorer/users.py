@@ -76,7 +76,8 @@ async def memories_page(visit: Visit) -> Response:
         found = [hit.memory for hit in hits]
     else:
         listed, cursor = memories.list, visit.given("cursor")
-        page = await visit.ask(listed, space, user_id=user, limit=_MEMORIES, cursor=cursor)
+        asked = {"user_id": user, "limit": _MEMORIES, "vectors": visit.given("vectors")}
+        page = await visit.ask(listed, space, cursor=cursor, **asked)
         found, more = page.items, page.next_cursor
 
     def at(namespace: Sequence[str]) -> str:
