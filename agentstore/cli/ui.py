@@ -50,14 +50,20 @@ def ui(
     open_: Annotated[
         bool, typer.Option("--open/--no-open", help="Whether to open it in the browser.")
     ] = True,
+    edit: Annotated[
+        bool,
+        typer.Option(
+            "--edit", help="Let marks, ratings and notes be set, and tasks be tried again."
+        ),
+    ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
 ) -> None:
-    """Show the database in the browser, read-only, until Ctrl-C.
+    """Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.
 
     Only this machine reaches it, and only who has the address that it prints, which works once.
-    Nothing is written, and nothing is loaded from elsewhere. Needs the extra `ui`.
+    Nothing is loaded from elsewhere. Needs the extra `ui`.
 
     Example: `agentstore ui --port 8000`
     """
@@ -65,13 +71,13 @@ def ui(
         raise InvalidInput(f"--port must be from 0 to 65535, not {port}.")
     database = Database(url, schema, table_prefix)
     password = None if behind_proxy or host in LOCAL else _password()
-    with database.read() as store:
-        pages = explorer(store)
+    with database.open() if edit else database.read() as store:
+        pages = explorer(store, edit=edit)
         with _listening(host, port) as listener:
             number = listener.getsockname()[1]
             address = f"http://{f'[{host}]' if ':' in host else host}:{number}/"
             guarded, (shown, opened) = _guarded(pages, number, password, behind_proxy)
-            say(f"{database}, read-only: {address}{shown}")
+            say(f"{database}, {'to edit' if edit else 'read-only'}: {address}{shown}")
             hint("Ctrl-C ends it.")
             with _file_leading_to(f"{address}{opened}") as file:
                 if open_ and _has_windows():

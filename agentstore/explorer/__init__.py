@@ -16,7 +16,8 @@ which works for a ``Store`` and for an ``AsyncStore``, and returns
 
 The invariants:
 
-- Nothing is written: pages call methods that read, and routes answer GET and HEAD alone.
+- Nothing is written: pages call methods that read, and routes answer GET and HEAD alone. With
+  ``edit`` there is one more route, which takes forms of the explorer's own pages.
 - Every page is bounded: lists are paged by cursors, texts are cut with a link to the rest, and
   what is made of a text is at most so many times as long; see ``web.texts``.
 - All pages are on one level, and what names something is in the query: ``session?id=...``. So links
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["explorer", "needing_extra"]
 
 
-def explorer(store: Repositories | AsyncRepositories) -> ASGIApp:
+def explorer(store: Repositories | AsyncRepositories, *, edit: bool = False) -> ASGIApp:
     """Give the explorer of a store as an ASGI application, to run or to mount in another one.
 
     It has no login of its own: whoever reaches it sees everything that the store shows. Mount it
@@ -50,13 +51,16 @@ def explorer(store: Repositories | AsyncRepositories) -> ASGIApp:
 
     Args:
         store: A ``Store`` or an ``AsyncStore``, or one of a scope. The explorer never closes it.
+        edit: Whether whoever reaches it may set marks, ratings and notes of messages, and try
+            tasks again. Run it in one process then, as its forms hold a token of that. Each change
+            is logged by the logger ``agentstore.explorer``, with the id and who sent it.
 
     Raises:
         InvalidInput: The extra ``ui`` is not installed.
     """
     with needing_extra():
         from agentstore.explorer.application import application
-    return application(store)
+    return application(store, edit=edit)
 
 
 @contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from mimetypes import guess_type
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup
 from starlette.applications import Starlette
@@ -21,7 +22,13 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentstore.errors import AgentStoreError, InvalidCursor, InvalidInput
+from agentstore.errors import (
+    AgentStoreError,
+    IllegalTransition,
+    InvalidCursor,
+    InvalidInput,
+    StreamUnfinished,
+)
 from agentstore.explorer import conversation, users
 from agentstore.explorer import pages as attachment
 from agentstore.explorer import pages as branches
@@ -87,7 +94,9 @@ PAGES: Final = (
 _STATIC: Final = ("explorer.css", "pages.css", "explorer.js", "htmx.min.js", "icon.svg")
 _SAID: Final = {
     400: ("This cannot be shown", "The address is not one that this explorer made."),
+    403: ("Not allowed", "Open the page again and send its form from there."),
     404: ("Not found", "There is nothing here, or it is not yours to see."),
+    409: ("Not possible now", "It has changed meanwhile: open the page again."),
     405: ("Only to look at", "The explorer reads and never writes."),
 }
 _GONE: Final = ("This page is no longer there", "The list that it was of is another one now.")
@@ -96,8 +105,13 @@ _CURSORS: Final = ("cursor", "left_before", "right_before")
 _OTHERWISE: Final = ("This did not work", "The log of the program that serves this page says why.")
 
 
-def application(store: object) -> ASGIApp:
+_LOG = logging.getLogger("agentstore.explorer")
+_LARGEST_FORM = 100_000
+
+
+def application(store: object, *, edit: bool = False) -> ASGIApp:
     """Make the application; see ``explorer``."""
+    token = secrets.token_urlsafe(32) if edit else ""
     scoped = hasattr(store, "user_id")
     pages = [entry for entry in PAGES if entry.scoped or not scoped]
     nav = {entry.name: entry.title for entry in pages}
@@ -105,9 +119,21 @@ def application(store: object) -> ASGIApp:
     def route(entry: SitePage) -> Route:
         async def answer(request: Request) -> Response:
             part_of = entry.part_of or entry.name
-            return await entry.answer(Visit(request, store, entry.name, nav, part_of))
+            return await entry.answer(Visit(request, store, entry.name, nav, part_of, token))
 
         return Route(f"/{entry.name}", answer, name=entry.name)
+
+    async def edited(request: Request) -> Response:
+        # A browser says where a form was sent from, and other sites cannot read the token.
+        given = await _form(request)
+        if request.headers.get("sec-fetch-site") != "same-origin" or not _same(
+            given.get("token", ""), token
+        ):
+            raise HTTPException(403)
+        back = await _edit(Visit(request, store, "edit", nav, ""), given)
+        who = request.client.host if request.client else "?"
+        _LOG.info("%s of %s was edited from %s", given["action"], given["id"], who)
+        return RedirectResponse(back, 303)
 
     async def home(request: Request) -> Response:
         return RedirectResponse(pages[0].name)
@@ -142,6 +168,7 @@ def application(store: object) -> ASGIApp:
         routes=[
             Route("/", home),
             *(route(entry) for entry in pages),
+            *([Route("/edit", edited, methods=["POST"])] if edit else []),
             Route("/static/{name}", _static),
         ],
         exception_handlers=dict.fromkeys(
@@ -151,6 +178,40 @@ def application(store: object) -> ASGIApp:
     return WithHeaders(app)
 
 
+async def _form(request: Request) -> dict[str, str]:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_FORM:
+            raise HTTPException(413)
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=10))
+    except ValueError:
+        raise InvalidInput("The form is not in UTF-8, or has more than 10 fields.") from None
+
+
+async def _edit(visit: Visit, given: dict[str, str]) -> str:
+    """Do what a form asks for; give the address of the page that it stands on."""
+    store, ask = visit.store, visit.ask
+    action, id, value = (given.get(name, "").strip() for name in ("action", "id", "value"))
+    if action == "task":
+        await ask(store.tasks.retry, id)
+        return link("task", id=id)
+    message = await ask(store.messages.get, id)
+    if action in ("mark", "unmark") and value:
+        new, old = (value, None) if action == "mark" else (None, value)
+        await ask(store.marks.update, message.session_id, new, old, [id])
+    elif action in ("rating", "note"):
+        if action == "rating" and value not in ("", "good", "bad"):
+            raise InvalidInput("rating must be good, bad or empty.")
+        kept = {name: each for name, each in (message.metadata or {}).items() if name != action}
+        metadata = kept | ({action: value} if value else {})
+        await ask(store.messages.update, id, metadata=metadata or None)
+    else:
+        raise InvalidInput("The form must have an action, and a mark to set or to take away.")
+    return link("message", id=id)
+
+
 def _status(error: Exception) -> int:
     if isinstance(error, HTTPException):
         return error.status_code
@@ -158,6 +219,8 @@ def _status(error: Exception) -> int:
         return 404
     if isinstance(error, InvalidInput):
         return 400
+    if isinstance(error, IllegalTransition | StreamUnfinished):
+        return 409
     return 503 if isinstance(error, AgentStoreError | TooCostly) else 500
 
 

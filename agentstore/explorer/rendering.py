@@ -123,12 +123,8 @@ def number(value: float) -> str:
 
 
 def money(value: Decimal) -> str:
-    """Write an amount of money: at least two digits behind the point, and six where it is small."""
-    if not value:
-        return "0"
-    digits = f"{value:,.{6 if abs(value) < 1 else 4}f}".rstrip("0")
-    whole, _, rest = digits.partition(".")
-    return f"{whole}.{rest:0<2}"
+    """Write an amount of money: four digits behind the point, so that columns are aligned."""
+    return "<$0.0001" if 0 < value < Decimal("0.00005") else f"${value:,.4f}"
 
 
 def duration(milliseconds: float) -> str:
@@ -694,15 +690,23 @@ class Visit(Asker):
     Attributes:
         query: What the address asks for, by name; of several of a name the last.
         nav: The pages of the head, by their addresses; see ``application``.
+        token: What forms that edit have to send back; empty where nothing may be edited.
     """
 
     def __init__(
-        self, request: Request, store: object, name: str, nav: dict[str, str], part_of: str
+        self,
+        request: Request,
+        store: object,
+        name: str,
+        nav: dict[str, str],
+        part_of: str,
+        token: str = "",
     ) -> None:
         """Read a request for the page of this name."""
         super().__init__(store)
         self.query = read_query(request)
         self.nav = nav
+        self.token = token
         self._name = name
         self._part_of = part_of
 

@@ -372,8 +372,9 @@ def owned_by_somebody(url: str) -> str:
     database = make_url(url).database
     with engine.connect() as connection:
         for statement in (
-            "DROP ROLE IF EXISTS plain_owner",
-            "CREATE ROLE plain_owner LOGIN",
+            # Another process of this run may have made it, and use it at this moment.
+            "DO $$ BEGIN CREATE ROLE plain_owner LOGIN; "
+            "EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$",
             "GRANT SET ON PARAMETER session_replication_role TO plain_owner",
             f'ALTER DATABASE "{database}" OWNER TO plain_owner',
         ):

@@ -32,8 +32,8 @@ MOST_BYTES = 200_000
 
 
 @contextmanager
-def visiting(store, **options):
-    with TestClient(explorer(store), raise_server_exceptions=False, **options) as client:
+def visiting(store, *, edit=False, **options):
+    with TestClient(explorer(store, edit=edit), raise_server_exceptions=False, **options) as client:
         yield client
 
 
@@ -399,8 +399,8 @@ def test_a_conversation_shows_its_turns_calls_marks_and_files(store):
             '<h1 dir="auto">Flights</h1>',
             "Which <strong>flights</strong>? &lt;b&gt;",
             "turn 1",
-            "<span>42 tokens</span> <span>cost 3.00</span>",
-            "cost 0.25",
+            "<span>42 tokens</span> <span>cost $3.0000</span>",
+            "cost $0.2500",
             "212 ms",
             '<b class="bad">failed</b> 1.71 s',
             "no such day",
@@ -538,8 +538,8 @@ def test_a_turn_tells_what_its_last_request_read_and_what_all_of_them_used(store
         html = client.get(f"/session?id={session}").text
         heads = [re.sub(r"<[^>]*>", "", head) for head in re.findall(r"<small>.*?</small>", html)]
         assert [head[11:] for head in heads] == [
-            "2,000 tokens cost 1.00 context 1k",
-            "4,000 tokens cost 1.00",  # of two requests that were recorded as one
+            "2,000 tokens cost $1.0000 context 1k",
+            "4,000 tokens cost $1.0000",  # of two requests that were recorded as one
             "996+ tokens",
             "",
         ]
@@ -724,7 +724,7 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
     assert len(asked) == 3
     assert html.count('<td class="num narrow">7</td><td class="num wide">7</td>') == 50
     more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
-    assert html.count(f"1,000{more}") == html.count(f"2.00{more}") == 1
+    assert html.count(f"1,000{more}") == html.count(f"$2.0000{more}") == 1
 
 
 def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):
@@ -1159,3 +1159,49 @@ def test_memories_are_shown_by_namespace_with_when_they_expire_and_are_found_by_
     with visiting(store.scoped("ada")) as client:
         assert "likes trains" in client.get("/memories").text
         assert "of nobody" not in client.get("/memories").text
+
+
+def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(store, caplog):
+    session = store.sessions.create().id
+    id = store.messages.save(session, "user", "hi", metadata={"a": 1}).id
+    task = store.tasks.create(session, "mail").id
+    store.tasks.start(task)
+    store.tasks.fail(task, "no")
+    own = {"Sec-Fetch-Site": "same-origin"}
+    with visiting(store) as client:
+        assert client.post("/edit", data={"action": "mark"}, headers=own).status_code == 404
+        assert 'action="edit"' not in client.get(f"/message?id={id}").text
+    with visiting(store, edit=True) as client, caplog.at_level("INFO", "agentstore.explorer"):
+
+        def edit(action, what, value="", token=None, headers=own):
+            page = client.get(f"/{'task' if action == 'task' else 'message'}?id={what}").text
+            token = token or re.search(r'name="token" value="([^"]+)"', page)[1]
+            form = {"action": action, "id": what, "value": value, "token": token}
+            return client.post("/edit", data=form, headers=headers)
+
+        assert "fine" in edit("mark", id, "fine").text
+        assert store.marks.of([id]) == {id: ("fine",)}
+        edit("unmark", id, "fine")
+        edit("rating", id, "good")
+        assert "<script>" not in edit("note", id, "<script> 好").text
+        found = store.messages.get(id)
+        assert found.metadata == {"a": 1, "rating": "good", "note": "<script> 好"}
+        edit("note", id, "")
+        assert store.messages.get(id).metadata == {"a": 1, "rating": "good"}
+        assert store.marks.of([id]).get(id, ()) == ()
+        edit("task", task)
+        assert store.tasks.get(task).status == "pending"
+        assert len(caplog.records) == 6
+        assert "好" not in caplog.text
+        before = store.messages.get(id)
+        for wrong in (
+            {"token": "x"},
+            {"headers": {}},
+            {"headers": {"Sec-Fetch-Site": "cross-site"}},
+        ):
+            assert edit("rating", id, "bad", **wrong).status_code == 403
+        assert edit("rating", id, "awful").status_code == 400
+        assert edit("nothing", id).status_code == 400
+        assert edit("note", id, "x" * 200_000).status_code == 413
+        assert client.get("/edit").status_code == 405
+        assert store.messages.get(id) == before

@@ -35,6 +35,16 @@
     });
   });
 
+  const unfold = document.getElementById("unfold");
+  if (unfold && folds().length) {
+    unfold.hidden = false;
+    unfold.addEventListener("click", () => {
+      const open = folds().some((each) => !each.open);
+      folds().forEach((each) => (each.open = open));
+      unfold.textContent = open ? "Fold all" : "Expand all";
+    });
+  }
+
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, [contenteditable]");
     if (event.key === "Escape" && typing) typing.blur();
