@@ -1156,7 +1156,13 @@ CASES: dict[str, dict[str, Prepare]] = {
     "memories.delete": on_a_new(a_memory, "memories.delete", "k"),
     "memories.touch": on_a_new(a_memory, "memories.touch", ["k", "other"]),
     "memories.list": listing("memories.list", ["notes"])
-    | also("user", lambda s: partial(s.memories.list, ["notes"], user_id="user-7")),
+    | also("user", lambda s: partial(s.memories.list, ["notes"], user_id="user-7"))
+    | {
+        f"vectors: {which}": partial(
+            lambda s, which: partial(s.memories.list, ["notes"], vectors=which), which=which
+        )
+        for which in ("made", "pending", "none")
+    },
     "memories.search": call("memories.search", "rare", ["notes", "session-0"])
     | also("by meaning", lambda s: partial(s.memories.search, "rare", ["notes"], by="meaning")),
     "memories.embed_pending": call("memories.embed_pending", 5),
