@@ -1,11 +1,9 @@
 import decimal
 import itertools
 import random
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from threading import Barrier
 
 import pytest
 from sqlalchemy import create_engine
@@ -27,6 +25,7 @@ from agentstore.schema import tables
 from agentstore.values.redaction import Secrets
 from agentstore.values.validation import LISTED_WITHIN, SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.conftest import on
+from tests.contract.clocks import at_once
 from tests.drivers import FULL
 from tests.raw_sql import raw
 
@@ -44,21 +43,6 @@ WAYS = {
 """For each status, the calls that lead there."""
 
 ONLY_FROM = {"resume": "paused", "answer": "waiting_user"}
-
-
-def at_once(number, work):
-    """Run work(0), work(1), ... in as many threads, all let go at the same moment."""
-    barrier = Barrier(number)
-
-    def run(n):
-        barrier.wait()
-        try:
-            return work(n)
-        except AgentStoreError as error:
-            return error
-
-    with ThreadPoolExecutor(number) as pool:
-        return list(pool.map(run, range(number)))
 
 
 def paged(list_page, **arguments):

@@ -750,8 +750,7 @@ def test_broken_lines_are_set_aside_and_all_others_are_imported(
     lines = [b'{"id": "first", "messages": []}\n', b"\n"]
     sound = ["first"]
     for number, (raw, _) in enumerate(BROKEN):
-        # Twice more than what is imported together; that often for each would take a minute.
-        for count in range(every if number in (0, 9) else min(every, 3)):
+        for count in range(every):
             sound.append(f"{number} {count}")
             lines += lines_of(conversation(sound[-1], chat("hi")))
         lines.append(raw + b"\r\n")

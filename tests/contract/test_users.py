@@ -11,6 +11,7 @@ from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
 from agentstore.repositories import users
 from agentstore.schema import tables
 from agentstore.values.types import new_id
+from tests.contract.clocks import at_once
 from tests.drivers import FULL
 from tests.programs.probes import give_vectors, with_a_vector
 
@@ -27,21 +28,6 @@ STRANGE_IDS = [
     "\ud800",
     "x" * 255,
 ]
-
-
-def at_once(number, work):
-    """Run work(0), work(1), ... in as many threads, all let go at the same moment."""
-    barrier = Barrier(number)
-
-    def run(n):
-        barrier.wait()
-        try:
-            return work(n)
-        except AgentStoreError as error:
-            return error
-
-    with ThreadPoolExecutor(number) as pool:
-        return list(pool.map(run, range(number)))
 
 
 def execute(place, *statements):
