@@ -1150,6 +1150,9 @@ def test_memories_are_shown_by_namespace_with_when_they_expire_and_are_found_by_
         found = client.get("/memories?user=ada&q=trains").text
         assert ("likes trains" in found, "soon over" in found) == (True, False)
         assert "of nobody" in client.get("/memories").text
+        assert "of nobody" not in client.get("/memories?vectors=pending").text
+        assert "of nobody" in client.get("/memories?vectors=none").text
+        assert client.get("/memories?vectors=x").status_code == 400
         assert client.get("/memories?user=nobody").status_code == 404
         assert client.get("/memories?ns=x").status_code == 400
         assert client.get('/memories?ns=["x",1]').status_code == 400
