@@ -256,6 +256,7 @@ EXTRAS = {
     "integrations.llama_index": {"llama_index"},
     "integrations.openai": {"agents"},
     "integrations.pydantic_ai": {"pydantic_ai"},
+    "integrations.strands": {"strands"},
     "moving.frameworks.langgraph_bytes": {"ormsgpack"},
     "testing.contract": {"pytest"},
     "tui.application": {"textual"},
@@ -269,7 +270,7 @@ EXTRAS = {
 
 BROUGHT = {top for tops in EXTRAS.values() for top in tops}
 
-HEAVY = {"agentos", "agentscope", "google", "llama_index"}
+HEAVY = {"agentos", "agentscope", "google", "llama_index", "strands"}
 """Of these, what is not installed here: tests/frameworks imports it."""
 
 
