@@ -58,11 +58,6 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Packed, Prepared, dialect_of
 from agentstore.errors import InvalidRow, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import (
-    name_of_branch,
-    owner_not_being_deleted,
-    session_not_being_deleted,
-)
 from agentstore.records import MessageRecord
 from agentstore.records.conversations import (
     MESSAGE_FIELDS,
@@ -71,7 +66,12 @@ from agentstore.records.conversations import (
     told_role,
 )
 from agentstore.repositories.operations import chunks
-from agentstore.schema import Tables
+from agentstore.schema import (
+    Tables,
+    name_of_branch,
+    owner_not_being_deleted,
+    session_not_being_deleted,
+)
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, SafeText, shifted
 from agentstore.values.validation import INCOMPLETE, MAIN, STREAMING

@@ -48,6 +48,7 @@ from agentstore.repositories.operations import (
     ids_of,
     reads,
     reads_snapshot,
+    required,
     several_units,
     writes,
     written,
@@ -185,10 +186,7 @@ class Memories(Repository):
         Raises:
             NotFound: There is none under this key.
         """
-        found = self.find(namespace, key, user_id=user_id)
-        if found is None:
-            raise NotFound("memory", key)
-        return found
+        return required(self.find(namespace, key, user_id=user_id), "memory", key)
 
     @scopes.ONLY_USER
     @reads

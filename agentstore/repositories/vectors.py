@@ -55,11 +55,10 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import MessageRecord, Page, SearchHit, VectorModelRecord, VectorStatus
 from agentstore.repositories.operations import Conditions, Units, chunks, written
 from agentstore.repositories.search import Request, in_order
-from agentstore.schema import Tables
+from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values.embeddings import (
     NOTHING,

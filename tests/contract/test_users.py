@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from threading import Barrier
 
 import pytest
-from sqlalchemy import create_engine, insert, update
+from sqlalchemy import insert, update
 
 from agentstore import AgentStoreError
 from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
@@ -14,6 +14,7 @@ from agentstore.values.types import new_id
 from tests.contract.clocks import at_once
 from tests.drivers import FULL
 from tests.programs.probes import give_vectors, with_a_vector
+from tests.raw_sql import execute
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 STRANGE_IDS = [
@@ -28,15 +29,6 @@ STRANGE_IDS = [
     "\ud800",
     "x" * 255,
 ]
-
-
-def execute(place, *statements):
-    """Write behind the store's back."""
-    engine = create_engine(place.url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(statement)
-    engine.dispose()
 
 
 def test_an_id_that_is_made_is_a_uuid_of_version_7_and_begins_with_the_time(store):
@@ -205,7 +197,7 @@ def test_a_limit_below_what_was_used_leaves_nothing_and_no_less_than_nothing(sto
 
 def test_tokens_that_are_set_aside_cannot_be_consumed(place, store):
     user = store.users.create("Alice", quota_total=100)
-    execute(place, update(tables().users).values(quota_reserved=30))
+    execute(place.url, update(tables().users).values(quota_reserved=30))
     assert store.users.get(user.id).quota_remaining == 70
     assert not store.users.check_quota(user.id, 71)
     with pytest.raises(QuotaExceeded) as caught:
@@ -296,7 +288,7 @@ def fill(place, store, user_id):
     statements = [insert(of["blobs"]).values(blob)]
     if store.users.list(limit=2).next_cursor is None and user_id == "bob":
         statements.append(insert(of["blobs"]).values({**blob, "digest": "shared"}))
-    execute(place, *statements, *(insert(of[name]).values(row) for name, row in with_times))
+    execute(place.url, *statements, *(insert(of[name]).values(row) for name, row in with_times))
 
 
 def everything_of(store, user_id):
