@@ -740,7 +740,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("every", "batch"), [(1, 2_000), (3, 4), (3, 6), (7, 4)])
+@pytest.mark.parametrize(("every", "batch"), [(3, 4), (1, 2_000), (3, 6), (7, 4)])
 def test_broken_lines_are_set_aside_and_all_others_are_imported(
     store, tmp_path, every, batch, monkeypatch
 ):
