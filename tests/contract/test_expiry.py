@@ -17,10 +17,9 @@ from agentstore.repositories import listing
 from agentstore.repositories.upkeep import deletion
 from agentstore.schema import Names
 from tests.conftest import on_a_server
-from tests.contract.clocks import HOUR, NOON, Clock
-from tests.contract.test_sessions import at_once, execute
+from tests.contract.clocks import HOUR, NOON, Clock, at_once
 from tests.programs.probes import engine_of
-from tests.raw_sql import Own
+from tests.raw_sql import Own, execute, raw
 
 
 def everything_of(store: Any, user_id: str | None = None) -> str:
@@ -42,21 +41,25 @@ def everything_of(store: Any, user_id: str | None = None) -> str:
 def attach(place: Any, session_id: str, message_id: str, digest: str) -> None:
     """Attach bytes to a message, behind the store's back."""
     execute(
-        place,
-        "INSERT INTO blobs (digest, size, data, created_at) VALUES (:d, 1, :b, :t) "
-        "ON CONFLICT DO NOTHING",
-        d=digest,
-        b=b"x",
-        t=NOON,
+        place.url,
+        raw(
+            "INSERT INTO blobs (digest, size, data, created_at) VALUES (:d, 1, :b, :t) "
+            "ON CONFLICT DO NOTHING",
+            d=digest,
+            b=b"x",
+            t=NOON,
+        ),
     )
     execute(
-        place,
-        "INSERT INTO attachments (id, message_id, session, digest, media_type, created_at) "
-        "VALUES (:m, :m, (SELECT pk FROM sessions WHERE id = :s), :d, 'text/plain', :t)",
-        m=Own(message_id),
-        s=session_id,
-        d=digest,
-        t=NOON,
+        place.url,
+        raw(
+            "INSERT INTO attachments (id, message_id, session, digest, media_type, created_at) "
+            "VALUES (:m, :m, (SELECT pk FROM sessions WHERE id = :s), :d, 'text/plain', :t)",
+            m=Own(message_id),
+            s=session_id,
+            d=digest,
+            t=NOON,
+        ),
     )
 
 

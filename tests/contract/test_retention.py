@@ -22,12 +22,11 @@ from agentstore.repositories.upkeep import deletion, pruning, statistics
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import Names
 from tests.conftest import FULL, in_the_process, on, on_a_server
-from tests.contract.clocks import HOUR, NOON, Clock
+from tests.contract.clocks import HOUR, NOON, Clock, at_once
 from tests.contract.test_expiry import Interrupted, everything_of, grown, rows_of, transactions
 from tests.contract.test_forks import killed_child
-from tests.contract.test_sessions import at_once, execute
 from tests.programs.probes import engine_of
-from tests.raw_sql import Own
+from tests.raw_sql import Own, execute, raw
 
 DAY = timedelta(days=1)
 
@@ -259,11 +258,8 @@ def test_a_task_that_is_revived_after_it_was_found_stays(place, timed, clock):
 
 def dead(place: Any, task_id: str) -> None:
     """Let a task be dead since noon, behind the store's back."""
-    execute(
-        place,
-        "UPDATE tasks SET status = 'dead', dead_at = created_at WHERE id = :id",
-        id=Own(task_id),
-    )
+    dying = "UPDATE tasks SET status = 'dead', dead_at = created_at WHERE id = :id"
+    execute(place.url, raw(dying, id=Own(task_id)))
 
 
 def test_reservations_that_expired_long_ago_go_and_no_longer_count(timed, clock):
