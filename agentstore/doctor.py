@@ -372,7 +372,7 @@ def _repair_counters(unit: Unit, deep: bool) -> list[str]:
         done.append(f"counted the branches of {counted(len(branched), 'session')} again")
     users = consistency.wrong_users(unit.connection, unit.tables)
     if users:
-        consistency.mend_users(unit, users)
+        consistency.repair_users(unit, users)
         done.append(f"added up the reservations of {counted(len(users), 'user')} again")
     return done
 

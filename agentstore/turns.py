@@ -217,12 +217,19 @@ class _Said:
                 "append() and finish()."
             )
         kind = str(event.get("type", ""))
-        if "choices" in event:
-            text = self._chat(event)
-        elif kind.startswith("response."):
-            text = self._response(kind, event)
-        else:
-            text = self._anthropic(kind, event)
+        try:
+            if "choices" in event:
+                text = self._chat(event)
+            elif kind.startswith("response."):
+                text = self._response(kind, event)
+            else:
+                text = self._anthropic(kind, event)
+            (self.answer.get("usage") or {}).keys()  # which is counted in the end
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"A chunk lacks what its kind has ({type(error).__name__}). Pass the events of a "
+                "stream as they come, all of them, in their order."
+            ) from None
         if text:
             self.texts.append(text)
         return text

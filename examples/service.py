@@ -1,4 +1,4 @@
-"""A small HTTP service around one store, for containers; ``docs/production.md`` deploys it.
+"""A small HTTP service around one store, for containers; ``docs/containers.md`` deploys it.
 
     POST /sessions/ID/messages   {"role": "user", "content": "hello"}
     GET  /sessions/ID/messages   the last 50 messages, as JSON

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import TextClause, bindparam, text
+from sqlalchemy import Executable, TextClause, bindparam, create_engine, text
 
 from agentstore.values.types import OwnId, UtcDateTime
 
@@ -21,3 +21,12 @@ def raw(statement: str, **values: Any) -> TextClause:
     kinds = {Own: OwnId(), datetime: UtcDateTime()}
     binds = [bindparam(name, each, type_=kinds.get(type(each))) for name, each in values.items()]
     return text(statement).bindparams(*binds)
+
+
+def execute(url: str, *statements: Executable) -> None:
+    """Write behind the store's back."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
+    engine.dispose()

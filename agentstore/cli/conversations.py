@@ -453,6 +453,7 @@ class _Printer:
 
 _MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 _ORDERS = ("relevance", "recent")
+_BY = ("words", "meaning", "both")
 
 
 @app.command(rich_help_panel=LOOK)
@@ -471,6 +472,9 @@ def search(
     role: Annotated[str | None, one_of(ROLES, "Only messages of this role.")] = None,
     since: Annotated[datetime | None, since_option()] = None,
     until: Annotated[datetime | None, until_option()] = None,
+    by: Annotated[
+        str, one_of(_BY, "By words, or by what messages mean: AGENTSTORE_EMBEDDINGS says how.")
+    ] = "words",
     order: Annotated[str, one_of(_ORDERS, "What comes first.")] = "relevance",
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", help="How many messages to show.")
@@ -491,14 +495,14 @@ def search(
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Find messages by their words, in any language.
+    """Find messages by their words, in any language, or by their meaning.
 
     It writes nothing: it reads messages that are not in the index yet. There is no index of
     checkpoints: with --checkpoints it reads them, one at a time.
 
     Example: `agentstore search 'weather fore*' --role assistant`
     """
-    if checkpoints and (role, since, until, cursor) != (None, None, None, None):
+    if checkpoints and (role, since, until, cursor, by) != (None, None, None, None, "words"):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
     with Database(url, schema, table_prefix).read() as store:
         if text.startswith(_IN_ERRORS):
@@ -521,6 +525,7 @@ def search(
         find = partial(
             store.messages.search,
             text,
+            by=cast("Literal['words', 'meaning', 'both']", by),
             user_id=user,
             session_id=None if session is None else whole_id(store, session),
             role=cast("Role | None", role),
@@ -660,7 +665,7 @@ def embed(
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make the vectors that memories lack, while the database is in use.
+    """Make the vectors that memories and messages lack, while the database is in use.
 
     AGENTSTORE_EMBEDDINGS says by what, such as my_agent.meaning:embeddings. If it is interrupted,
     the same command continues.
@@ -681,7 +686,7 @@ def embed(
     if as_json:
         print_json({"embedded": made, **plain(status)})
     else:
-        say(f"{made:,} embedded, {status.pending:,} pending.")
+        say(f"{made:,} embedded, {status.pending + status.pending_messages:,} pending.")
 
 
 @app.command(rich_help_panel=LOOK)

@@ -57,6 +57,7 @@ from agentstore.records import (
     MessageRecord,
     Page,
     SearchHit,
+    SessionSummary,
     TaskRecord,
 )
 from agentstore.records.base import Role, SessionStatus, TaskStatus
@@ -72,6 +73,9 @@ from agentstore.values.validation import SESSION_STATUSES
 
 
 _ON_A_PAGE = 50
+_LOOKED_AT = 200
+"""Sessions of which a page shows those that were interrupted."""
+
 _ADDED_UP = 200
 """Requests of each session: of one that made more, the last ones are added up."""
 
@@ -101,21 +105,32 @@ async def sessions_page(visit: Visit) -> Response:
             return RedirectResponse(link("users", q=user))
         user = alike[0].id if alike else user
         names = {each.id: each.name for each in alike}
-    found = await visit.ask(
-        visit.store.sessions.list,
-        user_id=user,
-        status=cast("SessionStatus | None", visit.given("status")),
-        title=visit.given("title"),
-        model=visit.given("model"),
-        since=_day(visit, "since"),
-        until=_day(visit, "until", after=1),
-        metadata=None if path is None else {path: _value(visit.query.get("value", ""))},
-        failed=failed,
-        order=cast("Order", order),
-        limit=_ON_A_PAGE,
-        cursor=visit.given("cursor"),
-        preview=True,
-    )
+    found: Page[SessionSummary]
+    interrupted = visit.given("interrupted") is not None
+    if interrupted:
+        turns = await visit.ask(
+            visit.store.sessions.interrupted,
+            user_id=user,
+            limit=_LOOKED_AT,
+            cursor=visit.given("cursor"),
+        )
+        found = Page(tuple(turn.session for turn in turns), turns.next_cursor)
+    else:
+        found = await visit.ask(
+            visit.store.sessions.list,
+            user_id=user,
+            status=cast("SessionStatus | None", visit.given("status")),
+            title=visit.given("title"),
+            model=visit.given("model"),
+            since=_day(visit, "since"),
+            until=_day(visit, "until", after=1),
+            metadata=None if path is None else {path: _value(visit.query.get("value", ""))},
+            failed=failed,
+            order=cast("Order", order),
+            limit=_ON_A_PAGE,
+            cursor=visit.given("cursor"),
+            preview=True,
+        )
     ids = [each.id for each in found]
     used = await visit.ask(visit.store.usage.of_sessions, ids, most=_ADDED_UP)
     status = visit.given("status")
@@ -124,6 +139,8 @@ async def sessions_page(visit: Visit) -> Response:
         statuses.append((each, visit.here(status=each, cursor=None), status == each))
     flip = None if failed else "1"
     statuses.append(("with_failures", visit.here(failed=flip, cursor=None), failed))
+    address = link("sessions", user=user, interrupted=None if interrupted else "1")
+    statuses.append(("interrupted", address, interrupted))
     narrowed = [name for name in _FIELDS if visit.given(name)]
     return await visit.page(
         "sessions.html",
@@ -141,7 +158,7 @@ async def sessions_page(visit: Visit) -> Response:
         ],
         user=user,
         names=names | await visit.names(each.user_id for each in found),
-        everything=not (narrowed or status or failed),
+        everything=not (narrowed or status or failed or interrupted),
         order=order,
         turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
         more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,

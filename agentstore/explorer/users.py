@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from starlette.responses import RedirectResponse, Response
 
@@ -76,7 +76,8 @@ async def memories_page(visit: Visit) -> Response:
         found = [hit.memory for hit in hits]
     else:
         listed, cursor = memories.list, visit.given("cursor")
-        page = await visit.ask(listed, space, user_id=user, limit=_MEMORIES, cursor=cursor)
+        asked: dict[str, Any] = {"user_id": user, "vectors": visit.given("vectors")}
+        page = await visit.ask(listed, space, limit=_MEMORIES, cursor=cursor, **asked)
         found, more = page.items, page.next_cursor
 
     def at(namespace: Sequence[str]) -> str:

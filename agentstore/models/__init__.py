@@ -8,10 +8,8 @@ The words that are used here:
 
 - ``pk`` is the number of a row in the order of creation. It never leaves the database.
 - ``id`` is what callers see: text, which other tables refer to.
-- *Names* are the schema and the prefix under which a database has its tables. ``tables`` gives
-  the tables under other names; ``Tables`` has each as an attribute. ``named`` gives the models.
-- A user who is *being deleted* has a mark, and all queries leave out what is theirs: ``deleting``
-  has these conditions.
+- *Names* are the schema and the prefix under which a database has its tables. ``named`` gives the
+  models.
 
 Models lead to each other, ``message.session.user``, by relationships that are only read, and that
 raise unless a query asked for them; see ``docs/queries.md``. ``day``, ``week`` and

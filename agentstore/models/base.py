@@ -28,8 +28,7 @@ def related(model: str, **options: Any) -> Any:
 
     Args:
         model: The other model's name.
-        options: What ``relationship`` takes; text, so that they hold for models of other names too
-            (``agentstore.models.base``).
+        options: What ``relationship`` takes; text, so that they hold for models of other names too.
     """
     return relationship(model, viewonly=True, lazy="raise", info=options, **options)
 
@@ -42,9 +41,8 @@ def in_session(model: str) -> str:
 # The models of a database whose tables have a schema or a prefix of one's own.
 #
 # A mapped class belongs to one table. So under other names there are other classes, made from the
-# plain ones: of the same columns and relationships, on the tables that
-# ``agentstore.models.tables``
-# has under these names. They are made once for each pair of names.
+# plain ones: of the same columns and relationships, on the tables that ``agentstore.schema`` has
+# under these names. They are made once for each pair of names.
 
 
 class Models:

@@ -27,14 +27,13 @@ from sqlalchemy import ColumnElement, ScalarSelect, Select, delete, func, insert
 
 from agentstore.errors import AttachmentTooLarge, InvalidInput, InvalidRow, NotFound, named
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
 from agentstore.records.base import complete
 from agentstore.repositories import scopes
 from agentstore.repositories.checkpoints.values import OTHER_BYTES
 from agentstore.repositories.listing import over_pages
-from agentstore.repositories.operations import Repository, chunks, one_page, reads, writes
-from agentstore.schema import Tables
+from agentstore.repositories.operations import Repository, chunks, one_page, reads, required, writes
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors
@@ -102,10 +101,7 @@ class Attachments(Repository):
         Raises:
             NotFound: There is none with this id.
         """
-        found = self.find(attachment_id)
-        if found is None:
-            raise NotFound("attachment", attachment_id)
-        return found
+        return required(self.find(attachment_id), "attachment", attachment_id)
 
     @scopes.ATTACHMENT
     @reads
@@ -130,9 +126,7 @@ class Attachments(Repository):
             .outerjoin_from(attachments, blobs, blobs.c.digest == attachments.c.digest)
             .where(attachments.c.id == attachment_id, self._stays)
         )
-        row = self.connection.execute(query).first()
-        if row is None:
-            raise NotFound("attachment", attachment_id)
+        row = required(self.connection.execute(query).first(), "attachment", attachment_id)
         if row.data is None:
             problem = "the digest of bytes that are lost"
             raise InvalidRow("attachments", "digest", problem, f"id={named(attachment_id)}")
@@ -192,9 +186,8 @@ class Attachments(Repository):
         """
         attachments = self.tables.attachments
         query = delete(attachments).where(attachments.c.id == attachment_id, self._stays)
-        digest = self.connection.execute(query.returning(attachments.c.digest)).scalar()
-        if digest is None:
-            raise NotFound("attachment", attachment_id)
+        gone = self.connection.execute(query.returning(attachments.c.digest)).scalar()
+        digest = required(gone, "attachment", attachment_id)
         blobs = drop_unattached(self.unit, [digest])
         return DeletionReceipt({"attachments": 1, **({"blobs": blobs} if blobs else {})})
 

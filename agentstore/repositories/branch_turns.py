@@ -33,7 +33,6 @@ from agentstore.engines.base.dialect import Change, EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NameReserved, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import name_of_branch
 from agentstore.records import BranchRecord, MessageRecord, SummaryRecord
 from agentstore.repositories import scopes
 from agentstore.repositories.line_changes import (
@@ -73,7 +72,7 @@ from agentstore.repositories.lines import (
 )
 from agentstore.repositories.messages.append import draft
 from agentstore.repositories.operations import Repository, reads, writes
-from agentstore.schema import Tables
+from agentstore.schema import Tables, name_of_branch
 from agentstore.values import validation
 from agentstore.values.tokens import readable_text
 from agentstore.values.types import MAX_INTEGER, from_nanos, new_id

@@ -36,9 +36,8 @@ from sqlalchemy import (
 )
 
 from agentstore.engines.base.dialect import Change
-from agentstore.errors import BranchInUse, InvalidInput, NotFound
+from agentstore.errors import BranchInUse, InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import (
     BranchRecord,
     CountedBranch,
@@ -87,8 +86,15 @@ from agentstore.repositories.lines import (
     shown_by,
 )
 from agentstore.repositories.listing import over_pages
-from agentstore.repositories.operations import Repository, one_page, reads, reads_snapshot, writes
-from agentstore.schema import Tables
+from agentstore.repositories.operations import (
+    Repository,
+    one_page,
+    reads,
+    reads_snapshot,
+    required,
+    writes,
+)
+from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, new_id
 from agentstore.values.validation import DEFAULT_LIMIT, MAIN, Cursors, check_limit
@@ -197,9 +203,7 @@ class Branches(Repository):
         query = _select(self.tables).where(
             branches.session_id == session_id, branches.number == sessions.active_branch
         )
-        row = self.connection.execute(query).first()
-        if row is None:
-            raise NotFound("session", session_id)
+        row = required(self.connection.execute(query).first(), "session", session_id)
         return _record(row)
 
     @scopes.SESSION

@@ -51,16 +51,14 @@ from agentstore.errors import (
     IllegalTransition,
     InvalidInput,
     LeaseLost,
-    NotFound,
     SessionBusy,
     shown,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus, complete, maker
-from agentstore.repositories.operations import chunks
-from agentstore.schema import Tables
+from agentstore.repositories.operations import chunks, required
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.encoding import load_json
 from agentstore.values.types import SOUGHT_ID, Document, UtcDateTime, shifted, utc_now
@@ -415,10 +413,7 @@ def find_task(unit: Unit, task_id: str) -> TaskRecord | None:
 
 def get_task(unit: Unit, task_id: str) -> TaskRecord:
     """Give a task that must be there; raises NotFound."""
-    found = find_task(unit, task_id)
-    if found is None:
-        raise NotFound("task", task_id)
-    return found
+    return required(find_task(unit, task_id), "task", task_id)
 
 
 def another_runs_alone(tasks: Table, of: FromClause) -> ColumnElement[bool]:

@@ -40,9 +40,8 @@ from sqlalchemy import (
 
 from agentstore.engines.base.dialect import Change, EngineDialect, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import CounterOverflow, NotFound
+from agentstore.errors import CounterOverflow
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.repositories.attachments import attached_to, drop_unattached
 from agentstore.repositories.lines import (
@@ -59,9 +58,9 @@ from agentstore.repositories.lines import (
     stored_line,
 )
 from agentstore.repositories.listing import exact_sum, halves
-from agentstore.repositories.operations import chunks
+from agentstore.repositories.operations import chunks, required
 from agentstore.repositories.search import forget_deleted
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, from_nanos
@@ -98,9 +97,7 @@ def lock_session(unit: Unit, session_id: str) -> LockedSession:
     sessions = unit.tables.sessions.c
     columns = (sessions.active_branch, sessions.last_branch, sessions.last_seq, sessions.turn)
     here = select(*columns).where(sessions.id == session_id, session_is_open(unit.tables))
-    row = unit.connection.execute(here.with_for_update()).first()
-    if row is None:
-        raise NotFound("session", session_id)
+    row = required(unit.connection.execute(here.with_for_update()).first(), "session", session_id)
     return LockedSession(session_id, *row)
 
 
@@ -114,9 +111,7 @@ def lock_session_of(unit: Unit, message_id: str) -> None:
     owner = select(messages.session_id).where(
         messages.id == message_id, session_not_being_deleted(unit.tables, messages.session_id)
     )
-    session_id = unit.connection.execute(owner).scalar()
-    if session_id is None:
-        raise NotFound("message", message_id)
+    session_id = required(unit.connection.execute(owner).scalar(), "message", message_id)
     lock_session(unit, session_id)
 
 
@@ -838,7 +833,7 @@ def repair_sessions(unit: Unit, ids: Sequence[str]) -> None:
         newest = select(func.max(messages.c.seq)).where(of_session).scalar_subquery()
         behind = update(sessions).where(mine, sessions.c.last_seq < newest)
         unit.connection.execute(behind.values(last_seq=newest))
-        mend_branches(unit, chunk)
+        repair_branches(unit, chunk)
 
 
 # Counting what branches count again.
@@ -893,7 +888,7 @@ def wrong_branches(tables: Tables, dialect: EngineDialect, ids: Ids) -> Select[A
     )
 
 
-def mend_branches(unit: Unit, ids: Sequence[str]) -> None:
+def repair_branches(unit: Unit, ids: Sequence[str]) -> None:
     """Count again in sessions that are locked."""
     branches, sessions = unit.tables.branches, unit.tables.sessions
     for row in unit.connection.execute(wrong_branches(unit.tables, unit.dialect, ids)).all():

@@ -58,15 +58,20 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Packed, Prepared, dialect_of
 from agentstore.errors import InvalidRow, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import (
+from agentstore.records import MessageRecord
+from agentstore.records.conversations import (
+    MESSAGE_FIELDS,
+    make_message_record,
+    make_message_records,
+    told_role,
+)
+from agentstore.repositories.operations import chunks
+from agentstore.schema import (
+    Tables,
     name_of_branch,
     owner_not_being_deleted,
     session_not_being_deleted,
 )
-from agentstore.records import MessageRecord
-from agentstore.records.conversations import MESSAGE_FIELDS, make_message_record, told_role
-from agentstore.repositories.operations import chunks
-from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, SafeText, shifted
 from agentstore.values.validation import INCOMPLETE, MAIN, STREAMING
@@ -146,10 +151,17 @@ def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
     What is still being streamed has the text that has come so far: one more query if there is
     any of these.
     """
-    records = [message_record(row) for row in rows]
-    if STREAMING in [record.status for record in records]:
-        return with_what_has_come(unit, records)
-    return records
+    read = rows if isinstance(rows, list) else [*rows]
+    if read and len(read[0]) > len(_COLUMNS):
+        read = [row[: len(_COLUMNS)] for row in read]
+    records = make_message_records(read)
+    streaming = False
+    for number, row in enumerate(read):
+        if row[_LAYOUT] is not None or row[_BLOCKS] is not None:
+            records[number] = message_record(row)
+        if row[_STATUS] == STREAMING:
+            streaming = True
+    return with_what_has_come(unit, records) if streaming else records
 
 
 def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[MessageRecord]:
@@ -200,7 +212,9 @@ def message_record(row: Any) -> MessageRecord:
     return make_message_record(*fields)
 
 
-_ROLE, _CONTENT, _LAYOUT, _BLOCKS = map(_COLUMNS.index, ("role", "content", "chat_keys", "blocks"))
+_ROLE, _CONTENT, _STATUS, _LAYOUT, _BLOCKS = map(
+    _COLUMNS.index, ("role", "content", "status", "chat_keys", "blocks")
+)
 
 
 # The array of a line.

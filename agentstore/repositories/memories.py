@@ -23,7 +23,9 @@ from sqlalchemy import (
     case,
     cast,
     delete,
+    exists,
     literal,
+    or_,
     select,
     tuple_,
     update,
@@ -46,6 +48,7 @@ from agentstore.repositories.operations import (
     ids_of,
     reads,
     reads_snapshot,
+    required,
     several_units,
     writes,
     written,
@@ -183,10 +186,7 @@ class Memories(Repository):
         Raises:
             NotFound: There is none under this key.
         """
-        found = self.find(namespace, key, user_id=user_id)
-        if found is None:
-            raise NotFound("memory", key)
-        return found
+        return required(self.find(namespace, key, user_id=user_id), "memory", key)
 
     @scopes.ONLY_USER
     @reads
@@ -252,6 +252,7 @@ class Memories(Repository):
         namespace: Sequence[str] = (),
         *,
         where: Wanted | None = None,
+        vectors: Literal["made", "pending", "none"] | None = None,
         user_id: str | None = None,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
@@ -265,6 +266,7 @@ class Memories(Repository):
             namespace: The first names of the namespaces; left out, all.
             where: Only those whose values have these, by paths: keys with dots between, or tuples
                 of keys. Values are compared after they were read.
+            vectors: Only those that have a vector, whose vector is ``pending``, or that have none.
             user_id: Whose they are.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
@@ -272,11 +274,14 @@ class Memories(Repository):
         names = namespace_of("namespace", namespace)
         place, at = place_of(user_id, names), wanted_at("where", where)
         check_limit(limit)
-        cursors = Cursors("memories", user_id, names, [[*path, value] for path, value in at])
+        if vectors is not None:
+            validation.choice("vectors", vectors, _VECTORS)
+        asked = [[*path, value] for path, value in at]
+        cursors = Cursors("memories", user_id, names, asked, vectors)
         after = None if cursor is None else _position(cursors.read(cursor, 3, texts=1))
         size = max(limit + 1, _LOOKED_AT) if at else limit + 1
         found: list[Row[Any]] = []
-        for row in _walked(self.unit, place, after, size):
+        for row in _walked(self.unit, place, after, size, vectors):
             if has_all(row.value, at):
                 found.append(row)
                 if len(found) > limit:
@@ -485,14 +490,32 @@ class Memories(Repository):
             raise NotFound("user", user_id)
 
 
-def _walked(unit: Unit, place: bytes, after: Sequence[Any] | None, size: int) -> Iterator[Row[Any]]:
+_VECTORS = ("made", "pending", "none")
+
+
+def _walked(
+    unit: Unit, place: bytes, after: Sequence[Any] | None, size: int, vectors: str | None
+) -> Iterator[Row[Any]]:
     """Go over the memories at and below a place, so many read at a time."""
-    for rows in _pages(unit, place, after, size, unit.tables.memories):
+    memories, theirs = unit.tables.memories, unit.tables.memory_vectors.c
+    any_, now = theirs.memory_pk == memories.c.pk, theirs.version == memories.c.version
+    wanted = {
+        "made": exists().where(any_, now, theirs.vectors.is_not(None)),
+        "pending": exists().where(any_, theirs.vectors.is_(None)),
+        "none": ~exists().where(any_, or_(now, theirs.vectors.is_(None))),
+    }
+    conditions = [] if vectors is None else [wanted[vectors]]
+    for rows in _pages(unit, place, after, size, memories, conditions=conditions):
         yield from rows
 
 
 def _pages(
-    unit: Unit, place: bytes, after: Sequence[Any] | None, size: int, *read: Any
+    unit: Unit,
+    place: bytes,
+    after: Sequence[Any] | None,
+    size: int,
+    *read: Any,
+    conditions: Sequence[ColumnElement[bool]] = (),
 ) -> Iterator[Sequence[Row[Any]]]:
     """Read the memories at and below a place, or columns of them, so many at a time.
 
@@ -503,7 +526,7 @@ def _pages(
     key = (at, table.c.updated_at, table.c.pk)
     query = (
         select(*read)
-        .where(at >= place, at < end_of(place), is_there(unit, now))
+        .where(at >= place, at < end_of(place), is_there(unit, now), *conditions)
         .order_by(*(column.desc() for column in key))
     )
     while True:

@@ -16,11 +16,11 @@ from sqlalchemy import insert, or_, select
 
 from agentstore.errors import AlreadyExists, CrossTenantAccess, InvalidInput, NotFound, shown
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted, session_is_open
 from agentstore.records import SessionRecord
 from agentstore.repositories import operations
 from agentstore.repositories.operations import chunks, ids_of
 from agentstore.repositories.session_pages import find_session
+from agentstore.schema import owner_not_being_deleted, session_is_open
 from agentstore.values import validation
 from agentstore.values.types import EPOCH, shifted
 from agentstore.values.validation import MAIN, check_limit

@@ -44,7 +44,7 @@ from sqlalchemy import (
 )
 
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import InvalidCursor, InvalidInput
+from agentstore.errors import InvalidCursor, InvalidInput, NotFound
 from agentstore.execution.unit import Body, Call, GatheredCall, LoneRead, Runner, Unit
 from agentstore.records import Page
 from agentstore.schema import Tables
@@ -240,6 +240,13 @@ appends = operation(Mode.STATEMENT)
 """A write that is one statement where the engine can say it in one."""
 writes = operation(Mode.WRITE)
 """Several statements, all or nothing."""
+
+
+def required(found: T | None, kind: str, id: object) -> T:
+    """Give what was found; raises NotFound where that is nothing."""
+    if found is None:
+        raise NotFound(kind, id)
+    return found
 
 
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:

@@ -24,7 +24,6 @@ from sqlalchemy import Select, and_, bindparam, func, literal_column, select
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_is_open
 from agentstore.records import (
     InterruptedTurn,
     MessageRecord,
@@ -37,6 +36,7 @@ from agentstore.repositories.branch_turns import select_summary
 from agentstore.repositories.branches import Branches
 from agentstore.repositories.claims import task_record
 from agentstore.repositories.messages.history import RECORDS, History, Terms
+from agentstore.repositories.operations import required
 from agentstore.repositories.session_pages import (
     Listed,
     page_of_sessions,
@@ -44,7 +44,7 @@ from agentstore.repositories.session_pages import (
     session_record,
 )
 from agentstore.repositories.users import reservation_record
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_is_open
 from agentstore.values import validation
 from agentstore.values.chat import parse_fields
 from agentstore.values.types import shifted
@@ -190,9 +190,8 @@ def restored(unit: Unit, session_id: str, limit: int | None) -> RestoredSession:
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise LimitOutOfRange(limit, None)
-    row = unit.connection.execute(_query(unit.tables), {"session_id": session_id}).first()
-    if row is None:
-        raise NotFound("session", session_id)
+    found = unit.connection.execute(_query(unit.tables), {"session_id": session_id})
+    row = required(found.first(), "session", session_id)
     history: list[MessageRecord] = []
     if row.message_count and limit != 0:
         of_branch = History(unit, session_id, None, None, RECORDS, only_main=row.last_branch == 0)
@@ -236,9 +235,7 @@ def state_dict(unit: Unit, session_id: str) -> dict[str, Any]:
         .join_from(sessions, branches, active)
         .where(sessions.c.id == session_id, session_is_open(unit.tables))
     )
-    row = unit.connection.execute(query).first()
-    if row is None:
-        raise NotFound("session", session_id)
+    row = required(unit.connection.execute(query).first(), "session", session_id)
     return dict(zip(_KEYS, (_VERSION, session_id, row.user_id, row.name), strict=True))
 
 

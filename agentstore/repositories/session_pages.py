@@ -37,12 +37,11 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.base import SessionStatus, complete
 from agentstore.records.conversations import make_session_summary
 from agentstore.repositories.listing import newest
-from agentstore.schema import Tables
+from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.schema.conversations import HAS_FAILURES
 from agentstore.values import validation
 from agentstore.values.tokens import readable_text

@@ -42,7 +42,6 @@ from agentstore.errors import (
     StaleSession,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_not_being_deleted, session_is_open
 from agentstore.records import (
     DeletionReceipt,
     ExpiryReport,
@@ -75,6 +74,7 @@ from agentstore.repositories.operations import (
     one_page,
     reads,
     reads_snapshot,
+    required,
     several_units,
     writes,
 )
@@ -97,7 +97,7 @@ from agentstore.repositories.session_pages import (
 )
 from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.upkeep.deletion import delete_owned
-from agentstore.schema import Tables
+from agentstore.schema import Tables, being_deleted, owner_not_being_deleted, session_is_open
 from agentstore.values import validation
 from agentstore.values.types import from_nanos, new_id, shifted
 from agentstore.values.validation import (
@@ -212,10 +212,7 @@ class Sessions(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        found = self.find(session_id)
-        if found is None:
-            raise NotFound("session", session_id)
-        return found
+        return required(self.find(session_id), "session", session_id)
 
     @scopes.SESSION
     @reads
@@ -780,9 +777,7 @@ class Sessions(Repository):
         query = select(sessions.status, sessions.last_active_at)
         query = query.where(sessions.id == session_id, session_is_open(self.tables))
         found = self.connection.execute(query.with_for_update()).first()
-        if found is None:
-            raise NotFound("session", session_id)
-        return found
+        return required(found, "session", session_id)
 
     def _move(
         self, session_id: str, wanted: SessionStatus, only_from: SessionStatus | None = None
@@ -889,9 +884,7 @@ def read_whole(unit: Unit, session_id: str) -> WholeSession:
     query = select_session(unit.tables).add_columns(data.layout, sessions.last_branch)
     query = query.where(*operations.sessions(unit, sessions.id))
     key = {"session_id": validation.text("session_id", session_id)}
-    row = unit.connection.execute(query, key).first()
-    if row is None:
-        raise NotFound("session", session_id)
+    row = required(unit.connection.execute(query, key).first(), "session", session_id)
     history = History(unit, session_id, None, None, RECORDS, only_main=row.last_branch == 0)
     messages = history.last(None, keep_tool_calls=True)
     return WholeSession(session_record(row), row.layout, messages)

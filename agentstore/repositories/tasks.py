@@ -42,9 +42,8 @@ from sqlalchemy import case, func, literal_column, or_, select, update
 
 from agentstore.engines.base.dialect import TaskSignal
 from agentstore.engines.base.statements import dialect_of
-from agentstore.errors import AlreadyExists, InvalidInput, NotFound
+from agentstore.errors import AlreadyExists, InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import Page, TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus
 from agentstore.repositories import operations, scopes
@@ -77,7 +76,15 @@ from agentstore.repositories.claims import (
     why_not,
 )
 from agentstore.repositories.listing import over_pages
-from agentstore.repositories.operations import Repository, appends, one_page, reads, writes
+from agentstore.repositories.operations import (
+    Repository,
+    appends,
+    one_page,
+    reads,
+    required,
+    writes,
+)
+from agentstore.schema import session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id, require_utc
 from agentstore.values.validation import (
@@ -185,9 +192,7 @@ class Tasks(Repository):
             row["now"] = self.unit.now()
         in_session = session_id is not None
         statement = insert_statement(self.tables, self.unit.dialect, clock, in_session=in_session)
-        written = self.connection.execute(statement, row).first()
-        if written is None:
-            raise NotFound("session", session_id)
+        written = required(self.connection.execute(statement, row).first(), "session", session_id)
         return task_record(written)
 
     @scopes.TASK

@@ -22,14 +22,20 @@ from sqlalchemy import (
 
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
 from agentstore.execution.unit import Body, Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.records.base import complete
 from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import New, NewRow, finite, mean_of, milliseconds, over_pages
-from agentstore.repositories.operations import Repository, gathers, one_page, reads, window
+from agentstore.repositories.operations import (
+    Repository,
+    gathers,
+    one_page,
+    reads,
+    required,
+    window,
+)
 from agentstore.repositories.session_pages import folded
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.schema.work import FAILED
 from agentstore.values import validation
 from agentstore.values.types import iso, new_id
@@ -169,10 +175,7 @@ class ToolLogs(Repository):
         Raises:
             NotFound: There is no such tool log.
         """
-        found = self.find(log_id)
-        if found is None:
-            raise NotFound("tool log", log_id)
-        return found
+        return required(self.find(log_id), "tool log", log_id)
 
     @scopes.TOOL_LOG
     @reads

@@ -29,7 +29,6 @@ from sqlalchemy import delete as sql_delete
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.execution.unit import Body, Unit
-from agentstore.models.tables import owner_not_being_deleted, session_not_being_deleted
 from agentstore.records import DatabaseTotals, Page, UsageRecord, UsageSum, UserStats
 from agentstore.repositories import scopes
 from agentstore.repositories.lines import require
@@ -60,6 +59,7 @@ from agentstore.repositories.usage_sums import (
     sums_of_sessions,
     usage_record,
 )
+from agentstore.schema import owner_not_being_deleted, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos, new_id, require_utc

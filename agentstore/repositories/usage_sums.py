@@ -41,11 +41,6 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AgentStoreError, CounterOverflow, InvalidRow, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import (
-    owner_not_being_deleted,
-    session_is_open,
-    session_not_being_deleted,
-)
 from agentstore.records import UsageRecord, UsageSum, UserStats
 from agentstore.records.base import complete
 from agentstore.repositories import operations
@@ -64,7 +59,12 @@ from agentstore.repositories.listing import (
 )
 from agentstore.repositories.operations import Repository, chunks
 from agentstore.repositories.tool_logs import tool_stats
-from agentstore.schema import Tables
+from agentstore.schema import (
+    Tables,
+    owner_not_being_deleted,
+    session_is_open,
+    session_not_being_deleted,
+)
 from agentstore.values import validation
 from agentstore.values.prices import Prices
 from agentstore.values.token_use import TokenUse

@@ -58,7 +58,6 @@ from agentstore.errors import (
     named,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted, session_is_open
 from agentstore.records import (
     ApiKeyRecord,
     DeletionReceipt,
@@ -79,13 +78,14 @@ from agentstore.repositories.operations import (
     ids_of,
     one_page,
     reads,
+    required,
     several_units,
     writes,
     written,
 )
 from agentstore.repositories.session_pages import folded
 from agentstore.repositories.upkeep.deletion import delete_user
-from agentstore.schema import Tables
+from agentstore.schema import Tables, owner_not_being_deleted, session_is_open
 from agentstore.values import validation
 from agentstore.values.encoding import canonical_json
 from agentstore.values.types import MAX_INTEGER, new_id, require_utc, shifted
@@ -227,9 +227,7 @@ class Quotas(Repository):
             record := self._set_aside(owner.scalar_subquery(), tokens, ttl, session_id)
         ) is not None:
             return record
-        row = self.connection.execute(owner).first()
-        if row is None:
-            raise NotFound("session", session_id)
+        row = required(self.connection.execute(owner).first(), "session", session_id)
         if row.user_id is None:
             raise InvalidInput(
                 f"The session {named(session_id)} has no user, and so no quota. Name the user "
@@ -371,9 +369,7 @@ class Quotas(Repository):
         """Give the tokens left, expired reservations not counted; None without limit."""
         users = self.tables.users.c
         query = select(*self._quota(user_id)).where(users.id == user_id, users.deleting.is_(None))
-        row = self.connection.execute(query).first()
-        if row is None:
-            raise NotFound("user", user_id)
+        row = required(self.connection.execute(query).first(), "user", user_id)
         return _left(row)
 
     def _quota(self, user_id: str) -> tuple[Any, ...]:
@@ -577,9 +573,7 @@ class ApiKeys(Repository):
         now = literal(self.unit.now(), revoked_at.type)
         when = case((revoked_at.is_(None), now), else_=revoked_at)
         query = update(keys).where(keys.c.id == key_id, self._owner_stays).values(revoked_at=when)
-        row = self.connection.execute(query.returning(*keys.c)).first()
-        if row is None:
-            raise NotFound("API key", key_id)
+        row = required(self.connection.execute(query.returning(*keys.c)).first(), "API key", key_id)
         return api_key_record(row)
 
     @property
@@ -727,9 +721,7 @@ class Users(Quotas, ApiKeys):
         Raises:
             NotFound: There is no such user.
         """
-        found = self._row(user_id)
-        if found is None:
-            raise NotFound("user", user_id)
+        found = required(self._row(user_id), "user", user_id)
         return user_record(found)
 
     @scopes.USER

@@ -55,11 +55,10 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted
 from agentstore.records import MessageRecord, Page, SearchHit, VectorModelRecord, VectorStatus
 from agentstore.repositories.operations import Conditions, Units, chunks, written
 from agentstore.repositories.search import Request, in_order
-from agentstore.schema import Tables
+from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values.embeddings import (
     NOTHING,
@@ -333,7 +332,7 @@ def _in_scope(tables: Tables, driver: Dialect, values: bool) -> Prepared:
         .scalar_subquery()
     )
     query = (
-        select(memories.pk, *key, theirs.label("vectors"), *([memories.value] if values else []))
+        select(memories.pk, theirs.label("vectors"), *key, *([memories.value] if values else []))
         .where(
             tuple_(*key) > tuple_(*after),
             memories.place < bindparam("end", type_=memories.place.type),
@@ -375,25 +374,24 @@ def nearest(
     while True:
         places = {"after_place": after[0], "after_key": after[1]}
         found = page.rows(unit.connection, asked | places, large=True)
-        here = [row for row in found if row[3] is not None]
+        here = [row for row in found if row[1] is not None]
         if at:
             here = [row for row in here if has_all(page.read([row])[0][4], at)]
-        pairs = [(row[0], row[3]) for row in here]
-        best = _best(best, question, "memory_vectors", pairs, limit)
+        best = _best(best, question, "memory_vectors", here, limit)
         if len(found) < rows:
             return [Near(pk, score) for score, pk in best]
-        after = page.read(found[-1:])[0][1:3]
+        after = page.read(found[-1:])[0][2:4]
 
 
 def _best(
     best: list[tuple[float, int]],
     question: Question,
     table: str,
-    rows: Sequence[tuple[int, bytes]],
+    rows: Sequence[Any],
     limit: int,
 ) -> list[tuple[float, int]]:
-    """Give the best of those so far and of more rows, which are numbers and vectors."""
-    scores = nearness(question.vector, [vectors for _, vectors in rows])
+    """Give the best of those so far and of more rows, which begin with number and vectors."""
+    scores = nearness(question.vector, [row[1] for row in rows])
     if scores is None:
         raise InvalidRow(table, "vectors", "bytes that are no vectors of this model")
     least = best[-1][0] if len(best) == limit else -math.inf

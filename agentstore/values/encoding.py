@@ -182,7 +182,7 @@ def _integral(value: Any) -> Any:
     return value
 
 
-class Misplaced(Exception):
+class JsonRefused(Exception):
     """Something in a JSON value is refused. Its place is written on the way out, if ever.
 
     Attributes:
@@ -193,12 +193,12 @@ class Misplaced(Exception):
         self.problem = problem
         self._steps: list[str] = []
 
-    def at_key(self, key: object, position: int) -> Misplaced:
+    def at_key(self, key: object, position: int) -> JsonRefused:
         """Say that it is under a key: a caller's content, and shown only if it is a plain word."""
         self._steps.append(key_step(key, position))
         return self
 
-    def at_position(self, position: int) -> Misplaced:
+    def at_position(self, position: int) -> JsonRefused:
         """Say that it is in a list."""
         self._steps.append(f"[{position}]")
         return self
@@ -258,7 +258,7 @@ def _is_plain(value: Any) -> bool:
 def _require_json(value: Any, name: str) -> None:
     try:
         _check(value, 0)
-    except Misplaced as found:
+    except JsonRefused as found:
         raise InvalidJson(found.path(name), found.problem) from None
 
 
@@ -267,10 +267,10 @@ def _check(value: Any, depth: int) -> None:
         return
     if isinstance(value, float):
         if value - value != 0.0:
-            raise Misplaced(f"{value!r} is not a JSON number")
+            raise JsonRefused(f"{value!r} is not a JSON number")
         return
     if depth >= MAX_DEPTH:
-        raise Misplaced(f"it is nested more than {MAX_DEPTH} levels deep")
+        raise JsonRefused(f"it is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         _check_object(value, depth)
     elif isinstance(value, list | tuple):
@@ -280,23 +280,23 @@ def _check(value: Any, depth: int) -> None:
                 if type(item) is not str:
                     _check(item, depth + 1)
                 position += 1
-        except Misplaced as found:
+        except JsonRefused as found:
             raise found.at_position(position) from None
     else:
-        raise Misplaced(f"{_a(value)} is not JSON")
+        raise JsonRefused(f"{_a(value)} is not JSON")
 
 
 def _check_object(value: dict[Any, Any], depth: int) -> None:
     for key in value:
         if not isinstance(key, str):
-            raise Misplaced(f"a key is {_a(key)}, not a str")
+            raise JsonRefused(f"a key is {_a(key)}, not a str")
     position = 0
     try:
         for item in value.values():
             if type(item) is not str:
                 _check(item, depth + 1)
             position += 1
-    except Misplaced as found:
+    except JsonRefused as found:
         raise found.at_key([*value][position], position) from None
 
 

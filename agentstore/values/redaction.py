@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from agentstore.errors import InvalidInput, InvalidJson, SecretRefused
-from agentstore.values.encoding import MAX_DEPTH, Misplaced
+from agentstore.values.encoding import MAX_DEPTH, JsonRefused
 
 # The published shapes of secrets: what they begin with, and how they go on.
 #
@@ -508,7 +508,7 @@ class Secrets:
             return value
         try:
             return self._clean(action, value, 0)
-        except Misplaced as found:
+        except JsonRefused as found:
             path = found.path(name)
             if found.problem:
                 raise InvalidJson(path, found.problem) from None
@@ -518,7 +518,7 @@ class Secrets:
         if isinstance(value, str):
             return self._clean_text(action, value)
         if depth > MAX_DEPTH:
-            raise Misplaced(f"nested more than {MAX_DEPTH} deep")
+            raise JsonRefused(f"nested more than {MAX_DEPTH} deep")
         if isinstance(value, dict):
             return self._clean_object(action, value, depth)
         if isinstance(value, list | tuple):
@@ -536,7 +536,7 @@ class Secrets:
                 shown = self._clean_text(action, key) if isinstance(key, str) else key
                 cleaned[key if shown == key else _other_than(cleaned, shown)] = clean
                 position += 1
-        except Misplaced as found:
+        except JsonRefused as found:
             key = [*value][position]
             hidden = isinstance(key, str) and self._clean_text("redact", key) != key
             raise found.at_key(None if hidden else key, position) from None
@@ -552,7 +552,7 @@ class Secrets:
                     cleaned.append([self._clean_text(action, item[0]), second])
                 else:
                     cleaned.append(self._clean(action, item, depth + 1))
-        except Misplaced as found:
+        except JsonRefused as found:
             raise found.at_position(len(cleaned)) from None
         return cleaned
 
@@ -584,12 +584,12 @@ class Secrets:
                 view.outermost(span) for find in self._finders for span in find(view.text, lower)
             )
             if spans and action == "refuse":
-                raise Misplaced("")
+                raise JsonRefused("")
         return _without(value, spans) if spans else value
 
     def _secret(self, action: Action) -> str:
         if action == "refuse":
-            raise Misplaced("")
+            raise JsonRefused("")
         return REDACTED
 
 

@@ -335,7 +335,7 @@ def installed() -> str | None:
         return None
 
 
-# In which manner messages become what is indexed; an index remembers its own by a name.
+# The version of the tokenizer, which an index remembers by a name.
 #
 # The name is ``2:250000``, or with stems ``2+english-3.1.1:250000``: the version of the
 # segmentation, the language and the version of the library that stems, and how many characters of

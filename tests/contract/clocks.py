@@ -1,6 +1,12 @@
-"""A clock for tests."""
+"""A clock for tests, and threads that begin together."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from threading import Barrier
+from typing import Any
+
+from agentstore import AgentStoreError
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -9,10 +15,33 @@ HOUR = timedelta(hours=1)
 class Clock:
     """A clock that stands still until it is set."""
 
-    def __init__(self) -> None:
-        """Begin at noon."""
-        self.now = NOON
+    def __init__(self, now: datetime = NOON) -> None:
+        """Begin at noon, or at another moment."""
+        self.now = now
 
     def __call__(self) -> datetime:
         """Say what it shows."""
         return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Go on by so many seconds."""
+        self.now += timedelta(seconds=seconds)
+
+
+def at_once(
+    number: int,
+    work: Callable[[int], Any],
+    caught: type[Exception] | tuple[type[Exception], ...] = AgentStoreError,
+) -> list[Any]:
+    """Run work(0), work(1), ... in threads that begin together; give what each gave, or raised."""
+    together = Barrier(number)
+
+    def run(n: int) -> Any:
+        together.wait(30)
+        try:
+            return work(n)
+        except caught as error:
+            return error
+
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(run, range(number)))

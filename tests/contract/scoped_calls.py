@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from agentstore.values.embeddings import Question
+from tests.contract.tenants import methods, refused
 from tests.programs.probes import MODEL
 
 
@@ -96,14 +97,31 @@ def names_something_of_theirs(value: Any) -> bool:
     return isinstance(value, Their | State)
 
 
-SESSION = {"session_id": Their("session")}
-MESSAGE = {"message_id": Their("message")}
+NAMED = {
+    "user_id": Their("user"),
+    "session_id": Their("session"),
+    "message_id": Their("message"),
+    "task_id": Their("task"),
+    "thread_id": Their("thread"),
+    "log_id": Their("log"),
+    "attachment_id": Their("attachment"),
+    "key_id": Their("api_key"),
+    "reservation_id": Their("reservation"),
+}
+"""What a parameter names that a method cannot be called without."""
+
+GIVEN = {
+    "tokens": 1,
+    "data": b"X",
+    "media_type": "x/y",
+    "name": "side",
+    "external_id": "e",
+    "tool": "search",
+}
+"""What else it is given; any text will do for those that are not here."""
+
+USER, SESSION, MESSAGE, TASK, THREAD = ({name: NAMED[name]} for name in [*NAMED][:5])
 STREAM = {"message_id": Their("stream")}
-TASK = {"task_id": Their("task")}
-USER = {"user_id": Their("user")}
-THREAD = {"thread_id": Their("thread")}
-LOG = {"log_id": Their("log")}
-ATTACHMENT = {"attachment_id": Their("attachment")}
 CHECKPOINTS = (
     {"checkpoint_id": Their("checkpoint")},
     {"checkpoint_id": Their("checkpoint"), "thread_id": Their("thread")},
@@ -115,26 +133,14 @@ MEANT = Question("meaning", MODEL, MODEL.packed([3, 4]))
 """A search by meaning, whose vector is that of all that is the same."""
 
 CALLS: dict[str, tuple[dict[str, Any], ...]] = {
-    "users.get": (USER,),
-    "users.find": (USER,),
+    "sessions.count": (USER,),
+    "memories.namespaces": (USER,),
+    "tasks.count": (SESSION,),
+    "tasks.list": (SESSION,),
+    "tool_logs.stats": (SESSION,),
     "users.names": ({"ids": [Their("user")]}, {"ids": [My("user"), Their("user")]}),
     "users.update": (USER | {"name": "X", "preferences": {"a": 2}},),
-    "users.delete": (USER,),
-    "users.check_quota": (USER | {"tokens": 1},),
-    "users.consume_quota": (USER | {"tokens": 1},),
-    "users.reservations": (USER,),
     "users.reserve_quota": (USER | {"tokens": 1}, USER | {"tokens": 1} | SESSION),
-    "users.reserve_for_session": (SESSION | {"tokens": 1},),
-    "users.settle_quota": ({"reservation_id": Their("reservation"), "tokens": 1},),
-    "users.release_quota": ({"reservation_id": Their("reservation")},),
-    "users.issue_api_key": (USER,),
-    "users.touch_api_key": ({"key_id": Their("api_key")},),
-    "users.api_keys": (USER,),
-    "users.revoke_api_key": ({"key_id": Their("api_key")},),
-    "sessions.get": (SESSION,),
-    "sessions.find": (SESSION,),
-    "sessions.restore": (SESSION,),
-    "sessions.state_dict": (SESSION,),
     "sessions.load_state_dict": (
         {"state": State(Their("session"), Their("user"))},
         {"state": State(Their("session"), My("user"))},
@@ -145,9 +151,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         USER | {"title": "same", "metadata": {}, "preview": True},
         USER | {"failed": True},
     ),
-    "sessions.count": (USER,),
     "sessions.interrupted": (USER | {"older_than": timedelta(0)},),
-    "sessions.rename": (SESSION | {"title": "X"},),
     "sessions.update": (
         SESSION | {"state": 1},
         SESSION | {"title": "X"},
@@ -157,16 +161,6 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         SESSION | {"metadata": {"a": 1}, "state": {"a": 1}},
         SESSION | {"metadata": {}, "expected_version": 99},
     ),
-    "sessions.pause": (SESSION,),
-    "sessions.resume": (SESSION,),
-    "sessions.complete": (SESSION,),
-    "sessions.cancel": (SESSION,),
-    "sessions.fail": (SESSION,),
-    "sessions.wait_for_user": (SESSION | {"question": "X"},),
-    "sessions.answer": (SESSION | {"text": "X"},),
-    "sessions.reset": (SESSION,),
-    "sessions.delete": (SESSION,),
-    "sessions.verify": (SESSION,),
     "messages.save": (
         SESSION | {"role": "user", "content": "X"},
         SESSION | {"role": "user", "content": "X", "branch": "side"},
@@ -182,15 +176,10 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         SESSION | {"messages": {"role": "user", "content": "X"}},
         SESSION | {"messages": []},
     ),
-    "messages.begin": (SESSION,),
     "messages.append": (STREAM | {"text": "X"}, STREAM | {"text": "X", "position": 0}),
     "messages.finish": (STREAM,),
     "messages.abort": (STREAM,),
-    "messages.get": (MESSAGE,),
-    "messages.find": (MESSAGE,),
-    "messages.find_by_external_id": (SESSION | {"external_id": "e"},),
     "messages.find_many": (SESSION | {"external_ids": ["e", "same"]},),
-    "messages.find_by_tool": (SESSION | {"tool": "search"},),
     "messages.history": (
         SESSION,
         SESSION | {"limit": None},
@@ -199,7 +188,6 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "messages.chat": (SESSION, SESSION | {"limit": None}, SESSION | {"prepend_summary": True}),
     "messages.payloads": (SESSION, SESSION | {"limit": None}, SESSION | {"mark": "same"}),
-    "messages.page": (SESSION,),
     "messages.search": (
         {"text": "same"} | SESSION,
         {"text": "same"} | USER,
@@ -226,31 +214,18 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "messages.delete_by_mark": (SESSION | {"mark": "same"},),
     "messages.size": (SESSION, SESSION | {"mark": "same"}),
-    "messages.clear": (SESSION,),
     "tool_logs.log": (
         SESSION | {"tool": "search"},
         {"session_id": My("session"), "tool": "search"} | MESSAGE,
         SESSION | {"tool": "search", "tool_call_id": "c"} | MESSAGE,
     ),
-    "tool_logs.get": (LOG,),
-    "tool_logs.find": (LOG,),
     "tool_logs.list": (SESSION, SESSION | {"text": "same"}, SESSION | {"tool": "search"}),
-    "tool_logs.stats": (SESSION,),
     "tasks.create": (SESSION | {"kind": "mail"},),
-    "tasks.get": (TASK,),
-    "tasks.find": (TASK,),
-    "tasks.list": (SESSION,),
-    "tasks.count": (SESSION,),
-    "tasks.start": (TASK,),
     "tasks.complete": ({"task_id": Their("running")},),
     "tasks.fail": ({"task_id": Their("running")}, {"task_id": Their("running"), "fence": 1}),
-    "tasks.pause": (TASK,),
-    "tasks.resume": (TASK,),
-    "tasks.retry": (TASK,),
     "tasks.cancel": (TASK, TASK | {"fence": 1}),
     "tasks.heartbeat": ({"task_id": Their("running"), "fence": 1},),
     "tasks.release": ({"task_id": Their("running"), "fence": 1},),
-    "usage.stats": (USER,),
     "usage.record": (
         SESSION | {"input_tokens": 1},
         SESSION | {"input_tokens": 1, "model": "none", "cost": 1},
@@ -276,19 +251,15 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "checkpoints.get": CHECKPOINTS,
     "checkpoints.find": CHECKPOINTS,
-    "checkpoints.latest": (THREAD,),
     "checkpoints.list": (
         THREAD,
         {"thread_id": My("thread"), "parent_id": Their("checkpoint")},
     ),
-    "checkpoints.namespaces": (THREAD,),
     "checkpoints.threads": (USER, SESSION, THREAD),
     "checkpoints.path": CHECKPOINTS,
-    "checkpoints.tree": (THREAD,),
     "checkpoints.fork": (*CHECKPOINTS, {"checkpoint_id": Their("checkpoint"), "to_thread": "new"}),
     "checkpoints.rewind": (THREAD | {"step": 0},),
     "checkpoints.copy_thread": (THREAD | {"to_thread": "new"},),
-    "checkpoints.delete_thread": (THREAD,),
     "checkpoints.delete": (THREAD | {"ids": [Their("checkpoint")]},),
     "checkpoints.delete_before": (THREAD | {"step": 99},),
     "checkpoints.delete_run": (
@@ -305,34 +276,14 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"thread_id": My("thread"), "checkpoint_id": Their("checkpoint")},
     ),
     "branches.create": (SESSION, SESSION | {"from_turn": 1}),
-    "branches.get": (SESSION | {"name": "side"},),
-    "branches.active": (SESSION,),
-    "branches.list": (SESSION,),
-    "branches.switch": (SESSION | {"name": "side"},),
-    "branches.rename": (SESSION | {"name": "side", "new_name": "X"},),
-    "branches.delete": (SESSION | {"name": "side"},),
     "branches.compact": (SESSION | {"summary": "X", "to_turn": 1},),
-    "branches.turns": (SESSION,),
-    "branches.by_turn": (SESSION,),
-    "branches.tool_usage": (SESSION,),
     "branches.find_turns": (SESSION | {"text": "same"},),
     "marks.of": ({"ids": [Their("message")]},),
-    "marks.count": (SESSION,),
     "marks.update": (
         SESSION | {"new": "X"},
         {"session_id": My("session"), "new": "X", "ids": [Their("message")]},
         SESSION | {"new": "X", "external_ids": ["e", "same"]},
     ),
-    "summaries.put": (SESSION | {"content": "X"},),
-    "summaries.find": (SESSION,),
-    "summaries.delete": (SESSION,),
-    "attachments.add": (MESSAGE | {"data": b"X", "media_type": "x/y"},),
-    "attachments.get": (ATTACHMENT,),
-    "attachments.find": (ATTACHMENT,),
-    "attachments.read": (ATTACHMENT,),
-    "attachments.list": (MESSAGE,),
-    "attachments.list_of_session": (SESSION,),
-    "attachments.delete": (ATTACHMENT,),
     **{
         f"memories.{name}": ({"namespace": ["same"], "key": "same"} | USER,)
         for name in ("get", "find", "delete")
@@ -340,7 +291,6 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "memories.touch": ({"namespace": ["same"], "keys": ["same"]} | USER,),
     "memories.list": (USER, {"namespace": ["same"]} | USER),
     "memories.search": ({"text": "same"} | USER, {"text": "same", "by": MEANT} | USER),
-    "memories.namespaces": (USER,),
 }
 """By method: the arguments of each call."""
 
@@ -425,6 +375,25 @@ NO_IDS = {
     "checkpoints.put(run_id)": "a label",
 }
 """Arguments that look like ids of something in the database, and are not."""
+
+
+def _by_signature() -> dict[str, tuple[dict[str, Any], ...]]:
+    """Call what the tables leave out with what is of somebody else's, and what else is required."""
+    there = CALLS.keys() | TAKEN.keys() | FOR_SOMEBODY_ELSE.keys() | WHOLE.keys() | refused()
+    return {
+        method: (
+            {
+                each.name: NAMED.get(each.name, GIVEN.get(each.name, "X"))
+                for each in parameters
+                if each.default is each.empty
+            },
+        )
+        for method, parameters in methods().items()
+        if method not in there
+    }
+
+
+CALLS |= _by_signature()
 
 __all__ = [
     "CALLS",

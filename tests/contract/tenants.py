@@ -387,7 +387,8 @@ DRAWN: dict[str, Draw] = {
         for each in ("put", "get", "find", "delete", "touch", "list", "search")
     },
     "memories.put.embed": _one_of(False),
-    "memories.search.by": _one_of("words"),
+    **{f"{each}.search.by": _one_of("words") for each in ("memories", "messages")},
+    "memories.list.vectors": _one_of("none", None),
     "memories.search.match": _one_of("all", "any"),
     "memories.put.value": _one_of({"v": 1, "text": "apple"}, {"v": 2}),
     "memories.put.ttl": _one_of(HOUR, timedelta(minutes=2), None),

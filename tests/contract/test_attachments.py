@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, delete, event, select, update
+from sqlalchemy import delete, event, select, update
 
 from agentstore import Store
 from agentstore.database import parse_url
@@ -28,6 +28,7 @@ from agentstore.schema import tables
 from agentstore.values.validation import NO_BRANCH
 from tests.conftest import on_a_server
 from tests.programs.probes import checked_out, connect, engine_of
+from tests.raw_sql import execute
 from tests.strategies import keys, texts
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -54,13 +55,6 @@ def paged(list_page, *arguments, **options):
         cursor = page.next_cursor
         if cursor is None:
             return items
-
-
-def execute(place, statement):
-    engine = create_engine(place.url)
-    with engine.begin() as connection:
-        connection.execute(statement)
-    engine.dispose()
 
 
 # --- Adding and reading -------------------------------------------------------------------------
@@ -141,7 +135,7 @@ def test_a_message_that_is_not_there_gets_no_attachment_and_leaves_no_bytes(stor
 
 def test_a_session_that_is_being_deleted_in_pieces_takes_no_attachment(place, store, message):
     sessions = tables().sessions
-    execute(place, update(sessions).values(active_branch=NO_BRANCH))
+    execute(place.url, update(sessions).values(active_branch=NO_BRANCH))
     with pytest.raises(NotFound, match="no message"):
         store.attachments.add(message.id, PICTURE, "image/png")
     assert rows(store) == (0, 0)
@@ -197,14 +191,14 @@ def test_bytes_that_the_database_has_lost_or_changed_are_not_given_out(place, st
     other = store.attachments.add(message.id, b"other", "image/png")
     blobs = tables().blobs
     changed = update(blobs).where(blobs.c.digest == added.digest).values(data=SECRET)
-    execute(place, changed)
+    execute(place.url, changed)
     with pytest.raises(InvalidRow, match="doctor --deep") as caught:
         store.attachments.read(added.id)
     assert added.id in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert store.attachments.read(other.id) == b"other"
     if place.driver.engine == "sqlite":  # whose foreign keys can be off
-        execute(place, delete(blobs))
+        execute(place.url, delete(blobs))
         with pytest.raises(InvalidRow):
             store.attachments.read(other.id)
 

@@ -439,7 +439,7 @@ def test_what_pg_dump_saves_and_pg_restore_brings_is_the_same_database(servers, 
 
 WRITER = """
 import sys
-from sqlalchemy import create_engine
+import time
 from agentstore import Store
 
 with Store(sys.argv[1]) as store:
@@ -453,6 +453,7 @@ with Store(sys.argv[1]) as store:
             t.messages.save(two, "user", f"right {number}")
         number += 1
         print(number, flush=True)
+        time.sleep(0.005)
 """
 
 
@@ -464,7 +465,7 @@ def test_a_backup_is_one_state_though_another_process_writes_all_the_while(
         assert writer.stdout.readline() == "ready\n"
         sizes = []
         for number in range(2):
-            _wait_for_lines(writer, 50)
+            _wait_for_lines(writer, 20)
             file = tmp_path / f"backup{number}"
             saved = {t.name: t.rows for t in backup(engine_url, file).tables}
             target = fresh(head=True)
@@ -477,7 +478,7 @@ def test_a_backup_is_one_state_though_another_process_writes_all_the_while(
             assert pairs[0] == pairs[1] == saved["messages"] / 2
             sizes.append(pairs[0])
         assert sizes == sorted(set(sizes))
-        assert sizes[-1] >= 100
+        assert sizes[-1] >= 40
         assert writer.poll() is None
 
 

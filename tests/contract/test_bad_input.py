@@ -57,8 +57,8 @@ class Row:
 
     name: str
     call: Callable[[Any, Any], object]
-    error: type[AgentStoreError]
     word: str
+    error: type[AgentStoreError] = InvalidInput
 
 
 def nested(depth: int) -> list[Any]:
@@ -166,15 +166,14 @@ def rows_about_ids() -> list[Row]:
                 Row(
                     f"{where} of an unknown {kind}",
                     lambda s, _, call=call: call(s, "nobody"),
-                    NotFound,
                     f"no {kind} 'nobody'. Check the id",
+                    NotFound,
                 )
             )
         rows.append(
             Row(
                 f"{where} of a {kind} whose id is a number",
                 lambda s, _, call=call: call(s, 5),
-                InvalidInput,
                 "must be a str, not int",
             )
         )
@@ -225,7 +224,7 @@ TAKES_JSON: dict[str, Callable[[Any, Any, Any], object]] = {
 
 def rows_about_json() -> list[Row]:
     rows = [
-        Row(f"{kind} in {place}", lambda s, x, put=put, v=v: put(s, x, v), InvalidJson, "Pass only")
+        Row(f"{kind} in {place}", lambda s, x, put=put, v=v: put(s, x, v), "Pass only", InvalidJson)
         for kind, v in NOT_JSON.items()
         for place, put in TAKES_JSON.items()
         if place in ("a message's payload", "new metadata") or kind in ("NaN", "a datetime")
@@ -246,7 +245,6 @@ def rows_about_json() -> list[Row]:
                 Row(
                     f"a {kind} instead of a dict as {place}",
                     lambda s, x, put=put, v=value: put(s, x, v),
-                    InvalidInput,
                     "must be a dict",
                 )
             )
@@ -279,7 +277,7 @@ def rows_about_numbers() -> list[Row]:
     }
     may_be_none = {"a quota", "a new quota", "an expected version"}
     rows = [
-        Row(f"{kind} as {place}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        Row(f"{kind} as {place}", lambda s, x, f=f, v=v: f(s, x, v), word)
         for kind, (v, word) in amounts.items()
         for place, f in takers.items()
         if not (v is None and place in may_be_none)
@@ -307,7 +305,6 @@ def rows_about_numbers() -> list[Row]:
             Row(
                 f"money that is {kind}",
                 lambda s, x, v=value: s.messages.save(x.session, "user", SECRET, cost=v),
-                InvalidInput,
                 word,
             )
         )
@@ -315,46 +312,35 @@ def rows_about_numbers() -> list[Row]:
         Row(
             "a priority that is too high",
             lambda s, _: s.tasks.create(None, "a", priority=2**31),
-            InvalidInput,
             "from -2147483647",
         ),
         Row(
             "a priority that is a float",
             lambda s, _: s.tasks.create(None, "a", priority=0.5),
-            InvalidInput,
             "int",
         ),
         Row(
             "a duration that is negative",
             lambda s, x: s.tool_logs.log(x.session, "t", input=SECRET, elapsed_ms=-1),
-            InvalidInput,
             "from 0 to",
         ),
         Row(
             "a duration that is NaN",
             lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=float("nan")),
-            InvalidInput,
             "from 0 to 10",
         ),
         Row(
             "a duration in words",
             lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=SECRET),
-            InvalidInput,
             "number",
         ),
         Row(
             "an outcome that is neither True nor False",
             lambda s, x: s.tool_logs.log(x.session, "t", success=1),
-            InvalidInput,
             "bool",
         ),
         *(
-            Row(
-                f"a window of {name} days",
-                lambda s, x, v=v: s.usage.stats(x.user, v),
-                InvalidInput,
-                "above 0",
-            )
+            Row(f"a window of {name} days", lambda s, x, v=v: s.usage.stats(x.user, v), "above 0")
             for name, v in (
                 ("0", 0),
                 ("-7", -7),
@@ -368,7 +354,6 @@ def rows_about_numbers() -> list[Row]:
         Row(
             "a window that begins before there were years",
             lambda s, x: s.usage.stats(x.user, 7, until=datetime.min.replace(tzinfo=UTC)),
-            InvalidInput,
             "before the year 1",
         ),
     ]
@@ -389,13 +374,12 @@ def rows_about_time() -> list[Row]:
             Row(
                 f"a naive datetime as {place}",
                 lambda s, x, f=take: f(s, x, NAIVE),
-                NaiveDatetime,
                 "timezone.utc",
+                NaiveDatetime,
             ),
             Row(
                 f"a text as {place}",
                 lambda s, x, f=take: f(s, x, "2026-03-29T12:00:00Z"),
-                InvalidInput,
                 "aware datetime",
             ),
         ]
@@ -403,7 +387,6 @@ def rows_about_time() -> list[Row]:
         Row(
             f"a {place} to live of {ttl!r}",
             lambda s, x, take=take, ttl=ttl: take(s, x, ttl),
-            InvalidInput,
             "timedelta of whole seconds",
         )
         for place, take in {
@@ -465,8 +448,8 @@ def rows_about_lists() -> list[Row]:
                 Row(
                     f"a limit of {name} on {list_}",
                     lambda s, x, get=get, v=limits[name]: get(s, x, limit=v),
-                    LimitOutOfRange,
                     "from 1 to 1000",
+                    LimitOutOfRange,
                 )
             )
         rows.append(
@@ -475,8 +458,8 @@ def rows_about_lists() -> list[Row]:
                 lambda s, x, get=get, other=list_: get(
                     s, x, cursor=x.cursors["tasks" if other != "tasks" else "users"]
                 ),
-                InvalidCursor,
                 "another query. Pass the next_cursor",
+                InvalidCursor,
             )
         )
     for name, cursor in {
@@ -495,27 +478,26 @@ def rows_about_lists() -> list[Row]:
             Row(
                 f"a cursor that is {name}",
                 lambda s, _, v=cursor: s.users.list(cursor=v),
-                InvalidCursor,
                 "next_cursor",
+                InvalidCursor,
             ),
             Row(
                 f"a place to page from that is {name}",
                 lambda s, x, v=cursor: s.messages.page(x.session, before=v),
-                InvalidCursor,
                 "next_cursor",
+                InvalidCursor,
             ),
             Row(
                 f"a place to follow from that is {name}",
                 lambda s, _, v=cursor: s.messages.follow(v),
-                InvalidCursor,
                 "next_cursor",
+                InvalidCursor,
             ),
         ]
     rows += [
         Row(
             f"a beginning of an id that is {name}",
             lambda s, _, v=beginning: s.sessions.find_ids(v),
-            InvalidInput,
             word,
         )
         for name, beginning, word in (
@@ -536,8 +518,8 @@ def rows_about_lists() -> list[Row]:
         Row(
             f"{what} with a limit of {v}",
             lambda s, x, get=get, v=v: get(s, v),
-            LimitOutOfRange,
             "from 1 to 1000",
+            LimitOutOfRange,
         )
         for what, get in (
             ("following", lambda s, v: s.messages.follow(limit=v)),
@@ -549,8 +531,8 @@ def rows_about_lists() -> list[Row]:
         Row(
             f"a page of {v} messages",
             lambda s, x, v=v: s.messages.page(x.session, limit=v),
-            LimitOutOfRange,
             "from 1 to 1000",
+            LimitOutOfRange,
         )
         for v in (0, -1, 1001)
     ]
@@ -558,8 +540,8 @@ def rows_about_lists() -> list[Row]:
         Row(
             f"{v!r} expired sessions at once",
             lambda s, _, v=v: s.sessions.delete_expired(batch_size=v),
-            LimitOutOfRange,
             "from 1 to 1000",
+            LimitOutOfRange,
         )
         for v in (0, -1, 1001, True, "5", None)
     ]
@@ -567,7 +549,6 @@ def rows_about_lists() -> list[Row]:
         Row(
             f"{v!r} expired sessions in all",
             lambda s, _, v=v: s.sessions.delete_expired(limit=v),
-            InvalidInput,
             word,
         )
         for v, word in ((-1, "from 0"), (True, "int"), ("5", "int"), (1.5, "int"))
@@ -576,8 +557,8 @@ def rows_about_lists() -> list[Row]:
         Row(
             f"a session restored with {v!r} messages",
             lambda s, x, v=v: s.sessions.restore(x.session, v),
-            LimitOutOfRange,
             "zero or more",
+            LimitOutOfRange,
         )
         for v in (-1, True, "5", 1.5)
     ]
@@ -585,8 +566,8 @@ def rows_about_lists() -> list[Row]:
         Row(
             f"a history of {v!r} messages",
             lambda s, x, v=v: s.messages.history(x.session, v),
-            LimitOutOfRange,
             "zero or more",
+            LimitOutOfRange,
         )
         for v in (-1, True, "5", 1.5)
     ]
@@ -594,32 +575,27 @@ def rows_about_lists() -> list[Row]:
         Row(
             "a time in the future for interrupted turns",
             lambda s, _: s.sessions.interrupted(older_than=timedelta(seconds=-1)),
-            InvalidInput,
             "timedelta of 0 or more",
         ),
         Row(
             "an unknown status of sessions",
             lambda s, _: s.sessions.list(status="asleep"),
-            InvalidInput,
             "must be one of active",
         ),
         Row(
             "an unknown status to count",
             lambda s, _: s.sessions.count(status=SECRET),
-            InvalidInput,
             "must be one of active",
         ),
         Row(
             "an unknown status of tasks",
             lambda s, _: s.tasks.list(status=["pending"]),
-            InvalidInput,
             "must be one of pending",
         ),
         *(
             Row(
                 f"a path of a preference that is {path!r}",
                 lambda s, _, path=path: s.users.find_by_preference(path, 1),
-                InvalidInput,
                 "keys with dots between",
             )
             for path in ("", [], [1], 5, None, b"x")
@@ -656,7 +632,7 @@ def rows_about_texts() -> list[Row]:
         "a media type": lambda s, x, v: s.attachments.add(x.message, SECRET.encode(), v),
     }
     rows = [
-        Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word)
         for kind, (v, word) in keys.items()
         for place, f in takers.items()
     ]
@@ -680,7 +656,6 @@ def rows_about_texts() -> list[Row]:
                 Row(
                     f"{place} that is {kind}",
                     lambda s, x, f=take, v=value: f(s, x, v),
-                    InvalidInput,
                     "must be a str",
                 )
             )
@@ -732,7 +707,6 @@ def rows_about_messages() -> list[Row]:
             Row(
                 f"a message with {name}",
                 lambda s, x, a=arguments: s.messages.save(x.session, **{**FINE, **a}),
-                InvalidInput,
                 word,
             )
             for name, arguments, word in MESSAGES
@@ -741,18 +715,12 @@ def rows_about_messages() -> list[Row]:
             Row(
                 f"many messages with {name}",
                 lambda s, x, v=messages: s.messages.save_many(x.session, v),
-                InvalidInput,
                 word,
             )
             for name, messages, word in LISTS_OF_MESSAGES
         ),
         *(
-            Row(
-                f"{name} instead of ids to delete",
-                lambda s, _, v=ids: s.messages.delete(v),
-                InvalidInput,
-                word,
-            )
+            Row(f"{name} instead of ids to delete", lambda s, _, v=ids: s.messages.delete(v), word)
             for name, ids, word in (
                 ("a text", SECRET, "list of ids"),
                 ("None", None, "list of ids"),
@@ -762,27 +730,26 @@ def rows_about_messages() -> list[Row]:
         Row(
             "a session to delete from whose id is a number",
             lambda s, x: s.messages.delete([x.message], session_id=5),
-            InvalidInput,
             "str",
         ),
         Row(
             "a message with a key for a session that does not exist",
             lambda s, _: s.messages.save("nowhere", "user", SECRET, idempotency_key="k"),
-            NotFound,
             "Check the id",
+            NotFound,
         ),
         Row(
             "no messages for a session that does not exist",
             lambda s, _: s.messages.save_many("nowhere", []),
-            NotFound,
             "Check the id",
+            NotFound,
         ),
         *(
             Row(
                 f"a history of {limit} of a session that does not exist",
                 lambda s, _, limit=limit: s.messages.history("nowhere", limit),
-                NotFound,
                 "Check the id",
+                NotFound,
             )
             for limit in (0, None)
         ),
@@ -826,7 +793,7 @@ TAKES_A_TURN: dict[str, Callable[[Any, Any, Any], object]] = {
 
 def rows_about_branches() -> list[Row]:
     rows = [
-        Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
+        Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word, error)
         for place, f in TAKES_A_BRANCH.items()
         for kind, v, error, word in (
             ("not there", "nowhere", NotFound, "branches.list() shows"),
@@ -836,7 +803,7 @@ def rows_about_branches() -> list[Row]:
         )
     ]
     rows += [
-        Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
+        Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word, error)
         for place, f in NAMES_A_BRANCH.items()
         for kind, v, error, word in (
             ("empty", "", InvalidInput, "must be a non-empty string"),
@@ -846,7 +813,7 @@ def rows_about_branches() -> list[Row]:
         )
     ]
     rows += [
-        Row(f"a turn {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
+        Row(f"a turn {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word, error)
         for place, f in TAKES_A_TURN.items()
         for kind, v, error, word in (
             ("negative", -1, InvalidInput, "from 0"),
@@ -967,7 +934,7 @@ def rows_about_branches() -> list[Row]:
             "next_cursor",
         ),
     ]
-    return [*rows, *(Row(*row) for row in given)]
+    return [*rows, *(Row(name, call, word, error) for name, call, error, word in given)]
 
 
 MESSAGE = {"role": "user", "content": SECRET}
@@ -1038,17 +1005,17 @@ TAKES_A_SUMMARY_OF: dict[str, Callable[[Any, Any, Any], object]] = {
 
 def rows_about_memory() -> list[Row]:
     rows = [
-        Row(f"a mark {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        Row(f"a mark {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word)
         for place, f in TAKES_MARKS.items()
         for kind, v, word in NO_MARKS
     ]
     rows += [
-        Row(f"a mark {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        Row(f"a mark {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word)
         for place, f in TAKES_A_MARK.items()
         for kind, v, word in [*NO_MARKS[:-3], ("a list", ["x"], "must be a str")]
     ]
     rows += [
-        Row(f"ids {place} that are {kind}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        Row(f"ids {place} that are {kind}", lambda s, x, f=f, v=v: f(s, x, v), word)
         for place, f in TAKES_IDS.items()
         for kind, v, word in (
             ("a text", SECRET, "must be a list of ids"),
@@ -1059,7 +1026,7 @@ def rows_about_memory() -> list[Row]:
         )
     ]
     rows += [
-        Row(f"200,000 ids to {what}", f, InvalidInput, "up to 5000 ids, not 200000")
+        Row(f"200,000 ids to {what}", f, "up to 5000 ids, not 200000")
         for what, f in {
             "delete": lambda s, _: s.messages.delete([f"id {n}" for n in range(200_000)]),
             "mark": lambda s, x: s.marks.update(x, "m", ids=["x"] * 200_000),
@@ -1067,7 +1034,7 @@ def rows_about_memory() -> list[Row]:
         }.items()
     ]
     rows += [
-        Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
+        Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word, error)
         for place, f in TAKES_A_SUMMARY_OF.items()
         for kind, v, error, word in (
             ("not there", "nowhere", NotFound, "branches.list() shows"),
@@ -1080,8 +1047,8 @@ def rows_about_memory() -> list[Row]:
         Row(
             f"a summary to put that is {kind}",
             lambda s, x, a=a: s.summaries.put(x.session, **a),
-            e,
             word,
+            e,
         )
         for kind, a, e, word in (
             ("None", {"content": None}, InvalidInput, "content must be a str"),
@@ -1103,7 +1070,6 @@ def rows_about_memory() -> list[Row]:
         Row(
             f"a summary to be put before that is {v!r}",
             lambda s, x, v=v: s.messages.history(x.session, prepend_summary=v),
-            InvalidInput,
             "prepend_summary must be a bool",
         )
         for v in (1, "yes", None)
@@ -1112,7 +1078,6 @@ def rows_about_memory() -> list[Row]:
         Row(
             f"a way with duplicates that is {kind}, {place}",
             lambda s, x, f=f, v=v: f(s, x, v),
-            InvalidInput,
             "must be one of skip, refuse, replace",
         )
         for place, f in {
@@ -1128,7 +1093,6 @@ def rows_about_memory() -> list[Row]:
             lambda s, x: s.messages.save(
                 x.session, "user", SECRET, external_id="taken", on_duplicate="replace"
             ),
-            InvalidInput,
             "delete it instead",
         ),
         Row(
@@ -1138,7 +1102,6 @@ def rows_about_memory() -> list[Row]:
                 [FINE, {**FINE, "external_id": "new"}, {**FINE, "external_id": "taken"}],
                 on_duplicate="replace",
             ),
-            InvalidInput,
             "delete it instead",
         ),
     ]
@@ -1147,7 +1110,7 @@ def rows_about_memory() -> list[Row]:
 
 def rows_about_streams() -> list[Row]:
     rows = [
-        Row(f"a stream {place} that is {kind}", lambda s, x, f=f, i=i: f(s, i(x)), error, word)
+        Row(f"a stream {place} that is {kind}", lambda s, x, f=f, i=i: f(s, i(x)), word, error)
         for place, f in ENDS_A_STREAM.items()
         for kind, i, error, word in (
             ("finished", lambda x: x.message, StreamEnded, "is complete and takes no more"),
@@ -1156,7 +1119,7 @@ def rows_about_streams() -> list[Row]:
         )
     ]
     rows += [
-        Row(f"a piece that is {kind}", lambda s, x, v=v: s.messages.append(x.stream, v), e, word)
+        Row(f"a piece that is {kind}", lambda s, x, v=v: s.messages.append(x.stream, v), word, e)
         for kind, v, e, word in (
             ("None", None, InvalidInput, "text must be a str"),
             ("bytes", SECRET.encode(), InvalidInput, "text must be a str"),
@@ -1167,7 +1130,6 @@ def rows_about_streams() -> list[Row]:
         Row(
             f"a piece whose number is {v!r}",
             lambda s, x, v=v: s.messages.append(x.stream, SECRET, position=v),
-            InvalidInput,
             word,
         )
         for v, word in (
@@ -1184,8 +1146,8 @@ def rows_about_streams() -> list[Row]:
         Row(
             f"a stream finished with {kind}",
             lambda s, x, a=arguments: s.messages.finish(x.stream, **a),
-            error,
             word,
+            error,
         )
         for kind, arguments, error, word in (
             ("a dict", {"content": {"text": SECRET}}, InvalidInput, "list of blocks"),
@@ -1204,8 +1166,8 @@ def rows_about_streams() -> list[Row]:
         Row(
             f"a stream begun with {kind}",
             lambda s, x, a=arguments: s.messages.begin(x.session, **a),
-            error,
             word,
+            error,
         )
         for kind, arguments, error, word in (
             ("an unknown role", {"role": "assitant"}, InvalidInput, ROLES),
@@ -1228,8 +1190,8 @@ def rows_about_streams() -> list[Row]:
         Row(
             f"{v!r} streams to abort",
             lambda s, _, v=v: s.messages.abort_stale(v),
-            LimitOutOfRange,
             "from 1 to 1000",
+            LimitOutOfRange,
         )
         for v in (0, -1, 1001, True, "5", None, 1.5)
     ]
@@ -1278,7 +1240,7 @@ def rows_about_states() -> list[Row]:
             ("empty", {}, "must be a str"),
         )
     ]
-    return [Row(*row) for row in rows]
+    return [Row(name, call, word, error) for name, call, error, word in rows]
 
 
 def rows_about_failures() -> list[Row]:
@@ -1308,7 +1270,7 @@ def rows_about_failures() -> list[Row]:
             "must be a Backoff",
         ),
     ]
-    return [Row(*row) for row in rows]
+    return [Row(name, call, word, error) for name, call, error, word in rows]
 
 
 def rows_about_what_is_there() -> list[Row]:
@@ -1422,7 +1384,7 @@ def rows_about_what_is_there() -> list[Row]:
             "it can go to",
         ),
     ]
-    return [Row(*row) for row in rows]
+    return [Row(name, call, word, error) for name, call, error, word in rows]
 
 
 ROWS = [

@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -37,6 +35,7 @@ from agentstore.repositories.checkpoints import puts as pending
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import tables
 from tests.conftest import FULL, on
+from tests.contract.clocks import at_once
 from tests.strategies import exact, json_values, keys, texts
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -1293,20 +1292,6 @@ def test_names_may_be_long_or_empty(store: Any) -> None:
 
 
 # --- At once ------------------------------------------------------------------------------------
-
-
-def at_once(number: int, work: Any) -> list[Any]:
-    together = Barrier(number)
-
-    def run(n: int) -> Any:
-        together.wait(30)
-        try:
-            return work(n)
-        except AgentStoreError as error:
-            return error
-
-    with ThreadPoolExecutor(number) as pool:
-        return list(pool.map(run, range(number)))
 
 
 def test_puts_at_once_into_one_thread_make_one_line(place: Any, store: Any) -> None:

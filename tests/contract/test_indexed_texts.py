@@ -6,7 +6,7 @@ import string
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import create_engine, insert, update
+from sqlalchemy import insert, update
 
 from agentstore import Embeddings, Store, doctor
 from agentstore.errors import InvalidInput, InvalidRows
@@ -17,6 +17,7 @@ from agentstore.values.embeddings import Embedded
 from agentstore.values.types import SafeText, new_id
 from tests.conftest import on
 from tests.programs.probes import MODEL
+from tests.raw_sql import execute
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 T = tables()
@@ -219,14 +220,6 @@ def test_a_thread_is_not_copied_to_a_name_that_is_too_long_beside_its_checkpoint
     with pytest.raises(InvalidInput, match="together"):
         store.checkpoints.copy_thread("b", name)
     assert [each.id for each in store.checkpoints.threads().items] == ["b", "a"]
-
-
-def execute(url, *statements):
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(statement)
-    engine.dispose()
 
 
 def test_usage_of_a_session_whose_model_is_from_before_says_what_to_do(place, store, session):

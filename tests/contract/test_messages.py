@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +21,7 @@ from agentstore.errors import (
     StreamUnfinished,
 )
 from agentstore.retention import RetentionPolicy
+from tests.contract.clocks import at_once
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 THREADS = 8
@@ -42,18 +41,6 @@ def contents(messages):
 
 def history(store, session):
     return store.messages.history(session.id, None, unanswered="keep")
-
-
-def at_once(work, count=THREADS):
-    """Run ``work(n)`` in so many threads that begin together, and give the results in order."""
-    barrier = threading.Barrier(count)
-
-    def begin(number):
-        barrier.wait()
-        return work(number)
-
-    with ThreadPoolExecutor(count) as threads:
-        return list(threads.map(begin, range(count)))
 
 
 def assert_empty(store, session):
@@ -406,7 +393,7 @@ def test_calls_without_a_name_or_an_id_are_kept_as_they_are(store, session):
 
 def test_threads_that_pop_take_each_message_once(store, session):
     saved = store.messages.save_many(session.id, [user(f"{n}") for n in range(THREADS + 2)])
-    popped = at_once(lambda _: store.messages.pop(session.id))
+    popped = at_once(THREADS, lambda _: store.messages.pop(session.id), ())
     assert sorted(popped, key=lambda m: m.seq) == saved[2:]
     assert history(store, session) == saved[:2]
 
@@ -423,7 +410,7 @@ def test_threads_that_save_and_take_back_leave_counters_that_agree(store, sessio
             store.messages.save_many(session.id, [user("a", cost="0.1"), user("b")])
         return 0
 
-    assert sum(at_once(work)) == 6
+    assert sum(at_once(THREADS, work, ())) == 6
     assert store.sessions.get(session.id).message_count == 9 - 6 + 2 * 1 + 2 * 2
 
 

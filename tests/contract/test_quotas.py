@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from agentstore.errors import InvalidInput, NotFound, QuotaExceeded
+from tests.contract.clocks import Clock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Clock:
-    def __init__(self):
-        self.now = START
-
-    def __call__(self):
-        return self.now
 
 
 def test_what_was_really_spent_is_counted_also_beyond_the_quota(store):
@@ -42,7 +35,7 @@ def test_a_reservation_is_settled_or_released_only_once(store, method):
 
 
 def test_an_expired_reservation_is_free_again_and_its_cost_still_counts_when_it_comes(place):
-    clock = Clock()
+    clock = Clock(START)
     with place.open(clock=clock) as store:
         user = store.users.create("Ann", quota_total=100).id
         late = store.users.reserve_quota(user, 80, ttl=timedelta(minutes=5))
@@ -55,7 +48,7 @@ def test_an_expired_reservation_is_free_again_and_its_cost_still_counts_when_it_
 
 
 def test_what_is_left_when_a_call_ends_counts_expired_reservations_as_free(place):
-    clock = Clock()
+    clock = Clock(START)
     with place.open(clock=clock) as store:
         user = store.users.create("Ann", quota_total=100).id
         store.users.reserve_quota(user, 30, ttl=timedelta(minutes=5))
@@ -98,7 +91,7 @@ def test_reservations_go_with_their_user(store):
 
 
 def test_what_is_reserved_is_listed_until_it_is_released_or_expires_and_errors_say_so(place):
-    clock = Clock()
+    clock = Clock(START)
     with place.open(clock=clock) as store:
         user, other = (store.users.create(name, quota_total=100).id for name in ("Ann", "Bob"))
         long = store.users.reserve_quota(user, 30, ttl=timedelta(hours=1))
@@ -211,7 +204,7 @@ class QuotaMachine(RuleBasedStateMachine):
 
 
 def test_any_sequence_of_calls_keeps_the_accounts_of_plain_python(place):
-    clock = Clock()
+    clock = Clock(START)
     with place.open(clock=clock) as opened:
         machine = type("Machine", (QuotaMachine,), {"store": opened, "clock": clock})
         run_state_machine_as_test(

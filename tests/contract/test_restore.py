@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event, insert, update
+from sqlalchemy import event, insert, update
 
 from agentstore.errors import LimitOutOfRange, NotFound
 from agentstore.records import RestoredSession
 from agentstore.schema import tables
 from tests.conftest import on
 from tests.programs.probes import engine_of
+from tests.raw_sql import execute
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
@@ -34,15 +35,6 @@ def sent(store: Any) -> Iterator[list[str]]:
         yield seen
     finally:
         event.remove(engine, "before_cursor_execute", keep)
-
-
-def write(place: Any, *statements: Any) -> None:
-    """Write behind the store's back."""
-    engine = create_engine(place.url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(statement)
-    engine.dispose()
 
 
 def a_summary(session_id: str, branch: int, content: str) -> Any:
@@ -69,10 +61,10 @@ def test_a_session_comes_back_with_all_that_is_needed_to_go_on(place, store):
     store.messages.save(session, "assistant", tool_calls=calls)
     store.messages.save(session, "tool", "晴朗", tool_call_id="c")
     store.sessions.wait_for_user(session, "Which city?")
-    write(place, a_summary(session, 0, "They talk about the weather."))
+    execute(place.url, a_summary(session, 0, "They talk about the weather."))
     other = store.sessions.create().id
     store.messages.save(other, "user", "nobody's business")
-    write(place, a_summary(other, 0, "Nothing to see."))
+    execute(place.url, a_summary(other, 0, "Nothing to see."))
     with place.open() as another, sent(another) as queries:
         restored = another.sessions.restore(session)
         assert len(queries) <= 2
@@ -93,8 +85,8 @@ def test_a_session_without_anything_comes_back_too(store, session):
 
 def test_summary_history_and_name_are_those_of_the_active_branch(place, store, session):
     store.messages.save(session.id, "user", "on main")
-    write(
-        place,
+    execute(
+        place.url,
         a_branch(session.id, 1, "idea"),
         a_summary(session.id, 0, "of main"),
         update(tables().sessions)
@@ -105,7 +97,7 @@ def test_summary_history_and_name_are_those_of_the_active_branch(place, store, s
     restored = store.sessions.restore(session.id)
     assert (restored.branch, restored.summary) == ("idea", None)
     assert [m.content for m in restored.history] == ["on the idea"]
-    write(place, a_summary(session.id, 1, "of the idea"))
+    execute(place.url, a_summary(session.id, 1, "of the idea"))
     assert store.sessions.restore(session.id).summary == "of the idea"
 
 

@@ -1,11 +1,9 @@
 import decimal
 import itertools
 import random
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from threading import Barrier
 
 import pytest
 from sqlalchemy import create_engine
@@ -27,8 +25,9 @@ from agentstore.schema import tables
 from agentstore.values.redaction import Secrets
 from agentstore.values.validation import LISTED_WITHIN, SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.conftest import on
+from tests.contract.clocks import at_once
 from tests.drivers import FULL
-from tests.raw_sql import raw
+from tests.raw_sql import execute, raw
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
@@ -44,21 +43,6 @@ WAYS = {
 """For each status, the calls that lead there."""
 
 ONLY_FROM = {"resume": "paused", "answer": "waiting_user"}
-
-
-def at_once(number, work):
-    """Run work(0), work(1), ... in as many threads, all let go at the same moment."""
-    barrier = Barrier(number)
-
-    def run(n):
-        barrier.wait()
-        try:
-            return work(n)
-        except AgentStoreError as error:
-            return error
-
-    with ThreadPoolExecutor(number) as pool:
-        return list(pool.map(run, range(number)))
 
 
 def paged(list_page, **arguments):
@@ -80,14 +64,6 @@ def session_in(store, status):
         session = getattr(store.sessions, method)(session.id, *arguments)
     assert session.status == status
     return session
-
-
-def execute(place, statement, **parameters):
-    """Write behind the store's back."""
-    engine = create_engine(place.url)
-    with engine.begin() as connection:
-        connection.execute(raw(statement, **parameters))
-    engine.dispose()
 
 
 def test_an_id_of_the_applications_own_is_kept_and_matched_exactly(store):
@@ -509,11 +485,11 @@ def test_the_counters_are_what_the_messages_add_up_to(store, session):
 def test_counters_that_are_wrong_are_found(place, store, session):
     store.messages.save(session.id, "user", "hello", token_count=2, cost="0.5")
     for column, value in (("message_count", 7), ("total_tokens", 3), ("total_cost", 1)):
-        execute(place, f"UPDATE sessions SET {column} = {column} + :n", n=value)  # noqa: S608
+        execute(place.url, raw(f"UPDATE sessions SET {column} = {column} + :n", n=value))  # noqa: S608
         counters = store.sessions.verify(session.id)
         assert not counters.agree
         assert counters.counted == (1, 2, Decimal("0.5"))
-        execute(place, f"UPDATE sessions SET {column} = {column} - :n", n=value)  # noqa: S608
+        execute(place.url, raw(f"UPDATE sessions SET {column} = {column} - :n", n=value))  # noqa: S608
     assert store.sessions.verify(session.id).agree
 
 

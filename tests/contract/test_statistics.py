@@ -8,30 +8,14 @@ import pytest
 from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.errors import InvalidInput, LimitOutOfRange
 from agentstore.records.upkeep import Severity, exit_code
+from tests.contract.clocks import NOON
 
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-class Clock:
-    """A clock that shows what it is set to."""
-
-    def __init__(self):
-        self.now = NOON
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def store(place, clock):
-    with place.open(clock=clock) as store:
-        yield store
+def store(timed):
+    return timed
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from agentstore.errors import (
     TransactionConflict,
 )
 from tests.conftest import VERSIONS
+from tests.contract.clocks import Clock
 from tests.contract.two_worlds import words_of
 from tests.drivers import FULL
 from tests.programs.probes import engine_of
@@ -37,19 +38,9 @@ KILLED = 5 if FULL else 3
 MOMENT = timedelta(microseconds=1)
 
 
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
 
 
 @pytest.fixture
@@ -291,7 +282,7 @@ def test_stale_streams_are_aborted_so_many_at_a_time_the_oldest_first(timed, clo
 
 
 def test_a_stream_that_goes_on_or_ends_while_the_stale_are_looked_for_is_not_aborted(several):
-    clock = Clock()
+    clock = Clock(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
     options = {"clock": clock, "stream_timeout": TIMEOUT}
     with Store(several, **options) as store, Store(several, **options) as writer:
         session = store.sessions.create()
@@ -789,7 +780,7 @@ def test_of_two_that_end_a_message_one_does_and_the_other_is_told(store, session
 @pytest.mark.crash
 def test_a_process_that_dies_while_it_streams_leaves_what_it_was_told_is_there(engine_url):
     rng = random.Random(0)  # noqa: S311 - the points at which to kill
-    clock = Clock()
+    clock = Clock(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
     with Store(engine_url) as store:
         session_id = store.sessions.create().id
     streams = []

@@ -21,6 +21,7 @@ from agentstore.schema import tables
 from agentstore.values.prices import Price, Prices
 from agentstore.values.types import from_nanos
 from tests.conftest import in_the_process
+from tests.raw_sql import execute
 
 MOST_TOKENS, MOST_COST = 10**9, Decimal(1000)
 MOST_NANOS = 10**12
@@ -29,15 +30,6 @@ LARGEST = 2**63 - 1
 FULL = 2**62
 DAY = timedelta(days=1)
 T = tables()
-
-
-def execute(place, *statements):
-    """Write behind the store's back, as a version without bounds did."""
-    engine = create_engine(place.url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(statement)
-    engine.dispose()
 
 
 def used(session_id, number, tokens, nanos, model="m"):
@@ -69,14 +61,14 @@ def logged(session_id, number, elapsed):
 
 def set_counters(place, session_id, tokens, nanos):
     here = update(T.sessions).where(T.sessions.c.id == session_id)
-    execute(place, here.values(total_tokens=tokens, total_cost=from_nanos(nanos)))
+    execute(place.url, here.values(total_tokens=tokens, total_cost=from_nanos(nanos)))
 
 
 def test_a_counter_has_room_for_a_million_of_the_largest_calls_and_more(place, store):
     user = store.users.create("Ann").id
     session = store.sessions.create(user).id
     set_counters(place, session, MILLION * MOST_TOKENS, MILLION * MOST_NANOS)
-    execute(place, update(T.users).values(quota_used=MILLION * MOST_TOKENS))
+    execute(place.url, update(T.users).values(quota_used=MILLION * MOST_TOKENS))
     store.messages.save(session, "user", token_count=MOST_TOKENS, cost=MOST_COST)
     found = store.sessions.get(session)
     assert found.total_tokens == (MILLION + 1) * MOST_TOKENS
@@ -95,7 +87,7 @@ def test_sums_hold_a_thousand_million_of_the_largest_calls(place, store):
     # As many rows would add up to this.
     parts = 9, LARGEST - 1
     rows = [used(session, n, parts[1], parts[1]) for n in range(parts[0])]
-    execute(place, *rows)
+    execute(place.url, *rows)
     store.usage.record(session, input_tokens=MOST_TOKENS, model="m", cost=MOST_COST)
     for dimension in ("total", "user", "model", "day", "session", "turn", "branch"):
         of = {"session_id": session} if dimension in ("turn", "branch") else {}
@@ -118,15 +110,15 @@ def test_sums_hold_a_thousand_million_of_the_largest_calls(place, store):
 
 def test_the_dearest_are_found_also_where_a_sum_has_no_room(place, store):
     dear, dearest, cheap = (store.sessions.create().id for _ in range(3))
-    execute(place, *(used(dear, n, LARGEST, LARGEST) for n in range(3)))
-    execute(place, *(used(dearest, n, 1, LARGEST) for n in range(10, 14)))
+    execute(place.url, *(used(dear, n, LARGEST, LARGEST) for n in range(3)))
+    execute(place.url, *(used(dearest, n, 1, LARGEST) for n in range(10, 14)))
     store.usage.record(cheap, input_tokens=MOST_TOKENS, cost=1)
     assert [found.key for found in store.usage.sum_by("session", top=2)] == [dearest, dear]
 
 
 def test_a_sum_that_has_no_room_ends_no_transaction(place, store):
     session = store.sessions.create().id
-    execute(place, *(used(session, n, LARGEST, LARGEST) for n in range(3)))
+    execute(place.url, *(used(session, n, LARGEST, LARGEST) for n in range(3)))
 
     def work(tx):
         tx.messages.save(session, "user")
@@ -150,7 +142,7 @@ def test_what_used_most_comes_first_also_beyond_64_bits(place, store):
             number += 1
             total -= part
             rows.append(used(session, number, part, part, model=f"model {user}"))
-    execute(place, *rows)
+    execute(place.url, *rows)
     for order in ("cost", "tokens"):
         figures = store.statistics(order=order)
         assert [each.user_id for each in figures.users] == ["b", "a", "c", "d"]
@@ -215,7 +207,7 @@ def test_a_session_that_is_not_there_is_not_taken_for_a_full_one(store):
 def test_what_a_user_consumed_is_counted_as_far_as_it_can_be(place, store):
     user = store.users.create("Ann").id
     reserved = store.users.reserve_quota(user, 10)
-    execute(place, update(T.users).values(quota_used=LARGEST - 15))
+    execute(place.url, update(T.users).values(quota_used=LARGEST - 15))
     for refused in (
         lambda: store.users.consume_quota(user, 6),
         lambda: store.users.reserve_quota(user, 6),
@@ -252,21 +244,21 @@ def test_a_cost_that_is_computed_is_bounded_like_one_that_is_said(place):
 def test_times_of_any_length_have_a_mean_and_a_percentile(place, store):
     user = store.users.create("Ann").id
     session = store.sessions.create(user).id
-    execute(place, *(logged(session, n, 1.7e308) for n in range(4)), logged(session, 9, 12.0))
+    execute(place.url, *(logged(session, n, 1.7e308) for n in range(4)), logged(session, 9, 12.0))
     store.tool_logs.log(session, "t", elapsed_ms=10**12)
     for found in (*store.tool_logs.stats(), *store.usage.stats(user).tools):
         assert found.calls == 6
         assert found.mean_ms == pytest.approx(1.7e308 * (4 / 6))
         assert found.p95_ms == 1.7e308
     assert store.statistics().tools[0].mean_ms == pytest.approx(1.7e308 * (4 / 6))
-    execute(place, *(logged(session, 20 + n, sys.float_info.max) for n in range(40)))
+    execute(place.url, *(logged(session, 20 + n, sys.float_info.max) for n in range(40)))
     assert math.isfinite(store.tool_logs.stats()[0].mean_ms)
 
 
 def test_no_infinity_is_ever_printed(place, store):
     session = store.sessions.create().id
     endless = float("inf")
-    execute(place, logged(session, 1, endless), logged(session, 2, 5.0))
+    execute(place.url, logged(session, 1, endless), logged(session, 2, 5.0))
     (found,) = store.tool_logs.stats()
     assert (found.calls, found.mean_ms, found.p95_ms) == (2, 5.0, 5.0)
     assert store.statistics().tools[0].mean_ms == 5.0
@@ -281,7 +273,7 @@ def overflowing(place, store):
     session = store.sessions.create(user).id
     for n in range(3):
         store.messages.save(session, "user", f"message {n}")
-    execute(place, update(T.messages).values(token_count=LARGEST, cost=from_nanos(LARGEST)))
+    execute(place.url, update(T.messages).values(token_count=LARGEST, cost=from_nanos(LARGEST)))
     return user, session
 
 
@@ -329,7 +321,7 @@ def test_messages_that_overflowed_can_be_deleted(place, store):
 def test_rows_that_overflowed_move_to_another_database(place, store, new, engine):
     _, session = overflowing(place, store)
     execute(
-        place,
+        place.url,
         *(used(session, n, LARGEST, LARGEST) for n in range(3)),
         *(logged(session, n, 1.7e308) for n in range(2)),
     )
@@ -346,7 +338,7 @@ def test_rows_that_overflowed_move_to_another_database(place, store, new, engine
 def test_a_counter_that_an_overflow_made_a_float_is_told_and_mended(place, store):
     session = store.sessions.create().id
     store.messages.save(session, "user", token_count=7, cost=1)
-    execute(place, text("UPDATE sessions SET total_cost = 9.3e18, total_tokens = 9.4e18"))
+    execute(place.url, text("UPDATE sessions SET total_cost = 9.3e18, total_tokens = 9.4e18"))
     with pytest.raises(CounterOverflow):
         store.messages.save(session, "user", token_count=1)
     assert any(each.check == "counters" for each in doctor.examine(place.url))

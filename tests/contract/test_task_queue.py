@@ -3,10 +3,8 @@
 import random
 import select
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from threading import Barrier
 
 import pytest
 from sqlalchemy import event, text
@@ -27,36 +25,11 @@ from agentstore.repositories import claims
 from agentstore.values.redaction import Secrets
 from agentstore.values.validation import Backoff
 from tests.conftest import on_a_server
+from tests.contract.clocks import NOON, at_once
 from tests.programs.probes import connect, engine_of
 
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 AT_ONCE = Backoff(first=0, longest=0)
 THREADS = 16
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self):
-        self.now = NOON
-
-    def __call__(self):
-        return self.now
-
-    def advance(self, seconds):
-        self.now += timedelta(seconds=seconds)
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def timed(place, clock):
-    """A store whose clock is moved by hand."""
-    with place.open(clock=clock) as opened:
-        yield opened
 
 
 def claim_one(store, **options):
@@ -66,18 +39,6 @@ def claim_one(store, **options):
 
 def ids(tasks):
     return [task.id for task in tasks]
-
-
-def at_once(number, work):
-    """Run work(0), work(1), ... in as many threads, all let go at the same moment."""
-    barrier = Barrier(number)
-
-    def run(n):
-        barrier.wait()
-        return work(n)
-
-    with ThreadPoolExecutor(number) as pool:
-        return list(pool.map(run, range(number)))
 
 
 # --- Claiming ------------------------------------------------------------------------------
@@ -156,7 +117,7 @@ def test_no_task_is_given_to_two_of_sixteen_threads(store):
             mine += [(task.id, task.worker, task.fence) for task in batch]
         return [(id, worker == f"w{n}", fence) for id, worker, fence in mine]
 
-    claimed = [task for mine in at_once(THREADS, work) for task in mine]
+    claimed = [task for mine in at_once(THREADS, work, ()) for task in mine]
     assert len(claimed) == len(created)
     assert set(claimed) == {(id, True, 1) for id in created}
 
@@ -571,7 +532,7 @@ def test_sixteen_threads_never_run_two_tasks_of_a_session_that_ask_to_be_alone(s
                 store.tasks.complete(task.id, fence=task.fence)
                 done.append(task.id)
 
-    at_once(THREADS, work)
+    at_once(THREADS, work, ())
     assert sorted(done) == sorted(created)
 
 

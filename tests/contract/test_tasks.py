@@ -1,13 +1,12 @@
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
-from threading import Barrier
 
 import pytest
 
 from agentstore import AgentStoreError
 from agentstore.errors import IllegalTransition, InvalidInput, NotFound
 from agentstore.values.validation import TASK_STATUSES, TASK_TRANSITIONS
+from tests.contract.clocks import at_once
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
@@ -32,21 +31,6 @@ STAMPS = {
     "cancelled": "cancelled_at",
     "dead": "dead_at",
 }
-
-
-def at_once(number, work):
-    """Run work(0), work(1), ... in as many threads, all let go at the same moment."""
-    barrier = Barrier(number)
-
-    def run(n):
-        barrier.wait()
-        try:
-            return work(n)
-        except AgentStoreError as error:
-            return error
-
-    with ThreadPoolExecutor(number) as pool:
-        return list(pool.map(run, range(number)))
 
 
 def task_in(store, status):

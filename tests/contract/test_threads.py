@@ -6,7 +6,7 @@ import contextvars
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +26,7 @@ from agentstore.errors import (
 )
 from agentstore.testing import BlockingStore
 from tests.conftest import DRIVERS, VERSIONS, Place, Servers
+from tests.contract.clocks import at_once
 from tests.programs.probes import checked_out, connect, engine_of
 from tests.programs.workers import Worker
 
@@ -70,18 +71,6 @@ def sqlite(request: pytest.FixtureRequest, file: Path) -> Place:
     return Place(request.param, f"sqlite:///{file}")
 
 
-def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
-    """Call a function in so many threads that begin together, each with its number."""
-    together = threading.Barrier(threads)
-
-    def begin(number: int) -> Any:
-        together.wait(30)
-        return work(number)
-
-    with ThreadPoolExecutor(threads) as executor:
-        return list(executor.map(begin, range(threads)))
-
-
 def write_from_many_threads(store: Any) -> None:
     shared = store.sessions.create().id
     messages = 10
@@ -103,7 +92,7 @@ def write_from_many_threads(store: Any) -> None:
             assert len(store.messages.history(own, None)) == place + 1
         return str(own)
 
-    for session_id in at_once(write):
+    for session_id in at_once(THREADS, write, ()):
         assert [m.seq for m in store.messages.history(session_id, None)] == [*range(1, 11)]
         assert store.sessions.verify(session_id).agree
     history = store.messages.history(shared, None)
@@ -137,7 +126,7 @@ def test_a_database_in_memory_stays_until_its_store_is_closed_and_is_nobody_else
             raise RuntimeError("mine")
         with pytest.raises(NotFound):
             store.messages.save("nowhere", "user", "hello")
-        at_once(lambda _: store.messages.save(session.id, "user", "hello"))
+        at_once(THREADS, lambda _: store.messages.save(session.id, "user", "hello"), ())
         assert store.sessions.get(session.id).title == "here"
         assert store.sessions.get(session.id).message_count == THREADS
         assert other.sessions.find(session.id) is None
@@ -201,7 +190,7 @@ def test_one_transaction_takes_the_calls_of_several_threads_one_by_one(
     store: Any, session: Any
 ) -> None:
     with store.transaction() as tx:
-        at_once(lambda _: tx.messages.save(session.id, "user", "hello", token_count=1))
+        at_once(THREADS, lambda _: tx.messages.save(session.id, "user", "hello", token_count=1), ())
     assert [m.seq for m in store.messages.history(session.id, None)] == [*range(1, THREADS + 1)]
     assert store.sessions.verify(session.id).agree
 
@@ -242,7 +231,7 @@ def test_of_several_threads_that_create_one_session_one_succeeds_and_the_others_
         except AlreadyExists as error:
             return error
 
-    results = at_once(create)
+    results = at_once(THREADS, create, ())
     assert results.count("mine") == 1
     assert [r.key for r in results if isinstance(r, AlreadyExists)] == ["mine"] * (THREADS - 1)
 
@@ -257,7 +246,7 @@ def test_of_several_threads_that_save_with_one_key_all_get_one_message(
             lambda tx: tx.messages.save(session.id, "user", f"{number}", idempotency_key="k")
         )
 
-    assert {record.id for record in at_once(save)} == {
+    assert {record.id for record in at_once(THREADS, save, ())} == {
         record.id for record in store.messages.history(session.id)
     }
     assert store.sessions.verify(session.id).stored[0] == 1
@@ -449,7 +438,7 @@ def cross(place: Place, **options: Any) -> tuple[list[Any], int]:
             except TransactionConflict as error:
                 return error
 
-        results = at_once(work, 2)
+        results = at_once(2, work, ())
         for session_id in sessions:
             texts = sorted(str(m.content) for m in one.messages.history(session_id))
             assert texts == sorted(f"{r}" for r in results if isinstance(r, int))
@@ -486,6 +475,6 @@ def test_calls_that_a_serializable_database_rolls_back_are_repeated(postgresql: 
                 store.messages.save(session.id, "user", "hello")
                 store.run(lambda tx: tx.messages.save(session.id, "user", "hello"))
 
-        at_once(write, 3)
+        at_once(3, write, ())
         assert [m.seq for m in store.messages.history(session.id, None)] == [*range(1, 61)]
         assert store.sessions.verify(session.id).agree

@@ -740,15 +740,17 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("every", [1, 3, 700])
-def test_broken_lines_are_set_aside_and_all_others_are_imported(store, tmp_path, every):
+@pytest.mark.parametrize(("every", "batch"), [(3, 4), (1, 2_000), (3, 6), (7, 4)])
+def test_broken_lines_are_set_aside_and_all_others_are_imported(
+    store, tmp_path, every, batch, monkeypatch
+):
+    monkeypatch.setattr(transcripts, "_BATCH_MESSAGES", batch)  # so that it ends among them
     store.users.create("Ann", id="ann")
     store.sessions.create("ann", id="anns")
     lines = [b'{"id": "first", "messages": []}\n', b"\n"]
     sound = ["first"]
     for number, (raw, _) in enumerate(BROKEN):
-        # Twice more than what is imported together; that often for each would take a minute.
-        for count in range(every if number in (0, 9) else min(every, 3)):
+        for count in range(every):
             sound.append(f"{number} {count}")
             lines += lines_of(conversation(sound[-1], chat("hi")))
         lines.append(raw + b"\r\n")

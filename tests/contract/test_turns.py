@@ -412,6 +412,24 @@ def test_a_stream_that_breaks_keeps_what_was_said_and_one_without_words_leaves_n
     assert len(store.messages.history(talk.id)) == 1
 
 
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": 5},
+        {"choices": [{"delta": {"tool_calls": [5]}}]},
+        {"type": "content_block_delta", "index": 9, "delta": {"text": "x"}},
+        {"type": "response.output_text.delta"},
+        {"type": "response.output_item.done", "item": {"type": "function_call"}},
+        {"type": "message_start", "message": {"usage": "many"}},
+        {"type": "message_start"},
+    ],
+)
+def test_a_chunk_that_lacks_what_its_kind_has_is_refused(store, talk, chunk):
+    with pytest.raises(InvalidInput, match="chunk lacks"), store.turn(talk.id) as turn:
+        list(turn.stream([chunk]))
+    assert store.messages.history(talk.id) == []
+
+
 def test_what_is_said_meanwhile_can_be_read_by_others(store, talk, monkeypatch):
     monkeypatch.setattr(turns, "EVERY", 0)
     with store.turn(talk.id) as turn:

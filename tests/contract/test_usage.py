@@ -9,32 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, NotFound
+from tests.contract.clocks import NOON
 
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 TICK = timedelta(microseconds=1)
 
 
-class Clock:
-    """A clock that shows what it is set to."""
-
-    def __init__(self):
-        self.now = NOON
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def store(place, clock):
-    """A store that goes by the clock."""
-    with place.open(clock=clock) as store:
-        yield store
+def store(timed):
+    return timed
 
 
 def test_a_window_holds_its_beginning_and_not_its_end(store, clock):

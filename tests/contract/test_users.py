@@ -4,15 +4,17 @@ from datetime import UTC, datetime, timedelta, timezone
 from threading import Barrier
 
 import pytest
-from sqlalchemy import create_engine, insert, update
+from sqlalchemy import insert, update
 
 from agentstore import AgentStoreError
 from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
 from agentstore.repositories import users
 from agentstore.schema import tables
 from agentstore.values.types import new_id
+from tests.contract.clocks import at_once
 from tests.drivers import FULL
 from tests.programs.probes import give_vectors, with_a_vector
+from tests.raw_sql import execute
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 STRANGE_IDS = [
@@ -27,30 +29,6 @@ STRANGE_IDS = [
     "\ud800",
     "x" * 255,
 ]
-
-
-def at_once(number, work):
-    """Run work(0), work(1), ... in as many threads, all let go at the same moment."""
-    barrier = Barrier(number)
-
-    def run(n):
-        barrier.wait()
-        try:
-            return work(n)
-        except AgentStoreError as error:
-            return error
-
-    with ThreadPoolExecutor(number) as pool:
-        return list(pool.map(run, range(number)))
-
-
-def execute(place, *statements):
-    """Write behind the store's back."""
-    engine = create_engine(place.url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(statement)
-    engine.dispose()
 
 
 def test_an_id_that_is_made_is_a_uuid_of_version_7_and_begins_with_the_time(store):
@@ -219,7 +197,7 @@ def test_a_limit_below_what_was_used_leaves_nothing_and_no_less_than_nothing(sto
 
 def test_tokens_that_are_set_aside_cannot_be_consumed(place, store):
     user = store.users.create("Alice", quota_total=100)
-    execute(place, update(tables().users).values(quota_reserved=30))
+    execute(place.url, update(tables().users).values(quota_reserved=30))
     assert store.users.get(user.id).quota_remaining == 70
     assert not store.users.check_quota(user.id, 71)
     with pytest.raises(QuotaExceeded) as caught:
@@ -310,7 +288,7 @@ def fill(place, store, user_id):
     statements = [insert(of["blobs"]).values(blob)]
     if store.users.list(limit=2).next_cursor is None and user_id == "bob":
         statements.append(insert(of["blobs"]).values({**blob, "digest": "shared"}))
-    execute(place, *statements, *(insert(of[name]).values(row) for name, row in with_times))
+    execute(place.url, *statements, *(insert(of[name]).values(row) for name, row in with_times))
 
 
 def everything_of(store, user_id):

@@ -19,6 +19,7 @@ from agentstore.errors import (
     CrossTenantAccess,
     EmbeddingFailed,
     EmbeddingModelChanged,
+    InvalidCursor,
     InvalidEmbedding,
     InvalidInput,
     NotFound,
@@ -142,6 +143,32 @@ def test_a_function_that_fails_loses_no_write_and_is_called_again_later(place, c
         assert store.memories.embed_pending() == 0
         assert sorted(by_meaning(store, "number 2")) == ["0", "1", "2"]
         assert by_meaning(store, "number 2")[0] == "2"
+
+
+def test_a_list_can_have_those_with_a_vector_alone_or_those_without(meant, place):
+    meant.memories.put(["a"], "made", {"text": "x"})
+    meant.memories.put(["b"], "never", {"text": "x"}, embed=False)
+    for key in ("pending", "later"):
+        with meant.transaction() as transaction:
+            transaction.memories.put(["a"], key, {"text": "x"})
+    with place.open() as plain:
+        plain.memories.put(["a"], "over", {"text": "x"})
+
+    def listed(vectors, **more):
+        return {each.key for each in meant.memories.list(vectors=vectors, **more)}
+
+    assert listed("made") == {"made"}
+    assert listed("pending") == {"pending", "later"}
+    assert listed("none") == {"never", "over"}
+    page = meant.memories.list(["a"], vectors="pending", limit=1)
+    [rest] = meant.memories.list(["a"], vectors="pending", limit=1, cursor=page.next_cursor)
+    assert {rest.key, page.items[0].key} == {"pending", "later"}
+    with pytest.raises(InvalidCursor):
+        meant.memories.list(["a"], vectors="made", cursor=page.next_cursor)
+    with pytest.raises(InvalidInput, match="vectors must be"):
+        meant.memories.list(vectors="some")
+    assert meant.memories.embed_pending() == 2
+    assert listed("pending") == set()
 
 
 def by_words(store, text):

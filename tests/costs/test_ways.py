@@ -40,10 +40,10 @@ AIMS: dict[str, Numbers] = {
 }
 
 WAYS: dict[str, tuple[Numbers, ...]] = {
-    "save": ((46, 13), (64, 14), (59, 14), (68, 17)),
-    "history": ((51, 15), (61, 17), (58, 15), (61, 17)),
-    "put": ((66, 14), (84, 16), (69, 13), (72, 15)),
-    "history of a fork": ((51, 15), (61, 17), (58, 15), (61, 17)),
+    "save": ((45, 12), (64, 14), (59, 14), (68, 17)),
+    "history": ((47, 14), (58, 17), (55, 15), (58, 17)),
+    "put": ((65, 13), (83, 15), (69, 13), (72, 15)),
+    "history of a fork": ((49, 14), (60, 17), (57, 15), (60, 17)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 

@@ -1150,6 +1150,9 @@ def test_memories_are_shown_by_namespace_with_when_they_expire_and_are_found_by_
         found = client.get("/memories?user=ada&q=trains").text
         assert ("likes trains" in found, "soon over" in found) == (True, False)
         assert "of nobody" in client.get("/memories").text
+        assert "of nobody" not in client.get("/memories?vectors=pending").text
+        assert "of nobody" in client.get("/memories?vectors=none").text
+        assert client.get("/memories?vectors=x").status_code == 400
         assert client.get("/memories?user=nobody").status_code == 404
         assert client.get("/memories?ns=x").status_code == 400
         assert client.get('/memories?ns=["x",1]').status_code == 400
@@ -1202,3 +1205,13 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         assert edit("note", id, "x" * 200_000).status_code == 413
         assert client.get("/edit").status_code == 405
         assert store.messages.get(id) == before
+
+
+def test_sessions_whose_turn_was_interrupted_are_listed(engine_url):
+    with Store(engine_url, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as past:
+        session = past.sessions.create(title="cut off").id
+        past.messages.save(session, "user", "hm?")
+    with Store(engine_url) as store, visiting(store) as client:
+        assert "cut off" in client.get("/sessions?interrupted=1").text
+        store.messages.save(session, "assistant", "Yes.")
+        assert "cut off" not in client.get("/sessions?interrupted=1").text

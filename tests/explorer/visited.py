@@ -186,6 +186,7 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "task": lambda there: _at("task", id=there.task),
     "usage": lambda _: "usage",
     "failures": lambda _: "failures",
+    "sessions that were interrupted": lambda _: _at("sessions", interrupted="1"),
     "failures that say something": lambda _: _at("failures", q="x", all="1"),
     "search of a user in some days": lambda there: _at(
         "search", q="x", user=there.user, since="2026-01-01", until="2026-01-31"

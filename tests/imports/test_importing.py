@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from agentstore import Store
+from agentstore import Store, cli
 from agentstore.errors import (
     DatabaseUnreachable,
     ImportSuperseded,
@@ -397,37 +397,33 @@ def test_what_another_source_has_begun_is_not_gone_on_with(
 
 
 def test_the_command_names_rows_and_says_nothing_of_their_content(
-    source: Callable[[str], Path], tmp_path: Path
+    source: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
-    old = source("openai")
-    words = [sys.executable, "-m", "agentstore.cli", "import", str(old), "--url", "new.db"]
-    words += ["--from", "openai-sqlite"]
+    words = ["import", str(source("openai")), "--url", "new.db", "--from", "openai-sqlite"]
+    monkeypatch.chdir(tmp_path)
 
-    def said(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*words, *more],
-            cwd=tmp_path,
-            env={**environment(), "PYTHONPATH": str(CHECKOUT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def said(*more: str, code: int = 3) -> tuple[str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*words, *more])
+        assert ended.value.code == code
+        return capsys.readouterr()
 
-    first = said()
-    assert first.returncode == 3
-    assert "Both hold the same. Imported 5 sessions." in first.stdout
-    assert "agent_messages id=36: not JSON" in first.stderr
-    assert "7 rows not imported, but set aside in set-aside.jsonl." in first.stderr
+    out, err = said()
+    assert "Both hold the same. Imported 5 sessions." in out
+    assert "agent_messages id=36: not JSON" in err
+    assert "7 rows not imported, but set aside in set-aside.jsonl." in err
     rows = [json.loads(line) for line in (tmp_path / "set-aside.jsonl").read_text().splitlines()]
     assert len(rows) == 7
     assert rows[2]["row"]["message_data"] == '{"role": "user", "content": "cut o'
     again = said("--json", "--quarantine", "other.jsonl")
-    assert again.returncode == 3
-    told = json.loads(again.stdout)
+    told = json.loads(again[0])
     assert (told["written"], told["there"], told["quarantine"]) == (0, 5, "other.jsonl")
     for secret in ("cut o", "no object", "on no branch"):
-        assert secret not in first.stdout + first.stderr + again.stdout + again.stderr
-    assert "--atomic" in said("--atomic").stderr
+        assert secret not in "".join((out, err, *again))
+    assert "--atomic" in said("--atomic", code=2)[1]
 
 
 @pytest.mark.parametrize(

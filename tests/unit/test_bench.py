@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -9,7 +10,6 @@ import subprocess
 import pytest
 
 from agentstore import Store
-from benchmarks import plots
 from benchmarks.bench import BENCH, in_order, merge
 from benchmarks.databases import SQLiteDatabases
 from benchmarks.filling import EACH, LONG, SAVED_INTO, SHORT, TEXTS, Grown, fill, spoken
@@ -178,7 +178,13 @@ def test_pictures_are_small_enough_for_a_page():
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
+def plots():
+    """What draws, and imports for that what takes a second."""
+    return importlib.import_module("benchmarks.plots")
+
+
+@pytest.fixture(scope="module")
+def drawn(plots, tmp_path_factory):
     return plots.draw(document(), tmp_path_factory.mktemp("pictures"))
 
 
@@ -189,7 +195,7 @@ def test_all_pictures_are_drawn_from_a_small_run(drawn):
         assert path.stat().st_size < LARGEST_PICTURE
 
 
-def test_equal_figures_give_equal_pictures(drawn, tmp_path):
+def test_equal_figures_give_equal_pictures(plots, drawn, tmp_path):
     again = plots.draw(document(), tmp_path)
     assert [p.read_bytes() for p in drawn] == [p.read_bytes() for p in again]
 
@@ -198,7 +204,7 @@ def lines_of(panel) -> list[tuple[list[float], list[float]]]:
     return [(list(drawn.get_xdata()), list(drawn.get_ydata())) for drawn in panel.get_lines()]
 
 
-def test_throughput_is_drawn_over_the_callers_of_all_processes():
+def test_throughput_is_drawn_over_the_callers_of_all_processes(plots):
     figure = plots.throughput(document()["swarm"])
     assert [panel.get_title(loc="left") or panel.get_title() for panel in figure.axes] == [
         "SQLite",
@@ -212,7 +218,7 @@ def test_throughput_is_drawn_over_the_callers_of_all_processes():
         assert panel.get_ylim()[1] > 6_400
 
 
-def test_growth_and_sizes_show_every_point():
+def test_growth_and_sizes_show_every_point(plots):
     history, save = plots.growth(document()["growth"]).axes
     at = [10_000, 10_000_000]
     assert lines_of(history) == [(at, [0.5, 0.5]), (at, [1.5, 1.5])]

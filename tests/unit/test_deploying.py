@@ -1,4 +1,4 @@
-"""The files that docs/production.md deploys with: they parse, and what they run works."""
+"""The files that docs/containers.md deploys with: they parse, and what they run works."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from agentstore.settings import variable
 from examples.service import service
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
 DOCKERFILE = re.search(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)[1]
 COMPOSE, KUBERNETES, PROBE = (
     [*yaml.safe_load_all(text)] for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -17,7 +17,7 @@ from agentstore import Store, migrations
 from tests.programs.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"adk", "agentos", "agentscope", "llama_index"}
+HEAVY = {"adk", "agentos", "agentscope", "llama_index", "strands"}
 """Pages about frameworks that are not installed here: tests/frameworks runs their blocks."""
 PAGES = sorted(
     [
@@ -125,8 +125,9 @@ def test_the_page_of_queries_gives_the_same_on_a_server(tmp_path, servers):
     url = make_url(servers.new_database(next(iter(_versions()))))
     server = url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     found = blocks(ROOT / "docs" / "queries.md")
-    program = [code.replace("sqlite:///agent.db", server) for _, code in found]
-    assert program != [code for _, code in found]
+    found = [code for language, code in found if language == "python"]
+    program = [code.replace("sqlite:///agent.db", server) for code in found]
+    assert program != found
     _run_python(program, tmp_path)
     servers.drop(next(iter(_versions())), str(server))
 

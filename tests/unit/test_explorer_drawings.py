@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -242,14 +243,15 @@ def nodes(tree: differences.Node) -> int:
 
 
 @pytest.mark.parametrize(
-    "state",
+    "made",
     [
-        {"messages": [{"text": "x" * 10, "n": [n]} for n in range(100_000)]},
-        {f"k{n}": n for n in range(10_000)},
+        lambda: {"messages": [{"text": "x" * 10, "n": [n]} for n in range(100_000)]},
+        lambda: {f"k{n}": n for n in range(10_000)},
     ],
     ids=["long", "wide"],
 )
-def test_a_large_state_is_shown_in_part_and_the_rest_is_counted(state: Any):
+def test_a_large_state_is_shown_in_part_and_the_rest_is_counted(made: Callable[[], Any]):
+    state = made()
     tree = differences.state_tree(state)
     against = differences.difference_tree({}, state)
     assert against is not None

@@ -6,7 +6,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-from agentstore.values import ids
+from agentstore.values import types
 from agentstore.values.types import new_id
 
 
@@ -32,20 +32,20 @@ def test_an_id_begins_with_the_milliseconds_of_the_clock():
 def test_an_id_of_a_later_millisecond_sorts_later(monkeypatch):
     made = []
     for millisecond in (0, 1, 2**32, 1_700_000_000_000, 1_700_000_000_001, 2**48 - 1):
-        monkeypatch.setattr(ids.time, "time_ns", lambda now=millisecond: now * 1_000_000)
+        monkeypatch.setattr(types.time, "time_ns", lambda now=millisecond: now * 1_000_000)
         made.append(new_id())
     assert made == sorted(made)
 
 
 def test_no_two_ids_are_equal_while_the_clock_stands_still(monkeypatch):
-    monkeypatch.setattr(ids.time, "time_ns", lambda: 1_700_000_000_000_000_000)
+    monkeypatch.setattr(types.time, "time_ns", lambda: 1_700_000_000_000_000_000)
     made = [new_id() for _ in range(20_000)]
     assert len(set(made)) == len(made)
     assert {milliseconds(identity) for identity in made} == {1_700_000_000_000}
 
 
 def test_all_bits_but_the_clock_and_the_version_are_random(monkeypatch):
-    monkeypatch.setattr(ids.time, "time_ns", lambda: 0)
+    monkeypatch.setattr(types.time, "time_ns", lambda: 0)
     made = [uuid.UUID(new_id()).int for _ in range(2000)]
     ever, always = 0, (1 << 128) - 1
     for number in made:

@@ -1,6 +1,7 @@
 """Statements that are compiled once for all engines of a kind."""
 
 import gc
+import uuid
 import weakref
 
 import pytest
@@ -8,9 +9,9 @@ from sqlalchemy import create_engine, literal, select
 
 from agentstore import Store
 from agentstore.database import open_engine, parse_url
-from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.engines.base.statements import Prepared, column_reader, dialect_of
 from agentstore.settings import Settings
-from agentstore.values.types import Json
+from agentstore.values.types import Json, OwnId, new_id
 
 
 @pytest.fixture
@@ -75,4 +76,14 @@ def test_a_constant_that_is_none_is_null_whatever_the_type():
     with engine.connect() as connection:
         statement = Prepared(select(literal(None, Json()).label("n")), connection.dialect)
         assert statement.rows(connection, {}) == [(None,)]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("missing", [(), (0,), (1, 3)])
+def test_ids_are_read_at_their_places_between_rows_that_have_none(missing):
+    ids = [None if place in missing else new_id() for place in range(5)]
+    column = [None if each is None else uuid.UUID(each).bytes for each in ids]
+    engine = create_engine("sqlite://")
+    read = column_reader(OwnId(), engine.dialect)
+    assert read(column) == ids
     engine.dispose()

@@ -14,12 +14,14 @@ Errors are those of SQLAlchemy either way.
 from __future__ import annotations
 
 import json
+from binascii import hexlify
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from operator import itemgetter
+from struct import Struct
 from threading import Lock
 from types import NoneType
 from typing import Any
@@ -576,14 +578,16 @@ def _ids_out(kind: OwnId, required: bool, column: Column) -> Column:
     given = column if required else [value for value in column if value is not None]
     if {*map(type, given)} - _BYTES or {*map(len, given)} - _ID_LENGTH:
         raise kind.invalid_row()
-    # As ``id_text`` does: a call for each would cost half as much again.
-    return [
-        value if value is None else pairs[:4] + pairs[5:29] + pairs[30:34] + pairs[35:]
-        for value in column
-        if value is None or (pairs := value.hex("-", 2))
-    ]
+    # As ``id_text`` does, of all at once: one by one costs half as much again.
+    parts = _ID_PARTS.iter_unpack(hexlify(b"".join(given)))
+    texts = b" ".join([*map(b"-".join, parts)]).decode().split()
+    if len(texts) == len(column):
+        return texts
+    following = iter(texts)
+    return [value if value is None else next(following) for value in column]
 
 
+_ID_PARTS = Struct("8s4s4s4s12s")
 _BYTES: Set[type[Any]] = {bytes}
 _ID_LENGTH = {ID_BYTES}
 

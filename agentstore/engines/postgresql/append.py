@@ -59,8 +59,7 @@ from sqlalchemy.types import TypeEngine
 from agentstore import errors
 from agentstore.engines.base.dialect import TaskSignal, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.models.tables import name_of_branch, session_is_open
-from agentstore.schema import Tables
+from agentstore.schema import Tables, name_of_branch, session_is_open
 from agentstore.values.encoding import decode_text, encode_text
 from agentstore.values.types import Json
 from agentstore.values.validation import LISTED_WITHIN

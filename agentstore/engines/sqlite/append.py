@@ -37,8 +37,7 @@ from agentstore import errors
 from agentstore.engines.base.dialect import TaskSignal, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.engines.sqlite.moving import last_taken
-from agentstore.models.tables import name_of_branch, session_is_open
-from agentstore.schema import Tables
+from agentstore.schema import Tables, name_of_branch, session_is_open
 from agentstore.values.encoding import decode_text
 from agentstore.values.types import innermost
 from agentstore.values.validation import LISTED_WITHIN

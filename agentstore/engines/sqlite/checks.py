@@ -70,7 +70,7 @@ class SQLiteChecks(Checks):
         """Read the revision, and look at the file."""
         watched = connection.info.get(WATCHED)
         if watched is not None:
-            watched.require(at_once=True)
+            watched.look()
         version = _version_table(tables.names)
         revision = connection.execute(select(version.c.version_num)).scalar()
         return DatabaseStatus(sqlite3.sqlite_version, revision, _writable(connection))

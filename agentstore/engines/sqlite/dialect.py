@@ -557,8 +557,15 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def require_file(self, connection: Connection, *, each_time: bool = True) -> None:
         """Compare device and inode, of the log too."""
         watched = connection.info.get(WATCHED)
-        if watched is not None:
-            watched.require(each_time=each_time)
+        if watched is None:
+            return
+        watch = watched.watch
+        if (
+            (each_time and watch.each_time)
+            or watch.broken is not None
+            or time.monotonic() >= watch.next_look
+        ):
+            watched.look()
 
     def modes(self, engine: Engine, synchronous_commit: str | None = None) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""

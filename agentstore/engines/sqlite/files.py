@@ -180,24 +180,20 @@ class Watch:
 class WatchedFile:
     """The file and the log that one connection has open."""
 
-    __slots__ = ("_log", "_watch")
+    __slots__ = ("_log", "watch")
 
     def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+        self.watch = watch
         self._log = _identity(f"{watch.path}-wal")
 
-    def require(self, *, each_time: bool = True, at_once: bool = False) -> None:
+    def look(self) -> None:
         """Raise DatabaseReplaced if either was deleted or replaced; see ``EngineDialect``."""
-        watch = self._watch
-        look = at_once or watch.broken is not None or (each_time and watch.each_time)
-        if not look and time.monotonic() < watch.next_look:
-            return
-        log = f"{watch.path}-wal"
+        log = f"{self.watch.path}-wal"
         if self._log is None:  # a file without a log has one as soon as it is read
-            watch.look()
+            self.watch.look()
             self._log = _identity(log)
         else:
-            watch.look(log, self._log)
+            self.watch.look(log, self._log)
 
 
 def _identity(path: str) -> Identity | None:

@@ -11,7 +11,6 @@ from sqlalchemy import select
 
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import thread_not_being_deleted
 from agentstore.records import DeletionReceipt, Page
 from agentstore.records.base import complete
 from agentstore.records.work import (
@@ -77,8 +76,10 @@ from agentstore.repositories.operations import (
     one_page,
     reads,
     reads_snapshot,
+    required,
     writes,
 )
+from agentstore.schema import thread_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, key_step
 from agentstore.values.types import Document, new_id, require_utc
@@ -217,9 +218,7 @@ class Checkpoints(Repository):
             NotFound: There is no such checkpoint.
         """
         found = _found(self.unit, checkpoint_id, thread_id, namespace, writes=writes)
-        if found is None:
-            raise NotFound("checkpoint", checkpoint_id)
-        return found
+        return required(found, "checkpoint", checkpoint_id)
 
     @scopes.CHECKPOINT
     @reads

@@ -39,16 +39,17 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, WrongOwner
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import (
+from agentstore.records.base import complete
+from agentstore.records.work import CheckpointInfo, ThreadRecord
+from agentstore.repositories.checkpoints.values import Entry, Tail, tails_of, unpacked
+from agentstore.repositories.operations import required
+from agentstore.schema import (
+    Tables,
     owner_not_being_deleted,
     session_is_open,
     session_not_being_deleted,
     thread_not_being_deleted,
 )
-from agentstore.records.base import complete
-from agentstore.records.work import CheckpointInfo, ThreadRecord
-from agentstore.repositories.checkpoints.values import Entry, Tail, tails_of, unpacked
-from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
 
@@ -409,9 +410,7 @@ def get_checkpoint(
 ) -> Row[Any]:
     """Find the row of a checkpoint that must be there; raises NotFound."""
     found = find_checkpoint(unit, checkpoint_id, thread_id, namespace)
-    if found is None:
-        raise NotFound("checkpoint", checkpoint_id)
-    return found
+    return required(found, "checkpoint", checkpoint_id)
 
 
 def latest_checkpoint(unit: Unit, thread_id: str, namespace: str) -> Row[Any] | None:

@@ -40,7 +40,6 @@ from agentstore.errors import (
     shown,
 )
 from agentstore.execution.unit import DEFERRED, NeedsTransaction, Unit, in_autocommit
-from agentstore.models.tables import session_not_being_deleted
 from agentstore.records import MessageRecord
 from agentstore.records.base import Role
 from agentstore.records.conversations import make_message_record, stored_role, told_role, users
@@ -59,7 +58,7 @@ from agentstore.repositories.new_sessions import (
 )
 from agentstore.repositories.operations import chunks
 from agentstore.repositories.search import forget_deleted
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.chat import (
     ChatMessage,

@@ -28,7 +28,6 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import session_not_being_deleted
 from agentstore.repositories import scopes
 from agentstore.repositories.line_changes import lock_session
 from agentstore.repositories.lines import (
@@ -44,7 +43,7 @@ from agentstore.repositories.lines import (
     with_prompts,
 )
 from agentstore.repositories.operations import MOST_IDS, Repository, chunks, ids_of, reads, writes
-from agentstore.schema import Tables
+from agentstore.schema import Tables, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
 

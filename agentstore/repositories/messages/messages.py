@@ -13,7 +13,6 @@ from sqlalchemy import Select, or_, select
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound, StreamUnfinished
 from agentstore.execution.unit import Body, Unit
-from agentstore.models.tables import session_is_open, session_not_being_deleted
 from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import Role, complete
 from agentstore.repositories import scopes, vectors
@@ -84,11 +83,13 @@ from agentstore.repositories.operations import (
     one_page,
     reads,
     reads_snapshot,
+    required,
     several_units,
     writes,
     written,
 )
 from agentstore.repositories.search import forget_deleted
+from agentstore.schema import session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.chat import ChatMessage
 from agentstore.values.types import MAX_INTEGER, shifted
@@ -429,10 +430,7 @@ class Messages(Repository):
         Raises:
             NotFound: There is none with this id.
         """
-        found = self.find(message_id)
-        if found is None:
-            raise NotFound("message", message_id)
-        return found
+        return required(self.find(message_id), "message", message_id)
 
     @scopes.MESSAGE
     @reads
@@ -1064,9 +1062,7 @@ class Messages(Repository):
         query = select(sessions.message_count, sessions.last_branch).where(
             sessions.id == session_id, session_is_open(self.tables)
         )
-        row = self.connection.execute(query).first()
-        if row is None:
-            raise NotFound("session", session_id)
+        row = required(self.connection.execute(query).first(), "session", session_id)
         if marks is None and row.last_branch == 0 and branch in (None, MAIN):
             return int(row.message_count)
         if marks is not None:

@@ -36,7 +36,6 @@ from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.errors import InvalidRow, named
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, session_is_open, session_not_being_deleted
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.repositories.checkpoints import puts
 from agentstore.repositories.checkpoints.values import (
@@ -51,7 +50,7 @@ from agentstore.repositories.line_changes import wrong_branches
 from agentstore.repositories.listing import Halves, halves, newest
 from agentstore.repositories.messages.append import tool_call_rows
 from agentstore.repositories.operations import chunks
-from agentstore.schema import Tables
+from agentstore.schema import Tables, being_deleted, session_is_open, session_not_being_deleted
 from agentstore.values.encoding import load_json
 
 RECENT = 200
@@ -114,7 +113,7 @@ def wrong_users(connection: Connection, tables: Tables) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def mend_users(unit: Unit, ids: Sequence[str]) -> None:
+def repair_users(unit: Unit, ids: Sequence[str]) -> None:
     """Add the reservations up again, with each user locked."""
     users, reservations = unit.tables.users, unit.tables.quota_reservations
     for chunk in chunks(list(ids)):

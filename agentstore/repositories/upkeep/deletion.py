@@ -43,16 +43,15 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_not_being_deleted
 from agentstore.records import DeletionReceipt, ExpiryReport
 from agentstore.repositories import operations
 from agentstore.repositories.attachments import attached_digests, drop_unattached
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.listing import Pace
-from agentstore.repositories.operations import Units
+from agentstore.repositories.operations import Units, required
 from agentstore.repositories.search import forget_deleted, forget_sessions
 from agentstore.repositories.upkeep.statistics import ROW_BYTES, detach_some, weighed_messages
-from agentstore.schema import Tables
+from agentstore.schema import Tables, being_deleted, owner_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values import validation
 from agentstore.values.types import SafeText, shifted
@@ -278,7 +277,7 @@ def _give_back(unit: Unit, pace: Pace) -> bool:
 # Deleting users with all that is theirs, in transactions that are over soon.
 #
 # A user with few rows is deleted in one transaction. A user with more is only marked in the
-# first, and from then on no query finds anything of the user, see ``agentstore.models.tables``.
+# first, and from then on no query finds anything of the user, see ``agentstore.schema``.
 # The following transactions delete the rows, some sessions at a time, or a part of a large
 # session. How many rows were deleted so far is stored with the mark, so the receipt is complete
 # whether the same call finishes, a later one after a crash, or a clean-up.
@@ -336,9 +335,7 @@ def _begin(unit: Unit, user_id: str) -> Erased:
         NotFound: There is no such user.
     """
     users, sessions = unit.tables.users, unit.tables.sessions.c
-    so_far = _locked(unit, user_id)
-    if so_far is None:
-        raise NotFound("user", user_id)
+    so_far = required(_locked(unit, user_id), "user", user_id)
     # Sessions first, and no more of them than may go: the rest is looked for in each of them.
     some = select(literal(1)).where(sessions.user_id == user_id).limit(ROWS + 1).subquery()
     few = int(unit.connection.execute(select(func.count()).select_from(some)).scalar_one())

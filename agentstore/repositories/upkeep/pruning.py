@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Protocol
 
 from sqlalchemy import (
@@ -40,7 +40,6 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.moving import Checks
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import being_deleted, owner_not_being_deleted
 from agentstore.records import PruneReport
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
@@ -50,7 +49,13 @@ from agentstore.repositories.operations import Units, window
 from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.upkeep.deletion import is_closed, owned, reclaimed
 from agentstore.retention import RetentionPolicy
-from agentstore.schema import LONGEST_ENTRY, Tables, indexed_texts
+from agentstore.schema import (
+    LONGEST_ENTRY,
+    Tables,
+    being_deleted,
+    indexed_texts,
+    owner_not_being_deleted,
+)
 from agentstore.values import validation
 from agentstore.values.types import SafeText, shifted
 
@@ -77,7 +82,7 @@ def prune(
             "The policy has no rule, so nothing would be deleted. Give one, such as "
             "sessions_idle, tool_logs, checkpoints_keep_last or finished_tasks."
         )
-    terms = units.run(Mode.READ, begin, policy)
+    terms = PruningTerms(policy, units.run(Mode.READ, Unit.now))
     rows: Counter[str] = Counter()
     things: Counter[str] = Counter()
     rows_by_rule: Counter[str] = Counter()
@@ -102,12 +107,14 @@ def _carried_out(
     """Count or delete what a rule finds, one transaction after the other."""
 
     def delete(unit: Unit, pace: Pace, items: Items) -> Done:
-        return rule.delete(unit, pace, terms.seen_at(unit.now()), items)
+        # After a clock is set back, fewer rows are old.
+        seen = replace(terms, now=min(terms.now, unit.now()))
+        return rule.delete(unit, pace, seen, items)
 
     find = rule.find_to_count if dry_run else rule.find
-    place: Place = ()
-    while place is not None:
-        items, place = units.run(Mode.SNAPSHOT, find, terms, place)
+    position: Position = ()
+    while position is not None:
+        items, position = units.run(Mode.SNAPSHOT, find, terms, position)
         while items:
             if dry_run:
                 done = units.run(Mode.SNAPSHOT, rule.count, terms, items)
@@ -132,10 +139,10 @@ PAGE = 1_000
 Items = Sequence[Any]
 """What a rule found: mostly rows."""
 
-Place = tuple[Any, ...] | None
+Position = tuple[Any, ...] | None
 """The key of the last row of a page, to go on behind; empty at the beginning, None at the end."""
 
-Found = tuple[Items, Place]
+Found = tuple[Items, Position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +152,10 @@ class PruningTerms:
     policy: RetentionPolicy
     now: datetime
 
-    def seen_at(self, now: datetime) -> PruningTerms:
-        """Give the terms for a later look: after a clock is set back, fewer rows are old."""
-        return replace(self, now=min(self.now, now))
-
     def before(self, age: timedelta | None) -> datetime:
         """Give the moment before which everything is older than this age."""
         assert age is not None
         return shifted(self.now, -age)
-
-
-def begin(unit: Unit, policy: RetentionPolicy) -> PruningTerms:
-    """Read the clock."""
-    return PruningTerms(policy, unit.now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +179,12 @@ class Rule(Protocol):
     name: str
     """As reports say it; two rules may share a name."""
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         """Find the next items to delete, without a lock."""
 
-    def find_to_count(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find_to_count(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         """Find the next items to count, where these are not those to delete."""
-        return self.find(unit, terms, place)
+        return self.find(unit, terms, position)
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         """Count what would go of some of the items, leaving out what an earlier rule deletes."""
@@ -213,14 +211,14 @@ def next_page(
     unit: Unit,
     query: Select[Any],
     key: Sequence[ColumnElement[Any]],
-    place: Place,
+    position: Position,
     *,
     descending: bool = False,
-) -> tuple[Sequence[Row[Any]], Place]:
+) -> tuple[Sequence[Row[Any]], Position]:
     """Read the next ``PAGE`` rows of a query in the order of a key that no two rows share."""
-    if place:
+    if position:
         # With its type: SQLAlchemy's own for a datetime writes another text, which is never larger.
-        here = [literal(value, column.type) for value, column in zip(place, key, strict=True)]
+        here = [literal(value, column.type) for value, column in zip(position, key, strict=True)]
         row, last = (tuple_(*key), tuple_(*here)) if len(key) > 1 else (key[0], here[0])
         query = query.where(row < last if descending else row > last)
     order = [column.desc() if descending else column for column in key]
@@ -237,25 +235,29 @@ def pages(
     descending: bool = False,
 ) -> Iterator[Sequence[Row[Any]]]:
     """Read all rows of a query, page by page; see ``next_page``."""
-    place: Place = ()
-    while place is not None:
-        rows, place = next_page(unit, query, key, place, descending=descending)
+    position: Position = ()
+    while position is not None:
+        rows, position = next_page(unit, query, key, position, descending=descending)
         yield rows
 
 
 def oldest(
-    unit: Unit, query: Select[Any], key: Sequence[ColumnElement[Any]], place: Place, until: datetime
+    unit: Unit,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    position: Position,
+    until: datetime,
 ) -> Found:
     """Read the next page of what is older than a moment; the key begins with the time."""
-    query = query.where(*window(key[0], place[0] if place else None, until))
-    return next_page(unit, query, key, place)
+    query = query.where(*window(key[0], position[0] if position else None, until))
+    return next_page(unit, query, key, position)
 
 
 def walked(
     unit: Unit,
     table: Table,
     columns: Sequence[ColumnElement[Any]],
-    place: Place,
+    position: Position,
     along: Sequence[ColumnElement[bool]],
     *conditions: ColumnElement[bool],
 ) -> Found:
@@ -265,7 +267,7 @@ def walked(
         unit: One that sees one state.
         table: The table.
         columns: What is wanted.
-        place: The row number to go on from.
+        position: The row number to go on from.
         along: Conditions that an index answers together with the row number.
         conditions: What else the wanted rows meet.
 
@@ -273,7 +275,7 @@ def walked(
         The wanted rows among them, and where to go on.
     """
     pk = table.c.pk
-    here = [pk > (place[0] if place else 0), *along]
+    here = [pk > (position[0] if position else 0), *along]
     edge_query = select(pk).where(*here).order_by(pk).limit(1).offset(PAGE - 1)
     edge = unit.connection.execute(edge_query).scalar()
     if edge is not None:
@@ -359,7 +361,7 @@ class _UserRule(Rule):
 
     name = "users"
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         return deletion.unfinished(unit), None
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
@@ -372,63 +374,41 @@ class _UserRule(Rule):
 
 
 class _SessionRule(Rule):
-    """Sessions of which ``expires`` says the same as the rule's attribute of this name."""
+    """Sessions whose time to live is over, or those without activity.
+
+    Without the rule about expired ones, the first are those whose deletion has begun.
+    """
 
     name = "sessions"
-    expires: bool
+
+    def __init__(self, *, expired: bool) -> None:
+        self._expired = expired
+
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
+        sessions, columns = unit.tables.sessions, deletion.columns(unit)
+        stays = owner_not_being_deleted(unit.tables, sessions.c.user_id)
+        if not self._expired:
+            return walked(unit, sessions, columns, position, [], is_idle(unit.tables, terms), stays)
+        until = _deadline(terms) + timedelta.resolution  # the deadline itself included
+        key = [sessions.c.expires_at, sessions.c.pk]
+        return oldest(unit, select(*columns).where(stays), key, position, until)
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         few = items[:_SESSIONS]
-        ids = [item.id for item in few if expires(terms, item) == self.expires]
+        ids = [item.id for item in few if expires(terms, item) == self._expired]
         rows = _count_owned(unit, terms, "session", ids) if ids else Counter()
         return Done(len(ids), rows + Counter(sessions=len(ids)), items[len(few) :])
 
     def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         few = items[:_SESSIONS]
-        done = self._delete(unit, pace, terms, [item.pk for item in few])
+        pks = [item.pk for item in few]
+        if self._expired:
+            these = unit.tables.sessions.c.pk.in_(pks)
+            done = deletion.delete_expired_now(unit, pace, _deadline(terms), len(pks), these)
+        else:
+            done = deletion.delete_matching(unit, pace, pks, is_idle(unit.tables, terms))
         left = [item for item in few if item.pk in done.left]
         return Done(len(done.ids), done.rows, [*left, *items[len(few) :]])
-
-    def _delete(
-        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
-    ) -> deletion.Deleted:
-        raise NotImplementedError
-
-
-class _ExpiredSessionRule(_SessionRule):
-    """Sessions whose time to live is over; without that rule, those whose deletion has begun."""
-
-    expires = True
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        sessions = unit.tables.sessions.c
-        query = select(*deletion.columns(unit)).where(
-            owner_not_being_deleted(unit.tables, sessions.user_id)
-        )
-        until = _deadline(terms) + timedelta.resolution  # the deadline itself included
-        return oldest(unit, query, [sessions.expires_at, sessions.pk], place, until)
-
-    def _delete(
-        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
-    ) -> deletion.Deleted:
-        these = unit.tables.sessions.c.pk.in_(pks)
-        return deletion.delete_expired_now(unit, pace, _deadline(terms), len(pks), these)
-
-
-class _IdleSessionRule(_SessionRule):
-    """Sessions without activity."""
-
-    expires = False
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        stays = owner_not_being_deleted(unit.tables, unit.tables.sessions.c.user_id)
-        idle = is_idle(unit.tables, terms)
-        return walked(unit, unit.tables.sessions, deletion.columns(unit), place, [], idle, stays)
-
-    def _delete(
-        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
-    ) -> deletion.Deleted:
-        return deletion.delete_matching(unit, pace, pks, is_idle(unit.tables, terms))
 
 
 def _deadline(terms: PruningTerms) -> datetime:
@@ -457,45 +437,63 @@ def _count_owned(unit: Unit, terms: PruningTerms, kind: str, key: str | list[str
         later.c.digest == attachments.c.digest, later.c.pk > attachments.c.pk
     )
     query = select(attachments.c.digest).where(theirs, ~another.exists())
-    for rows in pages(unit, query, [attachments.c.pk]):
-        counts["blobs"] += sum(_goes(unit, terms, row.digest) for row in rows)
+    in_sessions = select(later.c.session_id.label("session_id"))
+    for row in chain.from_iterable(pages(unit, query, [attachments.c.pk])):
+        everywhere = pages(unit, in_sessions.where(later.c.digest == row.digest), [later.c.pk])
+        counts["blobs"] += not any(staying(unit, terms, rows) for rows in everywhere)
     return counts
-
-
-def _goes(unit: Unit, terms: PruningTerms, digest: str) -> bool:
-    """Say whether all sessions go that a blob is attached in."""
-    attachments = unit.tables.attachments.c
-    query = select(attachments.session_id.label("session_id")).where(attachments.digest == digest)
-    return not any(staying(unit, terms, rows) for rows in pages(unit, query, [attachments.pk]))
 
 
 # --- Single rows ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class _RowRule(Rule):
-    """Rows that nothing refers to.
+    """Rows that nothing refers to, and that are old by a time in them.
 
     Attributes:
         table: The plain name of their table.
+        time: The column of that time.
+        until: Gives the moment before which they are old.
+        status: Those with this status alone.
     """
 
+    name: str
     table: str
+    time: str
+    until: Callable[[PruningTerms], datetime]
+    status: str | None = None
 
-    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-        """Give the condition on a row."""
-        raise NotImplementedError
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
+        table, until = unit.tables[self.table], self.until(terms)
+        c = table.c
+        if self.status is not None:
+            along, old = [c.status == self.status], c[self.time] < until
+            return walked(unit, table, [c.pk, c.session_id], position, along, old)
+        if self._goes_with_session:
+            query = select(c.session_id)
+        else:
+            query = select(c.user_id).where(owner_not_being_deleted(unit.tables, c.user_id))
+        return oldest(unit, query, [c[self.time], c.pk], position, until)
+
+    @property
+    def _goes_with_session(self) -> bool:
+        return self.table in ("tool_logs", "tasks")
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
-        found = len(staying(unit, terms, items))
+        found = len(staying(unit, terms, items) if self._goes_with_session else items)
         return Done(found, {self.table: found})
 
     def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         table = unit.tables[self.table]
+        matching = [table.c[self.time] < self.until(terms)]
+        if self.status is not None:
+            matching.append(table.c.status == self.status)
         most = min(pace.rows, len(items))
         deleted = done = 0
         while done < most and not (done and pace.is_spent):
             few = items[done : min(done + _TOGETHER, most)]
-            these = [table.c.pk.in_([item.pk for item in few]), self.matching(unit.tables, terms)]
+            these = [table.c.pk.in_([item.pk for item in few]), *matching]
             if not unit.dialect.single_writer:
                 these = [table.c.pk.in_(lock_free(unit, table.c.pk, *these))]
             deleted += unit.connection.execute(delete(table).where(*these)).rowcount
@@ -503,54 +501,8 @@ class _RowRule(Rule):
         return Done(deleted, {self.table: deleted}, items[done:])
 
 
-class _ToolLogRule(_RowRule):
-    """Old tool logs."""
-
-    name = table = "tool_logs"
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        logs, until = unit.tables.tool_logs.c, terms.before(terms.policy.tool_logs)
-        query = select(logs.session_id)
-        return oldest(unit, query, [logs.created_at, logs.pk], place, until)
-
-    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-        return tables.tool_logs.c.created_at < terms.before(terms.policy.tool_logs)
-
-
-class _TaskRule(_RowRule):
-    """Tasks that ended long ago."""
-
-    name = table = "tasks"
-
-    def __init__(self, status: str) -> None:
-        self._status = status
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        tasks = unit.tables.tasks
-        along = [tasks.c.status == self._status]
-        matching = self.matching(unit.tables, terms)
-        return walked(unit, tasks, [tasks.c.pk, tasks.c.session_id], place, along, matching)
-
-    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-        tasks = tables.tasks.c
-        ended = tasks[_ENDED[self._status]]
-        return and_(tasks.status == self._status, ended < terms.before(terms.policy.finished_tasks))
-
-
-class _ReservationRule(Rule):
+class _ReservationRule(_RowRule):
     """Reservations of quotas that expired long ago; those that have not lapsed yet do so."""
-
-    name = "reservations"
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        reservations = unit.tables.quota_reservations.c
-        stays = owner_not_being_deleted(unit.tables, reservations.user_id)
-        query = select(reservations.user_id).where(stays)
-        until = terms.before(terms.policy.reservations)
-        return oldest(unit, query, [reservations.expires_at, reservations.pk], place, until)
-
-    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
-        return Done(len(items), {"quota_reservations": len(items)})
 
     def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         users, reservations = unit.tables.users, unit.tables.quota_reservations
@@ -560,7 +512,7 @@ class _ReservationRule(Rule):
         locked = {*lock_free(unit, users.c.id, users.c.id.in_(owners))}
         query = delete(reservations).where(
             reservations.c.pk.in_([item.pk for item in few if item.user_id in locked]),
-            reservations.c.expires_at < terms.before(terms.policy.reservations),
+            reservations.c.expires_at < self.until(terms),
         )
         columns = (reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
         gone = unit.connection.execute(query.returning(*columns)).all()
@@ -574,32 +526,13 @@ class _ReservationRule(Rule):
         return Done(len(gone), {"quota_reservations": len(gone)}, items[len(few) :])
 
 
-class _MemoryRule(_RowRule):
-    """Memories whose time to live is over."""
-
-    name = table = "memories"
-
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        memories, until = unit.tables.memories.c, terms.now + timedelta.resolution
-        query = select(memories.user_id).where(
-            owner_not_being_deleted(unit.tables, memories.user_id)
-        )
-        return oldest(unit, query, [memories.expires_at, memories.pk], place, until)
-
-    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-        return tables.memories.c.expires_at <= terms.now
-
-    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
-        return Done(len(items), {self.table: len(items)})
-
-
 class _StreamRule(Rule):
     """Messages whose writer stopped sending long ago: they end as they are."""
 
     name = "streams"
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
-        return next_page(unit, _idle(unit, terms), [unit.tables.messages.c.pk], place)
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
+        return next_page(unit, _idle(unit, terms), [unit.tables.messages.c.pk], position)
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         ids = [item.id for item in staying(unit, terms, items)]
@@ -640,22 +573,32 @@ def rules_of(policy: RetentionPolicy) -> Iterator[tuple[Rule, int]]:
     # Users and sessions first: what goes with them need not be looked at again. Also without a
     # rule about them, what an interrupted deletion or clean-up has left of one is finished.
     yield _UserRule(), deletion.ROWS
-    yield _ExpiredSessionRule(), deletion.ROWS
+    yield _SessionRule(expired=True), deletion.ROWS
     if policy.sessions_idle is not None:
-        yield _IdleSessionRule(), deletion.ROWS
+        yield _SessionRule(expired=False), deletion.ROWS
     if policy.tool_logs is not None:
-        yield _ToolLogRule(), ROWS
+        yield _RowRule("tool_logs", "tool_logs", "created_at", _older_than("tool_logs")), ROWS
     if policy.prunes_checkpoints:
-        yield CHECKPOINTS, deletion.ROWS
+        yield _CheckpointRule(), deletion.ROWS
     if policy.finished_tasks is not None:
         for status in policy.task_statuses:
-            yield _TaskRule(status), ROWS
+            old = _older_than("finished_tasks")
+            yield _RowRule("tasks", "tasks", _ENDED[status], old, status), ROWS
     if policy.reservations is not None:
-        yield _ReservationRule(), ROWS
+        old = _older_than("reservations")
+        yield _ReservationRule("reservations", "quota_reservations", "expires_at", old), ROWS
     if policy.expired_memories:
-        yield _MemoryRule(), ROWS
+        yield _RowRule("memories", "memories", "expires_at", _after_now), ROWS
     if policy.streams is not None:
         yield _StreamRule(), ROWS
+
+
+def _older_than(rule: str) -> Callable[[PruningTerms], datetime]:
+    return lambda terms: terms.before(getattr(terms.policy, rule))
+
+
+def _after_now(terms: PruningTerms) -> datetime:
+    return terms.now + timedelta.resolution  # the present itself included
 
 
 # The rule about checkpoints that are old, or more than a thread keeps.
@@ -675,14 +618,14 @@ class _CheckpointRule(Rule):
 
     name = "checkpoints"
 
-    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         checkpoints = unit.tables.checkpoints
         c = checkpoints.c
         columns = [c.pk, c.thread_id, c.namespace, c.tags, weight(unit.tables)]
-        rows, place = walked(unit, checkpoints, columns, place, [], _matching(unit, terms))
-        return sorted(_untagged(terms, rows), key=_order), place
+        rows, position = walked(unit, checkpoints, columns, position, [], _matching(unit, terms))
+        return sorted(_untagged(terms, rows), key=_order), position
 
-    def find_to_count(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+    def find_to_count(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
         """Find the threads that have something to lose and do not go with their session."""
         threads, checkpoints = unit.tables.checkpoint_threads, unit.tables.checkpoints.c
         old = select(checkpoints.pk).where(
@@ -690,8 +633,8 @@ class _CheckpointRule(Rule):
         )
         columns = [threads.c.id, threads.c.session_id]
         stays = owner_not_being_deleted(unit.tables, threads.c.user_id)
-        rows, place = walked(unit, threads, columns, place, [], old.exists(), stays)
-        return staying(unit, terms, rows), place
+        rows, position = walked(unit, threads, columns, position, [], old.exists(), stays)
+        return staying(unit, terms, rows), position
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         rows = _count_in_thread(unit, terms, items[0].id)
@@ -798,9 +741,6 @@ def _count_unneeded(
         for rows in pages(unit, query, [values.line, values.start])
         for row in rows
     )
-
-
-CHECKPOINTS = _CheckpointRule()
 
 
 # Rows from before arguments were bounded as they are now, for the doctor; reads whole tables.

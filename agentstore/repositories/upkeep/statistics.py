@@ -36,7 +36,6 @@ from sqlalchemy import (
 from agentstore.engines.base.moving import Footprint, TableSize
 from agentstore.errors import InvalidInput, shown
 from agentstore.execution.unit import Unit
-from agentstore.models.tables import owner_not_being_deleted, session_not_being_deleted
 from agentstore.records import UsageSum
 from agentstore.records.upkeep import (
     DayStatistics,
@@ -55,6 +54,7 @@ from agentstore.repositories.listing import (
 )
 from agentstore.repositories.operations import window
 from agentstore.repositories.usage_sums import usage_sum
+from agentstore.schema import owner_not_being_deleted, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import day, from_nanos, shifted
 from agentstore.values.validation import NO_BRANCH, check_limit
