@@ -108,12 +108,15 @@ class Observer:
         finally:
             with suppress(ValueError):  # ended in another context than it began
                 _current.reset(token)
-            self._ended(name, time.perf_counter() - began, call.attempts, error)
+            self._ended(name, time.perf_counter() - began, call, error)
             error = None  # with its frames, of which this is one
 
-    def _ended(self, name: str, seconds: float, attempts: int, error: BaseException | None) -> None:
+    def _ended(
+        self, name: str, seconds: float, call: _ObservedCall, error: BaseException | None
+    ) -> None:
+        attempts = call.attempts
         if self._telemetry is not None:
-            self._telemetry.record(name, seconds, attempts, error)
+            self._telemetry.record(name, seconds, attempts, error, call.node)
         if self._slow_after is None or seconds < self._slow_after:
             return
         repository, _, method = name.rpartition(".")

@@ -9,6 +9,10 @@ known, waits for one for a bounded time, or goes to the primary. Nobody asks whi
 A store keeps to one standby as long as it will do, so that pages and followers stay on one server;
 other processes begin with other ones. A standby that fails, lags behind, or cancels a query for its
 recovery is passed over: the next one is read, then the primary.
+
+After a failover a standby may have replayed what the new primary never had, and then not follow it.
+So whenever the primary was connected anew, each standby has to be found behind it once, and one
+that is found before it is not read until it was connected anew, too.
 """
 
 from __future__ import annotations
@@ -113,6 +117,8 @@ class Node:
         runner: Reads from it.
         replayed: How far it has replayed the primary's log; -1 where that is not known.
         caught_up: When everything that was committed by then had been replayed.
+        seen: When it had said so, and what, for other threads: both are of one answer.
+        follows: Whether what it has replayed is the primary's; None if that is not known yet.
         answers: Whether it answered the last question.
         rests_until: When it may be read again.
     """
@@ -123,6 +129,8 @@ class Node:
         self.engine = engine
         self.replayed = -1
         self.caught_up = 0.0
+        self.seen = (0.0, -1)
+        self.follows: bool | None = None
         self.answers = True
         self.rests_until = 0.0
         self.reads = self.failures = 0
@@ -160,11 +168,17 @@ class Standbys:
         self._current = random.randrange(len(self.nodes))  # noqa: S311 - that they are spread
         self._marks: deque[tuple[float, int]] = deque(maxlen=2_000)
         self.wrote = 0.0
+        self._lock = threading.Lock()
         self._asked = time.monotonic()
         self._waiting = 0
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
+
+    def has_written(self) -> None:
+        """Note that a write has ended, or may have; it never goes back, whoever comes first."""
+        with self._lock:
+            self.wrote = time.monotonic()
 
     def start(self) -> None:
         """Begin to ask."""
@@ -237,11 +251,21 @@ class Standbys:
         def answered(began: float, written: str | None) -> None:
             position = -1 if written is None else position_of(written)
             if self._marks and position < self._marks[-1][1]:  # another server leads now
-                self._marks.clear()
-            if position >= 0:
-                self._marks.append((began, position))
+                away()
+            if position < 0:
+                return
+            for node in self.nodes:
+                at, replayed = node.seen
+                if node.follows is None and 0.0 < at < began:
+                    node.follows = replayed <= position
+            self._marks.append((began, position))
 
-        self._ask(self._primary, answered, self._marks.clear)
+        def away() -> None:
+            self._marks.clear()
+            for node in self.nodes:
+                node.follows = node.follows and None
+
+        self._ask(self._primary, answered, away)
 
     def _asking(self, node: Node) -> Callable[[], None]:
         lag = self._settings.read_lag
@@ -254,13 +278,19 @@ class Standbys:
                 node.caught_up = 0.0 if seconds is None else began - seconds
                 return
             node.replayed = -1 if replayed is None else position_of(replayed)
-            reached = (at for at, mark in reversed([*self._marks]) if mark <= node.replayed)
-            node.caught_up = max(node.caught_up, next(reached, 0.0))
+            node.seen = (time.monotonic(), node.replayed)
+            if node.follows:
+                reached = (at for at, mark in reversed([*self._marks]) if mark <= node.replayed)
+                node.caught_up = max(node.caught_up, next(reached, 0.0))
 
         def away() -> None:
-            node.answers, node.replayed, node.caught_up = False, -1, 0.0
+            node.answers, node.follows, node.replayed = False, None, -1
+            node.seen, node.caught_up = (0.0, -1), 0.0
 
         return lambda: self._ask(node.engine, answered, away, replayed=True)
+
+    def _quiet(self) -> bool:
+        return time.monotonic() - self._asked > _QUIET
 
     def _ask(
         self,
@@ -278,9 +308,10 @@ class Standbys:
                     while not self._stopped.is_set():
                         began = time.monotonic()
                         answered(began, dialect.log_position(asking, replayed=replayed))
-                        if time.monotonic() - self._asked > _QUIET:
+                        if self._quiet():
                             self._wake.clear()
-                            self._wake.wait()
+                            if not self._stopped.is_set() and self._quiet():  # still
+                                self._wake.wait()
                         else:
                             self._stopped.wait(_HURRY if self._waiting else _SAMPLE)
             except Exception:  # noqa: BLE001 - whatever it is: it is asked again
@@ -322,7 +353,7 @@ class StandbyRunner(UnitRunner):
             try:
                 return super().once(mode, work, here=here)
             finally:
-                self.standbys.wrote = time.monotonic()
+                self.standbys.has_written()
         for node in self.standbys.choices():
             if node is None:
                 time.sleep(_HURRY)
@@ -345,7 +376,7 @@ class StandbyRunner(UnitRunner):
                 yield unit
         finally:
             if mode not in READING:
-                self.standbys.wrote = time.monotonic()
+                self.standbys.has_written()
 
     def close(self, *, wait: bool) -> None:
         """Close what reads, too."""
@@ -377,7 +408,7 @@ class AsyncStandbyRunner(GreenletRunner):
             try:
                 return await super().once(mode, work)
             finally:
-                self.standbys.wrote = time.monotonic()
+                self.standbys.has_written()
         for node in self.standbys.choices():
             if node is None:
                 await asyncio.sleep(_HURRY)
@@ -399,7 +430,7 @@ class AsyncStandbyRunner(GreenletRunner):
             async with super().transaction() as runner:
                 yield runner
         finally:
-            self.standbys.wrote = time.monotonic()
+            self.standbys.has_written()
 
     async def close(self) -> None:
         """Close what reads, too."""

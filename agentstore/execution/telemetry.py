@@ -57,7 +57,7 @@ class Telemetry:
         with self._tracer.start_as_current_span(
             f"{_SCOPE}.{name}",
             kind=SpanKind.CLIENT,
-            attributes=self._attributes(name, None),
+            attributes=self._attributes(name),
             # An exception's message may quote what the application stores.
             record_exception=False,
             set_status_on_exception=False,
@@ -72,17 +72,28 @@ class Telemetry:
                 if (address := node()) is not None:
                     span.set_attribute("server.address", address)
 
-    def record(self, name: str, seconds: float, attempts: int, error: BaseException | None) -> None:
-        """Count a call that has ended."""
-        attributes = self._attributes(name, error)
+    def record(
+        self,
+        name: str,
+        seconds: float,
+        attempts: int,
+        error: BaseException | None,
+        node: str | None = None,
+    ) -> None:
+        """Count a call that has ended; ``node`` is the standby that answered it."""
+        attributes = self._attributes(name, error, node)
         self._durations.record(seconds, attributes)
         if attempts > 1:
-            self._retries.add(attempts - 1, self._attributes(name, None))
+            self._retries.add(attempts - 1, self._attributes(name))
         if error is not None:
             self._errors.add(1, attributes)
 
-    def _attributes(self, name: str, error: BaseException | None) -> dict[str, str]:
+    def _attributes(
+        self, name: str, error: BaseException | None = None, node: str | None = None
+    ) -> dict[str, str]:
         attributes = {"db.system.name": self._system, "db.operation.name": name}
         if error is not None:
             attributes["error.type"] = type(error).__qualname__
+        if node is not None:
+            attributes["server.address"] = node
         return attributes

@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from sqlalchemy import make_url
 
 from agentstore import AsyncStore, NotFound, Store
 from agentstore.errors import InvalidInput, TransactionConflict
+from agentstore.execution.standbys import Standbys
 from agentstore.execution.unit import UnitFailure
 from agentstore.settings import Settings
 from tests.chaos.arena import wait_for
@@ -192,6 +194,59 @@ def test_a_read_that_a_standby_cancels_goes_to_the_primary_quietly(
         before = node.reads
         assert writes_and_reads(store, 1) == 0  # it is read again at once
         assert node.reads > before
+
+
+def test_a_standby_with_another_history_than_the_new_primarys_is_not_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(Standbys, "_ask", lambda _, *given, **__: asked.extend(given[1:]))
+    settings = replace(Settings(), read_url=pair.on_the_standby(), max_staleness=60.0)
+    standbys = Standbys(make_url(pair.url), settings, lambda *_: None)
+    (node,) = standbys.nodes
+    standbys._ask_primary()
+    standbys._asking(node)()
+    primary_says, primary_is_away, standby_says, standby_is_away = asked
+
+    def round_of(primary: str, standby: str) -> bool:
+        for _ in range(3):
+            primary_says(time.monotonic(), primary)
+            standby_says(time.monotonic(), standby)
+        began = time.monotonic()
+        primary_says(began, primary)
+        standby_says(time.monotonic(), standby)
+        return standbys._will_do(node, began - 1e-9, 0)
+
+    assert round_of("0/100", "0/100")
+    primary_is_away()
+    assert not round_of("0/90", "0/100")  # the new primary never had what is between
+    assert not round_of("0/FF", "0/100")
+    assert not round_of("0/200", "0/200")
+    standby_is_away()
+    assert round_of("0/200", "0/200")
+    primary_is_away()
+    assert round_of("0/200", "0/200")
+
+
+def test_a_span_and_a_duration_name_the_standby_that_answered(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str | None]] = []
+    pytest.importorskip("opentelemetry")
+    from agentstore.execution.telemetry import Telemetry
+
+    def record(_: Any, name: str, *rest: Any) -> None:
+        told.append((name, rest[-1]))
+
+    monkeypatch.setattr(Telemetry, "record", record)
+    options = {"read_url": pair.on_the_standby(), "telemetry": True}
+    with Store(pair.url, **options, **PATIENT) as store:
+        session = store.sessions.create().id
+        store.sessions.get(session)
+        with store.reading("primary"):
+            store.sessions.get(session)
+    here = str(pair.standby.directory)
+    assert [node for name, node in told if name.startswith("sessions.")] == [None, here, None]
 
 
 def test_a_position_carries_what_was_written_to_another_store(pair: Pair) -> None:
