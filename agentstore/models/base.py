@@ -58,10 +58,13 @@ class Models:
     CheckpointThread: type[models.CheckpointThread]
     CheckpointValue: type[models.CheckpointValue]
     CheckpointWrite: type[models.CheckpointWrite]
+    Memory: type[models.Memory]
+    MemoryVector: type[models.MemoryVector]
     Message: type[models.Message]
     MessageChunk: type[models.MessageChunk]
     MessageMark: type[models.MessageMark]
     MessageToolCall: type[models.MessageToolCall]
+    MessageVector: type[models.MessageVector]
     QuotaReservation: type[models.QuotaReservation]
     Session: type[models.Session]
     SessionData: type[models.SessionData]
@@ -71,6 +74,7 @@ class Models:
     TurnUsage: type[models.TurnUsage]
     User: type[models.User]
     UserPreference: type[models.UserPreference]
+    VectorModel: type[models.VectorModel]
 
 
 def named(*, schema: str | None = None, table_prefix: str = "") -> Models:

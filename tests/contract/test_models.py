@@ -33,6 +33,7 @@ from sqlalchemy.orm import (
 
 from agentstore import Store, models
 from agentstore.errors import InvalidInput
+from agentstore.models.base import Models
 from agentstore.schema import PLAIN
 from tests.migrations.support import names_on
 from tests.programs.copies import ENGINES, NAMED, filled
@@ -273,6 +274,11 @@ def test_tables_of_other_names_have_models_of_their_own(new, engine):
             if plain in (models.Message, models.Session, models.Branch, models.Checkpoint):
                 assert pairs(orm, model, way, joinedload), way
     connected.dispose()
+
+
+def test_every_model_is_an_attribute_that_type_checkers_know():
+    known = set(Models.__annotations__) - {"_of", "Base"}
+    assert known == {mapper.class_.__name__ for mapper in models.Base.registry.mappers}
 
 
 def test_without_names_the_models_are_the_plain_ones():
