@@ -24,7 +24,7 @@ from agentstore.moving import copying
 from agentstore.schema import PLAIN, Names
 from agentstore.values.embeddings import Embedded
 from benchmarks.memory import peak
-from tests.programs.probes import MODEL, with_a_vector
+from tests.programs.probes import MODEL, give_vectors, with_a_vector
 
 
 def say(**answer: Any) -> None:
@@ -89,6 +89,7 @@ def populate(store: Any) -> str:
             details={"a": 1},
         )
     store.messages.save_many(session, [{"role": "user", "content": "many"}], idempotency_key="k")
+    give_vectors(store, session)
     marked = store.messages.save(session, "user", "remember this")
     store.marks.update(session, "hint", ids=[marked.id])
     streaming = store.messages.begin(session)

@@ -13,8 +13,8 @@ from sqlalchemy import Engine, NullPool, create_engine, event, insert, literal, 
 
 from agentstore import AsyncStore, Embeddings, Store
 from agentstore.execution.async_runners import GreenletRunner, ThreadRunner
+from agentstore.execution.runners import UnitRunner
 from agentstore.execution.writer import Writer
-from agentstore.schema import tables
 from agentstore.testing import BlockingStore
 from agentstore.values.embeddings import Embedded
 
@@ -26,16 +26,18 @@ MODEL = Embeddings(
 
 def engine_of(store: Any) -> Engine:
     """Give the synchronous engine below any kind of store."""
+    return _runner_of(store).engine
+
+
+def _runner_of(store: Any) -> UnitRunner:
     if isinstance(store, BlockingStore):
         store = store.store
     if isinstance(store, Store):
-        return store._engine
+        return store._runner
     assert isinstance(store, AsyncStore)
     runner = store._unit_runner
-    if isinstance(runner, ThreadRunner):
-        return runner._runner.engine
-    assert isinstance(runner, GreenletRunner)
-    return runner._engine.sync_engine
+    assert isinstance(runner, ThreadRunner | GreenletRunner)
+    return runner._runner
 
 
 def with_a_vector() -> Embedded:
@@ -45,7 +47,7 @@ def with_a_vector() -> Embedded:
 
 def give_vectors(store: Any, session_id: str) -> None:
     """Keep a vector of each message of a session, of the model that was the first."""
-    of = tables()
+    of = _runner_of(store).tables
     row = select(
         of.messages.c.pk, literal(1), of.messages.c.session_id, literal(MODEL.packed([3, 4]))
     )
