@@ -56,11 +56,11 @@ LOOK, KEEP, MOVE = "Read", "Maintain", "Copy and back up"
 
 HELP = {
     LOOK: {
-        "ui": "Show the database in the browser, read-only, until Ctrl-C.",
+        "ui": "Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.",
         "browse": "Browse sessions, conversations and branches on the whole terminal; read-only.",
         "show": "Print a conversation: the last 50 messages of its active branch.",
         "tail": "Print the last messages, of a session or of all, and follow new ones.",
-        "search": "Find messages by their words, in any language.",
+        "search": "Find messages by their words, in any language, or by their meaning.",
         "threads": "List threads of checkpoints, the one that was put into last first.",
         "ls": "List sessions, the one with the newest activity first.",
         "stats": "Show how much the database holds, how fast it grows, and who uses it.",
@@ -72,7 +72,7 @@ HELP = {
     },
     KEEP: {
         "reindex": "Rebuild the search index, while the database is in use.",
-        "embed": "Make the vectors that memories lack, while the database is in use.",
+        "embed": "Make the vectors that memories and messages lack, while the database is in use.",
         "doctor": "Find what is wrong with the database, and show the command that fixes it.",
         "health": "Say whether the database can do its work now, in one line, for probes.",
         "upgrade": "Upgrade the database's schema to the newest revision; the data are kept.",

@@ -349,7 +349,7 @@ def test_usage_is_drawn_and_listed_by_day_model_user_and_tool(visit, made):
     words = words_of(page)
     assert page.text.count('class="plot"') == 2
     assert "6,300 tokens used" in words
-    assert "cost 0.75" in words
+    assert "cost $0.7500" in words
     for title in ("By day", "By model", "By user", "By tool"):
         assert title in words
     assert "200 ms 300 ms 300 ms 200 ms" in words, "median, 95 %, 99 %, mean"
@@ -385,7 +385,7 @@ def test_a_name_that_a_spreadsheet_would_run_begins_with_an_apostrophe(name):
 
 def test_health_says_how_the_store_is_and_on_demand_what_is_wrong_and_how_much_there_is(visit):
     words = words_of(visit.get("health"))
-    assert "Health well" in words
+    assert "Health ok" in words
     assert "What a quick examination found" not in words
 
     words = words_of(visit.get("health", examine=1, sizes=1))

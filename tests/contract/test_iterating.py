@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from agentstore.errors import InvalidInput, NotAllowedInScope, NotFound
@@ -46,6 +48,7 @@ def generators(session, first):
         "users.iter_api_keys": (("ada",), {}, 7),
         "users.iter_reservations": (("ada",), {}, 7),
         "sessions.iter": ((), {"user_id": "ada", "documents": True}, 7),
+        "sessions.iter_interrupted": ((), {"older_than": timedelta(0)}, 1),
         "sessions.iter_walk": ((), {}, 7),
         "messages.iter": ((session.id,), {"branch": "main"}, 14),
         "messages.iter_find_by_tool": ((session.id, "search"), {}, 7),

@@ -54,6 +54,10 @@ def give_vectors(store: Any, session_id: str) -> None:
     row = row.where(of.messages.c.session_id == session_id)
     columns = ["message_pk", "model", "session_id", "vectors"]
     url = engine_of(store).url
+    if not url.database:  # in memory there is one connection alone
+        with engine_of(store).begin() as connection:
+            connection.execute(insert(of.message_vectors).from_select(columns, row))
+        return
     drivers = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
     beside = create_engine(url.set(drivername=drivers[url.get_backend_name()]), poolclass=NullPool)
     with beside.begin() as connection:

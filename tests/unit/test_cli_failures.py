@@ -131,7 +131,7 @@ def test_a_model_without_a_price_and_a_taken_port_name_the_option_that_helps(run
 
 
 def test_a_bug_is_one_line_too_which_quotes_nothing_and_exits_with_70(run, monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise KeyError("hunter2")
 
     monkeypatch.setattr(conversations, "_pages", broken)
@@ -161,7 +161,7 @@ def test_what_stands_behind_two_hyphens_is_no_option(run):
 
 
 def test_an_interrupt_exits_with_130(run, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(conversations, "_pages", interrupted)
