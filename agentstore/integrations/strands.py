@@ -52,7 +52,10 @@ class AgentStoreSessionRepository(SessionRepository):
         return None if found is None else Session.from_dict(dict(found.metadata))
 
     def delete_session(self, session_id: str, **kwargs: Any) -> None:
-        """Delete a session with its agents; raises SessionException if there is none."""
+        """Delete a session with its agents; raises SessionException if there is none.
+
+        The session goes last: where this is interrupted, call it again.
+        """
         with _told("session", session_id):
             self.store.sessions.get(session_id)
             agents = self.store.sessions.iter(metadata={_SESSION: session_id})
