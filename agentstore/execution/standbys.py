@@ -10,9 +10,9 @@ A store keeps to one standby as long as it will do, so that pages and followers 
 other processes begin with other ones. A standby that fails, lags behind, or cancels a query for its
 recovery is passed over: the next one is read, then the primary.
 
-After a failover a standby may have replayed what the new primary never had, and then not follow it.
-So whenever the primary was connected anew, each standby has to be found behind it once, and one
-that is found before it is not read until it was connected anew, too.
+After a failover a standby may have replayed what the new primary never had, and then it does not
+follow it. So after each new connection to the primary, a standby is read only once it was seen
+behind the primary. One that was seen ahead of it is not read before it has been reconnected, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar, get_args
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -55,7 +56,9 @@ class _Wanted(NamedTuple):
     after: int
 
 
-_wanted: ContextVar[Mapping[int, _Wanted]] = ContextVar("agentstore_reading", default={})  # noqa: B039
+_wanted: ContextVar[Mapping[int, _Wanted]] = ContextVar(
+    "agentstore_reading", default=MappingProxyType({})
+)
 """What blocks of ``reading`` ask for, by the standbys."""
 
 
@@ -63,7 +66,7 @@ def position_of(lsn: object) -> int:
     """Read a position in the log as PostgreSQL writes it, such as ``0/16B3748``.
 
     Raises:
-        InvalidInput: It is none.
+        InvalidInput: It is not a position.
     """
     high, slash, low = validation.text("after", lsn).partition("/")
     try:
@@ -135,11 +138,21 @@ class Node:
         self.rests_until = 0.0
         self.reads = self.failures = 0
 
-    def failed(self, problem: UnitFailure) -> None:
-        """Count a read that it did not answer; unless it only cancelled that, leave it alone."""
-        self.failures += 1
-        if not isinstance(problem.error, TransactionConflict):
-            self.rests_until = time.monotonic() + _REST
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a read in the block. One that fails is counted and ends the block quietly.
+
+        The standby is then left alone for a while, unless it only cancelled that read.
+        """
+        try:
+            yield
+        except UnitFailure as problem:
+            self.failures += 1
+            if not isinstance(problem.error, TransactionConflict):
+                self.rests_until = time.monotonic() + _REST
+        else:
+            self.reads += 1
+            served_by(self.name)
 
 
 class Standbys:
@@ -176,7 +189,7 @@ class Standbys:
         self._threads: list[threading.Thread] = []
 
     def has_written(self) -> None:
-        """Note that a write has ended, or may have; it never goes back, whoever comes first."""
+        """Note the time of a write that has ended or failed; the time noted never goes back."""
         with self._lock:
             self.wrote = time.monotonic()
 
@@ -358,14 +371,8 @@ class StandbyRunner(UnitRunner):
             if node is None:
                 time.sleep(_HURRY)
                 continue
-            try:
-                result: T = node.runner.once(mode, work, here=here)
-            except UnitFailure as problem:
-                node.failed(problem)
-            else:
-                node.reads += 1
-                served_by(node.name)
-                return result
+            with node.answering():
+                return cast("T", node.runner.once(mode, work, here=here))
         return super().once(mode, work, here=here)
 
     @contextmanager
@@ -413,14 +420,8 @@ class AsyncStandbyRunner(GreenletRunner):
             if node is None:
                 await asyncio.sleep(_HURRY)
                 continue
-            try:
-                result: T = await node.runner.once(mode, work)
-            except UnitFailure as problem:
-                node.failed(problem)
-            else:
-                node.reads += 1
-                served_by(node.name)
-                return result
+            with node.answering():
+                return cast("T", await node.runner.once(mode, work))
         return await super().once(mode, work)
 
     @asynccontextmanager

@@ -51,9 +51,10 @@ def explorer(store: Repositories | AsyncRepositories, *, edit: bool = False) -> 
 
     Args:
         store: A ``Store`` or an ``AsyncStore``, or one of a scope. The explorer never closes it.
-        edit: Whether whoever reaches it may set marks, ratings and notes of messages, and try
-            tasks again. Run it in one process then, as its forms hold a token of that. Each change
-            is logged by the logger ``agentstore.explorer``, with the id and who sent it.
+        edit: If True, everybody who reaches it may set marks, ratings and notes of messages, and
+            try tasks again. Run it in one process then: its forms hold a token of that process.
+            Each change is logged by the logger ``agentstore.explorer``, with the id and who sent
+            it.
 
     Raises:
         InvalidInput: The extra ``ui`` is not installed.

@@ -41,20 +41,20 @@ class AgentStoreSessionRepository(SessionRepository):
         self.store = of_kind(store, Repositories)
 
     def create_session(self, session: Session, **kwargs: Any) -> Session:
-        """Create a session; raises SessionException if there is one."""
+        """Create a session; raises SessionException if it exists already."""
         with _told("session", session.session_id):
             self.store.sessions.create(id=session.session_id, metadata=session.to_dict(), state={})
         return session
 
     def read_session(self, session_id: str, **kwargs: Any) -> Session | None:
-        """Read a session; None if there is none."""
+        """Read a session; None if it does not exist."""
         found = self.store.sessions.find(session_id)
         return None if found is None else Session.from_dict(dict(found.metadata))
 
     def delete_session(self, session_id: str, **kwargs: Any) -> None:
-        """Delete a session with its agents; raises SessionException if there is none.
+        """Delete a session with its agents; raises SessionException if it does not exist.
 
-        The session goes last: where this is interrupted, call it again.
+        The session is deleted last: if this is interrupted, call it again.
         """
         with _told("session", session_id):
             self.store.sessions.get(session_id)
@@ -74,12 +74,12 @@ class AgentStoreSessionRepository(SessionRepository):
             )
 
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
-        """Read an agent; None if there is none."""
+        """Read an agent; None if it does not exist."""
         found = self.store.sessions.find(key_of(session_id, agent_id))
         return None if found is None else SessionAgent.from_dict(found.state)
 
     def update_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
-        """Replace an agent's state; raises SessionException if there is none."""
+        """Replace an agent's state; raises SessionException if the agent does not exist."""
         agent_id = session_agent.agent_id
         with _told("agent", agent_id):
             before = self.store.sessions.get(key_of(session_id, agent_id))
@@ -108,7 +108,7 @@ class AgentStoreSessionRepository(SessionRepository):
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
     ) -> SessionMessage | None:
-        """Read a message by its number; None if there is none."""
+        """Read a message by its number; None if it does not exist."""
         found = self.store.messages.find_by_external_id(
             key_of(session_id, agent_id), str(message_id)
         )
@@ -117,7 +117,7 @@ class AgentStoreSessionRepository(SessionRepository):
     def update_message(
         self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
     ) -> None:
-        """Replace a message; raises SessionException if there is none.
+        """Replace a message; raises SessionException if it does not exist.
 
         What was redacted is not shown or searched any more; the payload keeps the original, as
         Strands' own repositories do.
@@ -137,7 +137,11 @@ class AgentStoreSessionRepository(SessionRepository):
         offset: int = 0,
         **kwargs: Any,
     ) -> list[SessionMessage]:
-        """Give an agent's messages, the oldest first; raises SessionException if there is none."""
+        """Give an agent's messages, the oldest first.
+
+        Raises:
+            SessionException: The agent does not exist.
+        """
         with _told("agent", agent_id):
             found = self.store.messages.history(
                 key_of(session_id, agent_id), None, unanswered="keep"
@@ -156,14 +160,14 @@ class AgentStoreSessionRepository(SessionRepository):
     def read_multi_agent(
         self, session_id: str, multi_agent_id: str, **kwargs: Any
     ) -> dict[str, Any] | None:
-        """Read the state of a multi-agent; None if there is none."""
+        """Read the state of a multi-agent; None if it does not exist."""
         found = self.store.sessions.find(session_id)
         return None if found is None else found.state.get(multi_agent_id)
 
     def update_multi_agent(
         self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any
     ) -> None:
-        """Replace the state of a multi-agent; raises SessionException if there is none."""
+        """Replace the state of a multi-agent; raises SessionException if it does not exist."""
         if self.read_multi_agent(session_id, multi_agent.id) is None:
             raise SessionException(f"There is no multi-agent {multi_agent.id!r}.")
         self.create_multi_agent(session_id, multi_agent)

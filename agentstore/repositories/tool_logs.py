@@ -63,11 +63,11 @@ class NewLog(NewRow):
     def write(cls, unit: Unit, writes: Sequence[Self], *, solo: bool) -> list[Any]:
         """Insert them; a call that failed is shown in the list of sessions."""
         found = super().write(unit, writes, solo=solo)
-        for each in writes:
-            if each.solo:
-                sessions = unit.tables.sessions
-                here = (sessions.c.id == each.row["session_id"], not_(sessions.c.has_failures))
-                unit.connection.execute(update(sessions).where(*here).values(has_failures=True))
+        row = writes[0].row
+        if solo and not row["success"]:  # which is never in a group
+            sessions = unit.tables.sessions
+            here = (sessions.c.id == row["session_id"], not_(sessions.c.has_failures))
+            unit.connection.execute(update(sessions).where(*here).values(has_failures=True))
         return found
 
     @staticmethod
