@@ -51,7 +51,7 @@ from agentstore.errors import (
     TransactionMisuse,
     TranscriptError,
 )
-from agentstore.execution.runners import VisitingRunner
+from agentstore.execution.runners import ScopedRunner
 from agentstore.execution.unit import Unit
 from agentstore.moving.copy_ends import Quarantine, SetAside
 from agentstore.moving.formats import Formats
@@ -359,7 +359,7 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
     if made is not None and isinstance(repositories, Repositories):  # and no stand-in of a test's
         kind = ScopedTransaction if repositories._scoped else Transaction
-        repositories = kind(VisitingRunner(runner_of(repositories), times))
+        repositories = kind(ScopedRunner(runner_of(repositories), times.visit))
     repositories.sessions.create(
         user,
         id=session_id,
