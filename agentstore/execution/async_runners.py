@@ -248,7 +248,7 @@ async def _cancellable(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def _opened(connection: AsyncConnection, start: Awaitable[object]) -> AsyncIterator[None]:
-    """Check a connection out, and in again, as ``runners.opened`` does."""
+    """Check a connection out, and in again, as ``UnitRunner.own_transaction`` does."""
     try:
         await start
         yield

@@ -138,25 +138,12 @@ def announcing(observer: Observer | None) -> Callable[[object], AbstractContextM
     return announce
 
 
-@contextmanager
-def opened(engine: Engine) -> Iterator[Connection]:
-    """Check a connection out; in the end roll back what is open and check it in again.
-
-    What the block raises gets out even if the rollback fails: then the connection is lost, which
-    rolls back too. The rollback is explicit, because after a commit that failed SQLAlchemy's
-    ``close()`` takes the transaction for ended.
-    """
-    connection = engine.connect()
-    try:
-        yield connection
-    except BaseException:
-        give_up(connection)
-        raise
-    connection.close()
-
-
 def give_up(connection: Connection) -> None:
-    """Roll back what is open, and check the connection in; if that fails, it is lost."""
+    """Roll back what is open, and check the connection in; if that fails, it is lost.
+
+    Which rolls back too, so whatever was raised before gets out. The rollback is explicit, because
+    after a commit that failed SQLAlchemy's ``close()`` takes the transaction for ended.
+    """
     try:
         with suppress(*HANDLED):
             connection.rollback()
@@ -238,13 +225,17 @@ class UnitRunner:
         """Do what ``transaction`` does, for callers that need not wait for the writer."""
         committing = False
         try:
-            with opened(self._engines[mode]) as connection:
+            connection = self._engines[mode].connect()
+            try:
                 self.dialect.take_over(connection)
-                unit = self.unit(connection, mode)
-                yield unit
+                yield self.unit(connection, mode)
                 self.dialect.require_file(connection, each_time=mode not in READING)
                 committing = True
                 connection.commit()
+            except BaseException:
+                give_up(connection)
+                raise
+            connection.close()
         except HANDLED as error:
             found = unit_failure(self.dialect, mode, error, committing=committing)
             raise found from cause_of(error)
@@ -272,7 +263,7 @@ class UnitRunner:
                 return cast("T", self._gatherer.run(work))
         if self.writer is not None and mode not in READING and not here:
             return cast("T", self.writer.run(work))
-        with self.transaction(mode) as unit:
+        with (self.transaction if here else self.own_transaction)(mode) as unit:
             return performed(unit, work)
 
     def _statement(self, work: Callable[[Unit], T]) -> T:
