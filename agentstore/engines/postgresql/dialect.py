@@ -2,7 +2,7 @@
 
 Connections are in autocommit, so that what takes one statement is one round trip, and switching
 nothing back and forth. Other transactions begin with a BEGIN of ours, which the driver would send
-as well (see ``postgresql_transactions``). Engines with an isolation level of their own would do
+as well. Engines with an isolation level of their own would do
 too, but cost more, and a task that is cancelled while it is set would lose the connection.
 
 A hot write is one statement made of common table expressions: its first part locks and counts
