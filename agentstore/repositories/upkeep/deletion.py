@@ -694,7 +694,7 @@ def owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bo
     if kind == "user" and "user_id" in columns:
         of_user: ColumnElement[bool] = columns.user_id == key
         return of_user
-    if "session_id" in columns:
+    if "session_id" in columns and table is not tables.quota_reservations:  # the user's alone
         column, sessions = columns.session_id, tables.sessions.c
         if kind == "user":
             return in_sessions(sessions, column, sessions.user_id == key)
