@@ -1,8 +1,7 @@
 """What agents remember across conversations: JSON objects by namespace and key.
 
-- ``memories`` has the methods.
-- ``places`` puts owner and namespace into one column, by which lists are ordered.
-- ``expiring`` deletes what has expired.
+Owner and namespace stand in one column, by which lists are ordered. What has expired is deleted now
+and then, and found no more as soon as it has.
 
 The invariant: no reader finds a memory that has expired, whether or not it has been deleted.
 """

@@ -15,9 +15,8 @@ The invariants: no change is lost in a crash, because it waits until its tokens 
 and what is a hit, its score and its snippet come from this code, not from the engine, so both
 engines give the same answer.
 
-``search`` is the repository of the index (status, refresh, reindex); ``finding`` is
-``messages.search``, and ``pages`` looks for its hits. What differs between the engines is in
-``engines``.
+``Search`` is the repository of the index (status, refresh, reindex); ``TextSearch`` looks for a
+page of the hits of ``messages.search``. What differs between the engines is in ``engines``.
 """
 
 from __future__ import annotations

@@ -408,7 +408,7 @@ def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
 
 # What the two search indexes have in common below the models: names, and the row of their state.
 #
-# Each engine's own tables, triggers and functions are in its ``search_objects``. The revision
+# Each engine's own tables, triggers and functions are in its module ``search``. The revision
 # that brings the index creates them, and ``reindex`` creates again what is missing. A revision
 # must create tomorrow what it created before, so that SQL never changes: an index that needs
 # other objects needs a new revision, and functions beside those that are there.

@@ -1,7 +1,4 @@
-"""PostgreSQL's search index: words as text, a row or more for a message, their lexemes under GIN.
-
-What rows and questions look like is in ``search_words``.
-"""
+"""PostgreSQL's search index: words as text, a row or more for a message, lexemes under GIN."""
 
 from __future__ import annotations
 

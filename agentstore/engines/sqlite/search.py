@@ -7,8 +7,6 @@ without them, which is why what is found is looked at again before it counts.
 A second index has the characters with which tokens begin: a single Chinese character is the
 beginning of pairs, and to put the rows of all of them in order took 0.9 s in 3 million messages.
 
-What waits for the index is in ``search_queue``.
-
 ``columnsize=0`` and no ``bm25()``: scores are not FTS5's, see
 ``agentstore.values.snippets``.
 """
