@@ -96,8 +96,10 @@ SUITES := $(FRAMEWORKS)/suites
 OWN_TESTS := $(FRAMEWORKS)/bin/python -m tests.frameworks.suites
 AGENTOS := nexus-agentos==1.50.10
 AGENTSCOPE ?=
+AGENT_FRAMEWORK ?=
 
-# AGENTSCOPE names a checkout of AgentScope v1.0.21: its distribution comes without its tests.
+# AGENTSCOPE names a checkout of AgentScope v1.0.21, AGENT_FRAMEWORK python/packages/core in one of
+# Agent Framework's python-1.13.0 or later: their distributions come without their tests.
 test-frameworks: $(FRAMEWORKS)/.installed $(SDKS)/.installed
 	$(SDKS)/bin/python -m tests.frameworks.langgraph_conformance
 	$(SDKS)/bin/python -m tests.frameworks.openai_suite
@@ -106,6 +108,7 @@ test-frameworks: $(FRAMEWORKS)/.installed $(SDKS)/.installed
 	tar xzf $(SUITES)/nexus_agentos-*.tar.gz -C $(SUITES)
 	for engine in sqlite postgresql; do \
 		$(OWN_TESTS) agentos $(SUITES)/nexus_agentos-*/tests/test_checkpoint_engine.py --engine $$engine || exit 1; \
+		test -z "$(AGENT_FRAMEWORK)" || $(OWN_TESTS) agent_framework $(AGENT_FRAMEWORK)/tests/workflow/test_checkpoint.py --engine $$engine || exit 1; \
 		test -z "$(AGENTSCOPE)" || $(OWN_TESTS) agentscope $(AGENTSCOPE)/tests/memory_test.py --engine $$engine || exit 1; \
 	done
 

@@ -249,6 +249,7 @@ EXTRAS = {
     "explorer.sharing": {"markdown_it", "markupsafe"},
     "explorer.users": {"starlette"},
     "integrations.adk": {"google"},
+    "integrations.agent_framework": {"agent_framework"},
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},
     "integrations.langchain": {"langchain_core"},
@@ -271,7 +272,7 @@ EXTRAS = {
 
 BROUGHT = {top for tops in EXTRAS.values() for top in tops}
 
-HEAVY = {"agentos", "agentscope", "google", "llama_index", "strands"}
+HEAVY = {"agent_framework", "agentos", "agentscope", "google", "llama_index", "strands"}
 """Of these, what is not installed here: tests/frameworks imports it."""
 
 
