@@ -152,7 +152,8 @@ def copy(
         to = stack.enter_context(opened(target, target_names, read_only=False))
         _refuse_the_same(from_, to)
         if users is not None:
-            wanted = ids_of("users", users)
+            if not (wanted := ids_of("users", users)):
+                raise InvalidInput("users names no user. Pass the ids of those to copy.")
             return copy_users(from_, to, wanted, progress or (lambda _: None), move=move)
         origin = from_.fingerprint
         try:
