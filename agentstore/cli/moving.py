@@ -664,6 +664,8 @@ def _show_imported(done: transcripts.Imported) -> None:
             f"{counted(done.unnamed, 'conversation')} without an id: the id is made of what is "
             "said, so importing the same again does nothing."
         )
+    if done.continued:
+        say(f"Added what is new to {counted(done.continued, 'conversation')} imported before.")
     if done.skipped:
         known = f" ({done.skipped_unnamed:,} without an id, known by what is said)"
         say(

@@ -1,4 +1,4 @@
-"""The two databases of a copy, opened without a store."""
+"""The two databases of a copy, opened without a store; its journal, flaws and report."""
 
 from __future__ import annotations
 

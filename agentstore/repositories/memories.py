@@ -1,8 +1,7 @@
 """What agents remember across conversations: JSON objects by namespace and key.
 
-- ``memories`` has the methods.
-- ``places`` puts owner and namespace into one column, by which lists are ordered.
-- ``expiring`` deletes what has expired.
+Owner and namespace stand in one column, by which lists are ordered. What has expired is deleted now
+and then, and found no more as soon as it has.
 
 The invariant: no reader finds a memory that has expired, whether or not it has been deleted.
 """
@@ -353,7 +352,7 @@ class Memories(Repository):
             except InvalidInput:  # too long a text for words, or one without any
                 said = []
             lists = [hit.pk for hit in found], [row.pk for _, row in said]
-            near = [vectors.Near(*each) for each in vectors.fused(limit, *lists)]
+            near = [vectors.Near(score, pk) for pk, score in vectors.fused(limit, *lists)]
         table, rows = self.tables.memories, dict[int, Row[Any]]()
         for chunk in chunks(near):
             these = select(table).where(table.c.pk.in_([hit.pk for hit in chunk]))
@@ -583,8 +582,8 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[Row[Any]]
                     found.append(pk)
                     break
         for chunk in chunks(found):
-            these = select(table).where(unit.dialect.search.among(table.c.pk, chunk))
-            whole = {row.pk: row for row in unit.connection.execute(these)}
+            these = select(table).where(unit.dialect.search.among(table.c.pk))
+            whole = {row.pk: row for row in unit.connection.execute(these, {"numbers": chunk})}
             yield from (whole[pk] for pk in chunk if pk in whole)
 
 
