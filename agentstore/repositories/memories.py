@@ -1,8 +1,7 @@
 """What agents remember across conversations: JSON objects by namespace and key.
 
-- ``memories`` has the methods.
-- ``places`` puts owner and namespace into one column, by which lists are ordered.
-- ``expiring`` deletes what has expired.
+Owner and namespace stand in one column, by which lists are ordered. What has expired is deleted now
+and then, and found no more as soon as it has.
 
 The invariant: no reader finds a memory that has expired, whether or not it has been deleted.
 """
@@ -361,7 +360,7 @@ class Memories(Repository):
             except InvalidInput:  # too long a text for words, or one without any
                 said = []
             lists = [hit.pk for hit in found], [hit.pk for hit in said]
-            near = [vectors.Near(*each) for each in vectors.fused(limit, *lists)]
+            near = [vectors.Near(score, pk) for pk, score in vectors.fused(limit, *lists)]
         table, rows = self.tables.memories, dict[int, Row[Any]]()
         for chunk in chunks(near):
             these = select(table).where(table.c.pk.in_([hit.pk for hit in chunk]))
@@ -548,7 +547,7 @@ def _by_words(
         if (score := terms.score(tokens("\n".join(strings_in(value))))) is not None
         and has_all(value, at)
     )
-    return [vectors.Near(pk, score) for score, _, pk in heapq.nlargest(limit, hits)]
+    return [vectors.Near(score, pk) for score, _, pk in heapq.nlargest(limit, hits)]
 
 
 def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int, Any]]:
