@@ -352,7 +352,7 @@ class Memories(Repository):
             except InvalidInput:  # too long a text for words, or one without any
                 said = []
             lists = [hit.pk for hit in found], [row.pk for _, row in said]
-            near = [vectors.Near(*each) for each in vectors.fused(limit, *lists)]
+            near = [vectors.Near(score, pk) for pk, score in vectors.fused(limit, *lists)]
         table, rows = self.tables.memories, dict[int, Row[Any]]()
         for chunk in chunks(near):
             these = select(table).where(table.c.pk.in_([hit.pk for hit in chunk]))
@@ -582,8 +582,8 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[Row[Any]]
                     found.append(pk)
                     break
         for chunk in chunks(found):
-            these = select(table).where(unit.dialect.search.among(table.c.pk, chunk))
-            whole = {row.pk: row for row in unit.connection.execute(these)}
+            these = select(table).where(unit.dialect.search.among(table.c.pk))
+            whole = {row.pk: row for row in unit.connection.execute(these, {"numbers": chunk})}
             yield from (whole[pk] for pk in chunk if pk in whole)
 
 
