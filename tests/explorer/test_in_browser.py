@@ -13,6 +13,11 @@ from tests.explorer.visited import ADDRESSES, HOSTILE, NO_PAGES, fill
 from tests.selection import chromium
 
 WIDTHS = (390, 820, 1280)
+CUT_OFF = """[...document.querySelectorAll(".cards, .head")]
+  .filter((each) => each.scrollWidth > each.clientWidth
+    || each.matches(".head") && each.offsetHeight > 64)
+  .map((each) => each.outerHTML.slice(0, 300))"""
+"""Tables of ours that one would have to push sideways, and a head of more than one line."""
 
 
 @contextmanager
@@ -77,13 +82,16 @@ def test_every_page_is_quiet_fits_and_can_be_read_by_everybody(place, browser, t
                         page.set_viewport_size({"width": width, "height": 900})
                         wide = "document.documentElement.scrollWidth - innerWidth"
                         assert page.evaluate(wide) <= 0, width
-                    page.evaluate(axe)
-                    found = page.evaluate("axe.run()")["violations"]
-                    assert [
-                        (each["id"], each["nodes"][0]["html"])
-                        for each in found
-                        if each["impact"] in ("serious", "critical")
-                    ] == []
+                        assert page.evaluate(CUT_OFF) == [], width
+                        if width == 820:
+                            continue
+                        page.evaluate(axe)
+                        found = page.evaluate("axe.run()")["violations"]
+                        assert [
+                            (each["id"], each["nodes"][0]["html"])
+                            for each in found
+                            if each["impact"] in ("serious", "critical")
+                        ] == []
                     assert page.evaluate("window.bitten") is None
                     assert trouble == []
 
@@ -104,6 +112,33 @@ def test_each_hostile_text_by_itself_does_nothing(place, browser):
                 folded.click()
             page.mouse.move(400, 300)
             assert page.evaluate("window.bitten") is None
+        assert trouble == []
+
+
+@pytest.mark.long(but=["sqlite3"])
+def test_on_a_phone_a_table_is_cards_and_the_head_a_menu(place, browser):
+    with place.open() as store:
+        user = store.users.create("Ada", id="ada").id
+        session = store.sessions.create(user, title="To Rome", model="gpt-4o").id
+        store.messages.save(session, "user", "Hello", token_count=7)
+    trouble = []
+    with (
+        place.open(read_only=True) as store,
+        served(store) as home,
+        tab(browser, trouble, viewport={"width": 390, "height": 800}) as page,
+    ):
+        page.goto(f"{home}sessions")
+        assert not page.locator("thead").is_visible()
+        beside = "getComputedStyle(document.querySelector('td:nth-child({})'), '::before').content"
+        names = [page.evaluate(beside.format(n)).strip('"') for n in range(2, 9)]
+        assert names == ["User", "Model", "Turns", "Messages", "Tokens", "Cost", "Active"]
+        assert all(cell.is_visible() for cell in page.locator("tbody td").all())
+        assert not page.get_by_role("link", name="Users").is_visible()
+        page.get_by_role("button", name="Menu").click()
+        page.get_by_role("link", name="Users").click()
+        page.wait_for_url("**/users")
+        page.get_by_role("link", name="Ada").click()
+        assert page.locator("h1").inner_text() == "Ada"
         assert trouble == []
 
 
