@@ -1,4 +1,4 @@
-"""The pages of the explorer, a module each; ``explorer.application`` has their table."""
+"""Pages of the explorer, a function each; ``explorer.application`` has the table of all."""
 
 from __future__ import annotations
 

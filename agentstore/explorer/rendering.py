@@ -1,4 +1,7 @@
-"""The templates' environment: everything is escaped, and a name that is missing is an error."""
+"""What pages share: the templates' environment, messages as HTML, charts, and a request.
+
+In templates everything is escaped, and a name that is missing is an error.
+"""
 
 from __future__ import annotations
 
