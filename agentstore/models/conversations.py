@@ -1,10 +1,8 @@
-"""Sessions and their branches.
+"""Sessions and their branches, messages and what is kept beside them.
 
 ``sessions`` holds what every message changes, the counters, and is kept narrow for that: an
 UPDATE rewrites the whole row on both engines. The documents of a session, which may be large,
 live in ``session_data``.
-
-Messages, and what is kept beside them.
 """
 
 from __future__ import annotations

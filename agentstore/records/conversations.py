@@ -1,4 +1,4 @@
-"""Sessions."""
+"""Sessions, messages, branches, turns, search hits and memories; and how a notebook shows them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SessionSummary:
     preview: str | None = field(default=None, kw_only=True, repr=False)
 
     def _repr_html_(self) -> str:
-        """Show the session in a notebook; see ``records.html``."""
+        """Show the session in a notebook; see ``sessions_as_html``."""
         return self._many_as_html([self])
 
     @staticmethod
@@ -135,7 +135,7 @@ class RestoredSession:
     summary: str | None
 
     def _repr_html_(self) -> str:
-        """Show the session in a notebook, and what was said; see ``records.html``."""
+        """Show the session in a notebook, and what was said; see ``messages_as_html``."""
         return self.session._repr_html_() + MessageRecord._many_as_html(self.history)
 
     @property
@@ -190,7 +190,7 @@ class MessageRecord:
         return stored_role(self) == "user"
 
     def _repr_html_(self) -> str:
-        """Show the message in a notebook, with what it says; see ``records.html``."""
+        """Show the message in a notebook, with what it says; see ``messages_as_html``."""
         return self._many_as_html([self])
 
     @staticmethod
@@ -224,7 +224,7 @@ class MessageList(list[MessageRecord]):
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Show the conversation in a notebook, with what was said; see ``records.html``."""
+        """Show the conversation in a notebook, with what was said; see ``messages_as_html``."""
         return MessageRecord._many_as_html(self)
 
 

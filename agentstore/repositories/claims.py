@@ -4,7 +4,7 @@ Claiming is one statement on both engines. Where several callers can claim at th
 the rows are locked in the order in which they are to be taken, and rows that somebody else has
 locked are passed over; an engine with a single writer leaves that clause out.
 
-What a clock is, is said in ``clock``; without one the parameter ``expires`` says when a lease ends.
+Whose clock counts is said below; without one the parameter ``expires`` says when a lease ends.
 """
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ body, or in ``store.transaction()``, it joins the unit that is open. ``AsyncStor
 bodies. So each method is written once.
 
 The invariant: a body never commits, rolls back, sleeps, or keeps anything between two calls. A
-runner may therefore run it again after a conflict. ``operations`` holds the decorators, ``units``
-the methods of several units, ``inserting`` the rows that are inserted together, ``sums`` exact
-sums, ``scoping`` the conditions that say which rows are one user's.
+runner may therefore run it again after a conflict.
 """
 
 from __future__ import annotations

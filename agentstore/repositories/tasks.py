@@ -27,9 +27,7 @@ worker B                        rescue, claim, fence 5 ... complete(fence=5): co
 The invariants: no two workers hold a task at the same time, and a write with an old fence changes
 nothing. So a worker that was believed dead does no harm when it comes back.
 
-``tasks`` holds all methods. Beside it: ``arguments`` checks, ``clock`` says whose time counts,
-``transitions`` changes a status, ``leases`` renews and ends leases, ``statements`` builds the
-statements of the queue.
+This module has the methods; ``claims`` has the statements of the queue, checks, clocks and leases.
 """
 
 from __future__ import annotations
@@ -404,7 +402,7 @@ class Tasks(Repository):
         c = self.tables.tasks.c
         now = present(self.unit)
         held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
-        ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``leases``
+        ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``claims``
         query = (
             update(self.tables.tasks)
             .where(

@@ -2,7 +2,7 @@
 
 Connections are in autocommit, so that what takes one statement is one round trip, and switching
 nothing back and forth. Other transactions begin with a BEGIN of ours, which the driver would send
-as well (see ``postgresql_transactions``). Engines with an isolation level of their own would do
+as well. Engines with an isolation level of their own would do
 too, but cost more, and a task that is cancelled while it is set would lose the connection.
 
 A hot write is one statement made of common table expressions: its first part locks and counts
@@ -711,6 +711,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     def by_bytes(self, column: ColumnElement[str]) -> ColumnElement[str]:
         """Say it, whatever the database's own order is."""
         return collate(column, "C")
+
+    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
+        """Compare its characters with its bytes."""
+        return func.char_length(text) == func.octet_length(text)
 
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""
