@@ -1,5 +1,6 @@
 """The frameworks' own tests, with our class in the place of theirs.
 
+    python -m tests.frameworks.suites a2a tests/server/tasks/test_inmemory_task_store.py    # of 1.3
     python -m tests.frameworks.suites agentscope tests/memory_test.py    # of AgentScope v1.0.21
     python -m tests.frameworks.suites agentos tests/test_checkpoint_engine.py    # of its sdist
     python -m tests.frameworks.suites agent_framework tests/workflow/test_checkpoint.py
@@ -25,7 +26,7 @@ from agentstore import AsyncStore, migrations
 from tests.drivers import INSTALLATIONS
 from tests.servers import Server
 
-CEILINGS = {"agent_framework": 41, "agentos": 17, "agentscope": 6}
+CEILINGS = {"a2a": 39, "agent_framework": 41, "agentos": 17, "agentscope": 6}
 
 
 class Databases:
@@ -98,6 +99,17 @@ def put_agentos(databases: Databases) -> None:
     sqlite.SQLiteCheckpointer = ours
 
 
+def put_a2a(databases: Databases) -> None:
+    from a2a.server import tasks
+
+    from agentstore.integrations.a2a import AgentStoreTaskStore
+
+    def ours(use_copying: bool = True) -> Any:
+        return Once(databases.new(), AgentStoreTaskStore)
+
+    tasks.InMemoryTaskStore = ours
+
+
 def put_agent_framework(databases: Databases) -> None:
     import agent_framework
 
@@ -114,7 +126,12 @@ def put_agent_framework(databases: Databases) -> None:
     module.FileCheckpointStorage = module.InMemoryCheckpointStorage = ours
 
 
-PUT = {"agent_framework": put_agent_framework, "agentos": put_agentos, "agentscope": put_agentscope}
+PUT = {
+    "a2a": put_a2a,
+    "agent_framework": put_agent_framework,
+    "agentos": put_agentos,
+    "agentscope": put_agentscope,
+}
 
 
 class Counted:

@@ -345,9 +345,9 @@ class SearchIndex(ABC):
             count: How many are wanted, for a first guess.
         """
 
-    def among(self, column: ColumnElement[int], numbers: Sequence[int]) -> ColumnElement[bool]:
-        """Say that a column is one of some hundred numbers, as is quickest to send."""
-        return column.in_(numbers)
+    @abstractmethod
+    def among(self, column: ColumnElement[int]) -> ColumnElement[bool]:
+        """Say that a column is one of the parameter ``numbers``: a list, sent as one value."""
 
     def may_write(self, connection: Connection) -> bool:
         """Say whether a write need not wait for somebody who keeps the engine's one writer's lock.

@@ -96,6 +96,11 @@ _ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
 class SQLiteQueue(SearchIndex):
     """The half of SQLite's index that has to do with changes; see ``SearchIndex``."""
 
+    def among(self, column: ColumnElement[int]) -> ColumnElement[bool]:
+        """Send JSON."""
+        numbers = func.json_each(bindparam("numbers", type_=Json(list)))
+        return column.in_(select(numbers.table_valued("value", name="numbers").c.value))
+
     def is_empty(self, connection: Connection, tables: Tables) -> bool:
         """Look whether it has begun: contentless FTS5 cannot be asked what it holds."""
         through = select(state_of(tables.names).c.indexed_through)
