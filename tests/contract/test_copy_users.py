@@ -62,19 +62,20 @@ def furnished(new: Callable[..., str], engine: str, names: Names = PLAIN) -> tup
 
 
 def inhabited(new: Callable[..., str], engine: str, names: Names = PLAIN) -> str:
-    """Give a database of others, whose numbers are those of the source's rows."""
+    """Give a database of others, with more of everything that counts activity than the source."""
     url = new(engine, head=names is PLAIN)
     if names is not PLAIN:
         migrations.upgrade(url, names=names_on(url, names))
     with opened(url, names) as store:
         zoe = store.users.create("Zoe").id
         session = store.sessions.create(zoe).id
-        for number in range(30):
+        for number in range(80):
             asked = store.messages.save(session, "user", f"rain {number}")
         store.attachments.add(asked.id, b"", "text/plain")  # the source has these bytes too
         kept = Embedded(OTHER_MODEL, None, OTHER_MODEL.packed([1.0, 0.0]))
         store.memories.put(["meant"], "hers", {"text": "y"}, user_id=zoe, embed=kept)
-        store.checkpoints.put("hers", {"n": 2}, session_id=session)
+        for step in range(8):
+            store.checkpoints.put("hers", {"n": step}, step=step, session_id=session)
         store.tasks.create(session, "job")
     return url
 
@@ -161,9 +162,12 @@ def test_who_arrived_is_worked_with_like_all_others(pair, new):
     target = inhabited(new, pair[1])
     with opened(source) as store:
         order = [each.id for each in store.sessions.list(user_id=ada).items]
+        threads = [each.id for each in store.checkpoints.threads().items]
     copy_users(source, target, ada)
     with opened(target) as store:
         assert [each.id for each in store.sessions.list(user_id=ada).items] == order
+        assert [each.id for each in store.sessions.list().items[:-1]] == order  # Zoe's is older
+        assert [each.id for each in store.checkpoints.threads().items] == [*threads, "hers"]
         session = "the \x00 session"
         newest = store.messages.save(session, "user", "what about 雪?")
         assert store.messages.history(session, branch="idea")[-1].id == newest.id
