@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from agentstore import Embeddings, Store, doctor, migrations
+from agentstore.engines.postgresql import moving as postgresql_moving
 from agentstore.engines.postgresql.moving import PostgreSQLMoving
 from agentstore.engines.sqlite.moving import SQLiteMoving
 from agentstore.errors import (
     AgentStoreError,
     BeingDeleted,
     CopyDiffers,
+    DatabaseBusy,
     InvalidInput,
     InvalidRows,
     NotFound,
@@ -495,6 +497,20 @@ def test_a_write_in_the_last_moment_of_a_move_is_refused_and_not_lost(pair, new)
         copy_users(source, target, ada, move=True, progress=progress)
         writer.join()
         assert [type(each) for each in outcome] == [NotFound]
+
+
+def test_a_move_does_not_wait_for_a_transaction_that_stays_open(new, monkeypatch):
+    """Others would wait behind it."""
+    source, ada = furnished(new, "postgresql")
+    target = inhabited(new, "sqlite")
+    before = rows_of(target)
+    monkeypatch.setattr(postgresql_moving, "_LONGEST_WAIT", "100ms")
+    with opened(source) as store, store.transaction() as work:
+        work.messages.save("the \x00 session", "user", "not yet committed")
+        with pytest.raises(DatabaseBusy):
+            copy_users(source, target, ada, move=True)
+        assert rows_of(target) == before
+    assert copy_users(source, target, ada, move=True).there == ()
 
 
 @pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
