@@ -312,7 +312,7 @@ def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
         )
         assert other.id in client.get("/" + there[1].replace("&amp;", "&")).text
         listed = client.get("/?failed=1").text
-        assert f'href="failures?session={session}">failed calls</a>' in listed
+        assert f'href="failures?session={session}">failures</a>' in listed
         got = client.get(f"/call?id={log.id}", follow_redirects=False).headers["location"]
         assert f"hit={asking.seq}" in got
         got = client.get(f"/call?id={other.id}", follow_redirects=False).headers["location"]
