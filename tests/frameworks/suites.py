@@ -1,5 +1,6 @@
 """The frameworks' own tests, with our class in the place of theirs.
 
+    python -m tests.frameworks.suites a2a tests/server/tasks/test_inmemory_task_store.py    # of 1.3
     python -m tests.frameworks.suites agentscope tests/memory_test.py    # of AgentScope v1.0.21
     python -m tests.frameworks.suites agentos tests/test_checkpoint_engine.py    # of its sdist
 
@@ -22,7 +23,7 @@ from agentstore import migrations
 from tests.drivers import INSTALLATIONS
 from tests.servers import Server
 
-CEILINGS = {"agentos": 17, "agentscope": 6}
+CEILINGS = {"a2a": 39, "agentos": 17, "agentscope": 6}
 
 
 class Databases:
@@ -96,7 +97,29 @@ def put_agentos(databases: Databases) -> None:
     sqlite.SQLiteCheckpointer = ours
 
 
-PUT = {"agentos": put_agentos, "agentscope": put_agentscope}
+def put_a2a(databases: Databases) -> None:
+    from a2a.server import tasks
+
+    from agentstore import AsyncStore
+    from agentstore.integrations.a2a import AgentStoreTaskStore
+
+    class Once:
+        """A store for each call, as theirs is closed by nobody."""
+
+        def __init__(self, use_copying: bool = True) -> None:
+            self.url = databases.new()
+
+        def __getattr__(self, name: str) -> Any:
+            async def call(*args: Any) -> Any:
+                async with AsyncStore(self.url) as store:
+                    return await getattr(AgentStoreTaskStore(store), name)(*args)
+
+            return call
+
+    tasks.InMemoryTaskStore = Once
+
+
+PUT = {"a2a": put_a2a, "agentos": put_agentos, "agentscope": put_agentscope}
 
 
 class Counted:

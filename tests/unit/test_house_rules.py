@@ -248,6 +248,7 @@ EXTRAS = {
     "explorer.rendering": {"jinja2", "markdown_it", "markupsafe", "starlette"},
     "explorer.sharing": {"markdown_it", "markupsafe"},
     "explorer.users": {"starlette"},
+    "integrations.a2a": {"a2a", "cryptography", "google"},
     "integrations.adk": {"google"},
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},
@@ -271,7 +272,7 @@ EXTRAS = {
 
 BROUGHT = {top for tops in EXTRAS.values() for top in tops}
 
-HEAVY = {"agentos", "agentscope", "google", "llama_index", "strands"}
+HEAVY = {"a2a", "agentos", "agentscope", "cryptography", "google", "llama_index", "strands"}
 """Of these, what is not installed here: tests/frameworks imports it."""
 
 
