@@ -15,6 +15,7 @@ import itertools
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from agentstore import migrations
 from tests.drivers import INSTALLATIONS
 from tests.servers import Server
 
-CEILINGS = {"a2a": 39, "agentos": 17, "agentscope": 6}
+CEILINGS = {"a2a": 39, "agentos": 17, "agentscope": 6, "chatkit": 0}
 
 
 class Databases:
@@ -119,7 +120,33 @@ def put_a2a(databases: Databases) -> None:
     tasks.InMemoryTaskStore = Once
 
 
-PUT = {"a2a": put_a2a, "agentos": put_agentos, "agentscope": put_agentscope}
+def put_chatkit(databases: Databases) -> None:
+    from pydantic import create_model
+
+    from agentstore import AsyncStore
+    from agentstore.integrations.chatkit import AgentStoreChatKitStore
+
+    class Ours(AgentStoreChatKitStore[Any]):
+        """Takes what the store of their tests takes; each test has one of its own."""
+
+        def __init__(self, path: str) -> None:
+            super().__init__(AsyncStore(databases.new()), lambda context: context.user_id)
+
+    for name, has in (
+        ("helpers", {}),
+        ("helpers.mock_store", {"SQLiteStore": Ours}),
+        ("tests._types", {"RequestContext": create_model("RequestContext", user_id=(str, ...))}),
+    ):
+        sys.modules[name] = module = ModuleType(name)
+        vars(module).update(has)
+
+
+PUT = {
+    "a2a": put_a2a,
+    "agentos": put_agentos,
+    "agentscope": put_agentscope,
+    "chatkit": put_chatkit,
+}
 
 
 class Counted:
