@@ -46,8 +46,8 @@ from agentstore.execution.async_runners import (
 )
 from agentstore.execution.observation import observer_for, watching
 from agentstore.execution.runners import (
-    AsyncScopedRunner,
     Scope,
+    ScopedRunner,
     UnitRunner,
     announcing,
     refuse_inside_own_transaction,
@@ -508,10 +508,8 @@ class AsyncStore(AsyncRepositories):
         """Give the same repositories for one user's data; see ``Store.scoped``."""
         return AsyncScopedStore(self, Scope(user_id))
 
-    def _in_callers_transaction(
-        self, connection: object, scope: Scope | None = None
-    ) -> AsyncStoreRunner:
-        return AsyncStoreRunner(self, self._unit_runner.joined(connection, scope))
+    def _in_callers_transaction(self, connection: object) -> AsyncStoreRunner:
+        return AsyncStoreRunner(self, self._unit_runner.joined(connection))
 
     def _watched(self, transaction: Bound) -> Bound:
         if self._observer is not None:
@@ -531,7 +529,7 @@ class AsyncScopedStore(AsyncRepositories):
         self._store = store
         self._scope = scope
         self.user_id = scope.user_id
-        runner = AsyncScopedRunner(store.users._runner, scope)
+        runner = ScopedRunner(store.users._runner, scope.run)
         super().__init__(runner)
         _guard(self, runner)
         if store._observer is not None:
@@ -547,15 +545,16 @@ class AsyncScopedStore(AsyncRepositories):
         async with self._store.transaction() as transaction:
             runner = transaction.users._runner
             await runner.run(Mode.READ, self._scope.enter, repeatable=True)
-            scoped_runner = AsyncScopedRunner(runner, self._scope, entered=True)
+            scoped_runner = ScopedRunner(runner, self._scope.run_entered)
             yield self._store._watched(AsyncScopedTransaction(scoped_runner))
 
     def joined(
         self, connection: AsyncConnection | AsyncSession | async_scoped_session[Any]
     ) -> AsyncTransaction:
         """Give the repositories in the application's transaction; see ``Store.joined``."""
-        runner = self._store._in_callers_transaction(connection, self._scope)
-        return self._store._watched(AsyncScopedTransaction(runner))
+        runner = self._store._in_callers_transaction(connection)
+        visiting = ScopedRunner(runner, self._scope.visit)
+        return self._store._watched(AsyncScopedTransaction(visiting))
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction of the scope; see ``Store.run``."""

@@ -17,8 +17,7 @@ docstring, as a coroutine. A test holds that no method is missing on either side
 The invariants: a call inside the store's own open transaction is refused, because it would wait
 for itself; a closed store, and one that was inherited by a fork, refuse every call.
 
-``store`` and ``aio`` are the two stores, ``bound`` the repositories of a transaction or a scope,
-``health`` the readiness probe, ``alerts`` thresholds for sizes.
+``aio`` has the asynchronous store, ``transactions`` the repositories of a transaction or a scope.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from agentstore.errors import (
     NotAllowedInScope,
 )
 from agentstore.execution.observation import Observer
-from agentstore.execution.runners import Scope, ScopedRunner, VisitingRunner, joined
+from agentstore.execution.runners import Scope, ScopedRunner, joined
 from agentstore.execution.unit import Runner, Unit
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class ScopedStore(Repositories):
         self._store = store
         self._scope = scope
         self.user_id = scope.user_id
-        super().__init__(ScopedRunner(runner_of(store), scope), store._observer)
+        super().__init__(ScopedRunner(runner_of(store), scope.run), store._observer)
 
     def __repr__(self) -> str:
         """Name the database, without its password, and not the user."""
@@ -245,8 +245,8 @@ class ScopedStore(Repositories):
 
     def joined(self, connection: Connection | Session | scoped_session[Any]) -> Transaction:
         """Give the repositories in the application's transaction; see ``Store.joined``."""
-        runner = VisitingRunner(self._store._in_callers_transaction(connection), self._scope)
-        return ScopedTransaction(runner, self._store._observer)
+        runner = self._store._in_callers_transaction(connection)
+        return ScopedTransaction(ScopedRunner(runner, self._scope.visit), self._store._observer)
 
     def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a function in a transaction of the scope; see ``Store.run``."""
@@ -274,4 +274,4 @@ def scoped_transaction(
     """Give the repositories of an open transaction for one user's data."""
     runner = runner_of(transaction)
     runner.run(Mode.READ, scope.enter, repeatable=True)
-    return ScopedTransaction(ScopedRunner(runner, scope, entered=True), observer)
+    return ScopedTransaction(ScopedRunner(runner, scope.run_entered), observer)

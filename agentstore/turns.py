@@ -17,7 +17,7 @@ import inspect
 import json
 import time
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
-from contextlib import suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
@@ -27,6 +27,7 @@ from agentstore.errors import (
     AgentStoreError,
     InvalidInput,
     NotFound,
+    StreamEnded,
     TransactionMisuse,
 )
 from agentstore.execution.unit import finished
@@ -88,10 +89,10 @@ class _OpenTurn:
         tool_call_id = validation.optional_text("tool_call_id", tool_call_id)
         self._given = {"log": {"tool_call_id": tool_call_id}} if tool_call_id else {}
         self._streams: list[Any] = []
-        self._message: MessageRecord | None = None
+        self._begun: list[MessageRecord] = []
         self._counted: list[int] = []
         self._unpaid = 0
-        self._began = self._open = False
+        self._began = self._open = self._settled = False
 
     @property
     def used_tokens(self) -> int:
@@ -107,14 +108,16 @@ class _OpenTurn:
         """Give the first argument of a method: the turn's session, or the message begun last."""
         if "session_id" in signature.parameters:
             return self.session_id
-        if self._message is None:
+        if not self._begun:
             raise TransactionMisuse("This turn has no message that is open. Call turn.begin().")
-        return self._message.id
+        return self._begun[-1].id
 
     def _after(self, name: str, result: Any) -> None:
-        """Keep which message is open."""
-        if name in ("begin", "finish"):
-            self._message = result if name == "begin" else None
+        """Keep which messages are open."""
+        if name == "begin":
+            self._begun.append(result)
+        elif name == "finish":
+            self._begun = [each for each in self._begun if each.id != result.id]
 
     @property
     def _here(self) -> Any:
@@ -129,7 +132,7 @@ class _OpenTurn:
 
     def _unsettled(self, error: BaseException, problem: AgentStoreError) -> None:
         """Have the error of the block say what could not be ended either."""
-        if self.reservation is None:
+        if self.reservation is None or self._settled:
             error.add_note(f"The turn's stream was not finished ({type(problem).__name__}).")
             return
         error.add_note(
@@ -166,9 +169,14 @@ def _async_method(
     async def call(self: _OpenTurn, /, *args: P.args, **kwargs: P.kwargs) -> T:
         bound = getattr(getattr(self._here, repository), name)
         more = self._given.get(name, {}) | kwargs
-        result: T = await bound(self._first(signature), *args, **more)
-        self._after(name, result)
-        return result
+
+        async def done() -> T:
+            result: T = await bound(self._first(signature), *args, **more)
+            self._after(name, result)
+            return result
+
+        # What began or ended although the caller was cancelled must be known as such.
+        return await (finished(done()) if name in ("begin", "finish") else done())
 
     return _without_session(call, method)
 
@@ -285,7 +293,7 @@ class _Said:
         for at, text in self._inputs.items():
             try:
                 self._blocks[at]["input"] = json.loads(text or "{}")
-            except ValueError:  # the model was cut off in it
+            except (ValueError, RecursionError):  # the model was cut off in it
                 self._blocks[at]["input"] = {"incomplete": text}
         usage = self.answer.get("usage") or {}
         counted = usage.get("completion_tokens") or usage.get("output_tokens") or 0
@@ -348,6 +356,8 @@ class TurnStream(_Stream):
             InvalidInput: A chunk is of neither API.
         """
         messages = self._turn._here.messages
+        if self._ended:
+            raise StopIteration
         for chunk in self._chunks:
             if not (text := self._said.add(chunk)):
                 continue
@@ -369,13 +379,20 @@ class TurnStream(_Stream):
         if self._ended:
             return
         self._ended = True
-        messages, ending = self._turn._here.messages, self._ending(read=read)
-        if ending is not None and self.message is not None:
-            self.message = messages.finish(self.message.id, **ending)
-        elif ending is not None:
-            self.message = messages.save(self._turn.session_id, "assistant", **ending)
-        if self._said.answer.get("usage"):
-            self._turn.usage(self._said.answer)
+        messages = self._turn._here.messages
+        try:
+            ending = self._ending(read=read)
+            if ending is not None and self.message is not None:
+                self.message = messages.finish(self.message.id, **ending)
+            elif ending is not None:
+                self.message = messages.save(self._turn.session_id, "assistant", **ending)
+        except BaseException:
+            self._ended = False  # the end of the block tries again, with the text alone
+            raise
+        finally:
+            answer, self._said.answer = self._said.answer, {}
+            if answer.get("usage"):
+                self._turn.usage(answer)
 
 
 class AsyncTurnStream(_Stream):
@@ -388,6 +405,8 @@ class AsyncTurnStream(_Stream):
     async def __anext__(self) -> str:
         """Wait for the next text; see ``TurnStream``."""
         messages = self._turn._here.messages
+        if self._ended:
+            raise StopAsyncIteration
         async for chunk in self._chunks:
             if not (text := self._said.add(chunk)):
                 continue
@@ -414,13 +433,20 @@ class AsyncTurnStream(_Stream):
         if self._ended:
             return
         self._ended = True
-        messages, ending = self._turn._here.messages, self._ending(read=read)
-        if ending is not None and self.message is not None:
-            self.message = await messages.finish(self.message.id, **ending)
-        elif ending is not None:
-            self.message = await messages.save(self._turn.session_id, "assistant", **ending)
-        if self._said.answer.get("usage"):
-            await self._turn.usage(self._said.answer)
+        messages = self._turn._here.messages
+        try:
+            ending = self._ending(read=read)
+            if ending is not None and self.message is not None:
+                self.message = await messages.finish(self.message.id, **ending)
+            elif ending is not None:
+                self.message = await messages.save(self._turn.session_id, "assistant", **ending)
+        except BaseException:
+            self._ended = False  # the end of the block tries again, with the text alone
+            raise
+        finally:
+            answer, self._said.answer = self._said.answer, {}
+            if answer.get("usage"):
+                await self._turn.usage(answer)
 
 
 def _nothing() -> None:
@@ -518,20 +544,27 @@ class Turn(_OpenTurn):
     ) -> None:
         """Finish what is being streamed and give back what was not used, however it ended."""
         try:
-            try:
+            with ExitStack() as end:  # each is done, whatever becomes of the others
+                end.callback(self._settle)
+                for begun in self._begun:
+                    end.callback(self._stop, begun)
                 for stream in self._streams:
-                    stream.close()
-                if self._message is not None:
-                    self.finish(metadata=(self._message.metadata or {}) | STOPPED)
-            finally:
-                self._open = False
-                if self.reservation is not None:
-                    settle = self._bound.users.settle_quota
-                    self.tokens_left = settle(self.reservation.id, self._unpaid)
+                    end.callback(stream.close)
         except AgentStoreError as problem:
             if error is None:
                 raise
             self._unsettled(error, problem)
+
+    def _stop(self, begun: MessageRecord) -> None:
+        with suppress(StreamEnded):  # somebody else finished it
+            self._bound.messages.finish(begun.id, metadata=(begun.metadata or {}) | STOPPED)
+
+    def _settle(self) -> None:
+        self._open = False
+        if self.reservation is not None:
+            settle = self._bound.users.settle_quota
+            self.tokens_left = settle(self.reservation.id, self._unpaid)
+        self._settled = True
 
 
 class AsyncTurn(_OpenTurn):
@@ -621,19 +654,23 @@ class AsyncTurn(_OpenTurn):
             )
 
     async def _leave(self) -> None:
-        try:
+        async with AsyncExitStack() as end:
+            end.push_async_callback(self._settle)
+            for begun in self._begun:
+                end.push_async_callback(self._stop, begun)
             for stream in self._streams:
-                await stream.aclose()
-            if self._message is not None:
-                await self.finish(metadata=(self._message.metadata or {}) | STOPPED)
-        finally:
-            self._open = False
-            await self._settle()
+                end.push_async_callback(stream.aclose)
+
+    async def _stop(self, begun: MessageRecord) -> None:
+        with suppress(StreamEnded):
+            await self._bound.messages.finish(begun.id, metadata=(begun.metadata or {}) | STOPPED)
 
     async def _settle(self) -> None:
+        self._open = False
         if self.reservation is not None:
             settle = self._bound.users.settle_quota
             self.tokens_left = await settle(self.reservation.id, self._unpaid)
+        self._settled = True
 
 
 def _ended() -> TransactionMisuse:

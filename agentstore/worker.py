@@ -16,8 +16,8 @@ loses the database, the lease runs out, another worker gets the task, and later 
 one about it are refused. So a task is done at least once; a handler that changes something
 elsewhere should be safe to repeat.
 
-``workers`` are the two kinds, ``loop`` is what they share, ``jobs`` is what a handler sees,
-``signals`` wakes and stops the loop.
+``WorkerLoop`` is what both kinds share, ``Job`` what a handler sees; ``Listener`` wakes the loop
+and stops it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The application, what all commands share, and how failures are reported.
 
 Every command takes the database from ``--url``, else ``AGENTSTORE_URL``, else it is
-``sqlite:///agentstore.db``. A failure is one line on standard error that says what to do, see
-``failures``; the exit code says whose it is: 1 the world's, 2 the command line's, 70 this
-library's, 130 an interrupt.
+``sqlite:///agentstore.db``. A failure is one line on standard error that says what to do; the exit
+code says whose it is: 1 the world's, 2 the command line's, 70 this library's, 130 an interrupt.
 ``--debug``, wherever it stands, shows where it came from.
 """
 

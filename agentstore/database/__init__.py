@@ -1,8 +1,8 @@
 """From a URL to a connection pool, and what revisions and administrators build on.
 
-- ``engine`` reads a URL (or ``AGENTSTORE_URL``), makes SQLAlchemy's engine for it with our options,
-  or *adopts* an engine that the application made: the connection events are added to it.
-- ``isolation`` gives the GRANT statements for a role that works only in scopes.
+- ``open_engine`` reads a URL (or ``AGENTSTORE_URL``) and makes SQLAlchemy's engine for it with our
+  options; ``adopt_engine`` takes one that the application made: the connection events are added.
+- ``grant_statements`` gives the GRANT statements for a role that works only in scopes.
 - ``revisions`` is what a revision of the schema may import: ``Place``, which knows schema and table
   prefix, and column types that never change their meaning. The models move on; this only grows.
 

@@ -11,8 +11,10 @@ The words that are used here:
   that agree, a write in one statement, or several that write all or nothing.
 - A *diagnosis* is what a driver's error means: certainly rolled back, connection lost, or final.
 
-``registry`` goes from a URL to a dialect, and imports an engine only when its first URL comes.
-``base`` has what both promise, ``sqlite`` and ``postgresql`` have one body each.
+``dialect_for`` goes from a URL to a dialect, and imports an engine only when its first URL comes.
+``base`` has what both promise; ``sqlite`` and ``postgresql`` are the engines, with a module each
+for connections and transactions (``dialect``), appending, search, moving and checks. ``foreign``
+reads the databases of other programs.
 
 The invariant: a method of a dialect keeps the same promise on both engines. Where one engine has
 nothing to do, the base class does nothing.

@@ -39,9 +39,7 @@ from agentstore.execution.runners import (
     READING,
     CallersRunner,
     JoinRunner,
-    Scope,
     UnitRunner,
-    VisitingRunner,
     give_up,
     is_new,
     joined,
@@ -83,8 +81,8 @@ class AsyncUnitRunner(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[AsyncRunner]:
         """Open a transaction; raises UnitFailure."""
 
-    def joined(self, into: object, scope: Scope | None) -> AsyncRunner:
-        """Give what runs bodies inside the application's transaction, in a scope or in none.
+    def joined(self, into: object) -> AsyncRunner:
+        """Give what runs bodies inside the application's transaction.
 
         Raises:
             InvalidInput: It is neither a connection nor a session for coroutines.
@@ -250,7 +248,7 @@ async def _cancellable(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def _opened(connection: AsyncConnection, start: Awaitable[object]) -> AsyncIterator[None]:
-    """Check a connection out, and in again, as ``runners.opened`` does."""
+    """Check a connection out, and in again, as ``UnitRunner.own_transaction`` does."""
     try:
         await start
         yield
@@ -386,7 +384,7 @@ class GreenletRunner:
             self._turns.release(writer=writer)
             await self._dispose_if_over()
 
-    def joined(self, into: object, scope: Scope | None) -> AsyncRunner:
+    def joined(self, into: object) -> AsyncRunner:
         """Give what runs bodies inside the application's transaction; see ``AsyncUnitRunner``."""
         callers = CallersRunner(self._runner, sync_side(into))
 
@@ -395,7 +393,7 @@ class GreenletRunner:
                 await greenlet_spawn(callers.begin)
             return await self._uncut(greenlet_spawn(call))
 
-        return AsyncJoinRunner(callers if scope is None else VisitingRunner(callers, scope), hop)
+        return AsyncJoinRunner(callers, hop)
 
     async def close(self) -> None:
         """Wait for what runs, close the engine if it is the store's own."""
@@ -571,7 +569,7 @@ class ThreadRunner:
             self._turns.release(writer=False)
             self._dispose_if_over()
 
-    def joined(self, into: object, scope: Scope | None) -> AsyncRunner:
+    def joined(self, into: object) -> AsyncRunner:
         """Refuse: the store's engine is its own, so the application has no transaction on it."""
         sync_side(into)
         raise other_engine()

@@ -67,14 +67,9 @@ class GatherQueue(Generic[J]):
         self.had_company = False
         self.waiting: deque[J] = deque()
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another group may run."""
-        return self.busy < MOST_GROUPS
-
     def enter(self) -> bool:
         """Begin a group if there is room, and say whether there was; it ends with ``leave``."""
-        if not self.has_room:
+        if self.busy == MOST_GROUPS:
             return False
         self.busy += 1
         return True
@@ -323,7 +318,7 @@ class AsyncGatherer:
 
     async def _wait(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:
         queue.waiting.append(write)
-        if len(queue.waiting) == 1 and queue.has_room:
+        if len(queue.waiting) == 1 and queue.busy < MOST_GROUPS:
             write.place.call_soon(self._set_out, queue)
         try:
             await write.heard

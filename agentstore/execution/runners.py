@@ -38,7 +38,6 @@ from agentstore.execution.unit import (
     Readers,
     RecentIds,
     Runner,
-    ScopedUnit,
     Unit,
     UnitFailure,
     pause_before_retry,
@@ -139,25 +138,12 @@ def announcing(observer: Observer | None) -> Callable[[object], AbstractContextM
     return announce
 
 
-@contextmanager
-def opened(engine: Engine) -> Iterator[Connection]:
-    """Check a connection out; in the end roll back what is open and check it in again.
-
-    What the block raises gets out even if the rollback fails: then the connection is lost, which
-    rolls back too. The rollback is explicit, because after a commit that failed SQLAlchemy's
-    ``close()`` takes the transaction for ended.
-    """
-    connection = engine.connect()
-    try:
-        yield connection
-    except BaseException:
-        give_up(connection)
-        raise
-    connection.close()
-
-
 def give_up(connection: Connection) -> None:
-    """Roll back what is open, and check the connection in; if that fails, it is lost."""
+    """Roll back what is open, and check the connection in; if that fails, it is lost.
+
+    Which rolls back too, so whatever was raised before gets out. The rollback is explicit, because
+    after a commit that failed SQLAlchemy's ``close()`` takes the transaction for ended.
+    """
     try:
         with suppress(*HANDLED):
             connection.rollback()
@@ -239,13 +225,17 @@ class UnitRunner:
         """Do what ``transaction`` does, for callers that need not wait for the writer."""
         committing = False
         try:
-            with opened(self._engines[mode]) as connection:
+            connection = self._engines[mode].connect()
+            try:
                 self.dialect.take_over(connection)
-                unit = self.unit(connection, mode)
-                yield unit
+                yield self.unit(connection, mode)
                 self.dialect.require_file(connection, each_time=mode not in READING)
                 committing = True
                 connection.commit()
+            except BaseException:
+                give_up(connection)
+                raise
+            connection.close()
         except HANDLED as error:
             found = unit_failure(self.dialect, mode, error, committing=committing)
             raise found from cause_of(error)
@@ -273,7 +263,7 @@ class UnitRunner:
                 return cast("T", self._gatherer.run(work))
         if self.writer is not None and mode not in READING and not here:
             return cast("T", self.writer.run(work))
-        with self.transaction(mode) as unit:
+        with (self.transaction if here else self.own_transaction)(mode) as unit:
             return performed(unit, work)
 
     def _statement(self, work: Callable[[Unit], T]) -> T:
@@ -390,7 +380,7 @@ class Scope:
 
     Attributes:
         user_id: The user.
-        filters: See ``ScopedUnit``.
+        filters: See ``Unit``.
     """
 
     user_id: str
@@ -400,47 +390,43 @@ class Scope:
         """Check that the user id can be one; whether there is such a user is not checked."""
         validation.key("user_id", self.user_id)
 
-    def unit(self, unit: Unit) -> ScopedUnit:
-        """Make a scope's unit of an open one."""
-        return ScopedUnit(
-            unit.connection,
-            unit.dialect,
-            unit.tables,
-            unit.settings,
-            branched=unit.branched,
-            joined=unit.joined,
-            user_id=self.user_id,
-            filters=self.filters,
-        )
-
-    def enter(self, unit: Unit) -> ScopedUnit:
-        """Tell the engine whose the transaction is, and make its unit."""
+    def enter(self, unit: Unit) -> None:
+        """Tell the engine whose the transaction is, until it ends."""
         unit.dialect.enter_scope(unit.connection, self.user_id)
-        return self.unit(unit)
+
+    def run(self, unit: Unit, work: Callable[[Unit], T]) -> T:
+        """Run a body in a transaction of the scope's own."""
+        self.enter(unit)
+        return self.run_entered(unit, work)
+
+    def run_entered(self, unit: Unit, work: Callable[[Unit], T]) -> T:
+        """Run a body in a transaction of which the engine was told whose it is."""
+        return performed(replace(unit, scope=self.user_id, filters=self.filters), work)
 
     def visit(self, unit: Unit, work: Callable[[Unit], T]) -> T:
         """Run a body in the application's transaction, and leave it as the engine knew it."""
         before = unit.dialect.scope_of(unit.connection)
         try:
-            return performed(self.enter(unit), work)
+            return self.run(unit, work)
         finally:
             with suppress(*HANDLED):  # it has failed, and so would this
                 unit.dialect.enter_scope(unit.connection, before)
 
 
+class Within(Protocol):
+    """Runs a body in a unit that is made of an open one, as a ``Scope`` does."""
+
+    def __call__(self, unit: Unit, work: Callable[[Unit], T], /) -> T:
+        """Run it."""
+
+
 class ScopedRunner:
-    """Runs what is run in a scope, each in a transaction of its own or all in one."""
+    """Runs what is run in a scope: for threads on a ``Runner``, for tasks on an ``AsyncRunner``."""
 
-    def __init__(self, runner: Runner, scope: Scope, *, entered: bool = False) -> None:
-        """Run it on this runner.
-
-        Args:
-            runner: The store's, or that of a transaction.
-            scope: Whose.
-            entered: Whether the runner's transaction has been told so.
-        """
+    def __init__(self, runner: Runner | AsyncRunner, within: Within) -> None:
+        """Run it on this runner, which is the store's or a transaction's."""
         self._runner = runner
-        self._prepare = scope.unit if entered else scope.enter
+        self._within = within
 
     @property
     def embeddings(self) -> Embeddings | None:
@@ -448,60 +434,11 @@ class ScopedRunner:
         found: Embeddings | None = getattr(self._runner, "embeddings", None)
         return found
 
-    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
-        """Run a body in a unit of the scope; see ``Runner``."""
-        prepare = self._prepare
+    def run(self, mode: Mode, work: Callable[[Unit], Any], *, repeatable: bool) -> Any:
+        """Run a body in a unit of the scope; gives its result, or what is awaited for it."""
+        within = self._within
         return self._runner.run(
-            _MODES.get(mode, mode),
-            lambda unit: performed(prepare(unit), work),
-            repeatable=repeatable,
-        )
-
-
-class AsyncScopedRunner:
-    """The same for coroutines."""
-
-    def __init__(self, runner: AsyncRunner, scope: Scope, *, entered: bool = False) -> None:
-        """Run it on this runner; see ``ScopedRunner``."""
-        self._runner = runner
-        self._prepare = scope.unit if entered else scope.enter
-
-    @property
-    def embeddings(self) -> Embeddings | None:
-        """Those of the runner, if it has some."""
-        found: Embeddings | None = getattr(self._runner, "embeddings", None)
-        return found
-
-    async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
-        """Run a body in a unit of the scope; see ``AsyncRunner``."""
-        prepare = self._prepare
-        return await self._runner.run(
-            _MODES.get(mode, mode),
-            lambda unit: performed(prepare(unit), work),
-            repeatable=repeatable,
-        )
-
-
-class Visitor(Protocol):
-    """What runs bodies in a unit of its own that is made of an open one, as a ``Scope`` does."""
-
-    def visit(self, unit: Unit, work: Callable[[Unit], T]) -> T:
-        """Run a body."""
-
-
-class VisitingRunner:
-    """Runs what is run in a scope, each in the application's transaction."""
-
-    def __init__(self, runner: Runner, scope: Visitor) -> None:
-        """Run it on the runner of that transaction."""
-        self._runner = runner
-        self._scope = scope
-
-    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
-        """Run a body in a unit of the scope; see ``Runner``."""
-        visit = self._scope.visit
-        return self._runner.run(
-            _MODES.get(mode, mode), lambda unit: visit(unit, work), repeatable=repeatable
+            _MODES.get(mode, mode), lambda unit: within(unit, work), repeatable=repeatable
         )
 
 

@@ -74,6 +74,10 @@ class Unit:
             Only a hint which of two statements is likely to be the one that is needed.
         joined: Whether it is a transaction of the application's, so that all that is done in it
             is one, however many units it would be otherwise.
+        scope: The user whose rows alone are there, and are all that the engine shows where it can;
+            None for all.
+        filters: Whether the queries keep to that user's rows by themselves. Not, only where a test
+            is to see that the engine does.
     """
 
     connection: Connection
@@ -82,16 +86,13 @@ class Unit:
     settings: Settings
     branched: RecentIds = field(default_factory=RecentIds)
     joined: bool = False
-
-    @property
-    def scope(self) -> str | None:
-        """The user whose rows alone the engine shows this unit, where it can; None for all."""
-        return None
+    scope: str | None = None
+    filters: bool = True
 
     @property
     def only(self) -> str | None:
         """The user to whose rows the queries are to keep; None for all."""
-        return None
+        return self.scope if self.filters else None
 
     def now(self) -> datetime:
         """Read the store's clock, in UTC."""
@@ -99,30 +100,6 @@ class Unit:
         if type(now) is datetime and now.tzinfo is UTC:
             return now
         return require_utc("the clock's time", now)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopedUnit(Unit):
-    """A unit for which only one user's data are there.
-
-    Attributes:
-        user_id: The user.
-        filters: Whether the queries keep to that user's rows by themselves. Not, only where a test
-            is to see that the engine does.
-    """
-
-    user_id: str
-    filters: bool = True
-
-    @property
-    def scope(self) -> str | None:
-        """The user."""
-        return self.user_id
-
-    @property
-    def only(self) -> str | None:
-        """The user."""
-        return self.user_id if self.filters else None
 
 
 def in_autocommit(unit: Unit) -> bool:

@@ -1,14 +1,16 @@
 """A web application to look at what agents did: ``explorer(store)``, and ``agentstore ui``.
 
-- ``application`` has the table of pages, and makes the ASGI application of it.
-- ``pages`` has a module for each page: one or two functions, and a template of the same name.
-- ``access`` is the door of ``agentstore ui``: its token, or a password.
-- ``web`` is what the pages share: ``visits`` is a request as a page sees it, ``rendering`` the
-  templates' environment, ``visible`` shows characters that are not seen, ``headers`` what every
-  response says to the browser.
+- ``application`` has the table of pages, makes the ASGI application of it, and says to the browser
+  what it may do.
+- ``pages`` has the pages but for those of a conversation (``conversation``, ``cards``), of users
+  and memories (``users``), and of what two states differ in (``differences``).
+- ``sharing`` is the door of ``agentstore ui``, its token or a password, and one conversation as a
+  file.
+- ``rendering`` is what the pages share: the templates' environment, messages as HTML, charts, and
+  ``Visit``, a request as a page sees it.
 
-To add a page, write ``pages/NAME.py`` with ``async def page(visit: Visit) -> Response``, put
-``templates/NAME.html`` beside it, which extends ``base.html``, and add one line to ``PAGES`` in
+To add a page, write ``async def NAME(visit: Visit) -> Response`` in ``pages``, put a template,
+which extends ``base.html``, into the folder of templates, and add one line to ``PAGES`` in
 ``application``. A page asks the store by ``await visit.ask(visit.store.sessions.list, limit=50)``,
 which works for a ``Store`` and for an ``AsyncStore``, and returns
 ``await visit.page("NAME.html", ...)``. What takes long to make of what was read is made by
@@ -19,11 +21,11 @@ The invariants:
 - Nothing is written: pages call methods that read, and routes answer GET and HEAD alone. With
   ``edit`` there is one more route, which takes forms of the explorer's own pages.
 - Every page is bounded: lists are paged by cursors, texts are cut with a link to the rest, and
-  what is made of a text is at most so many times as long; see ``web.texts``.
+  what is made of a text is at most so many times as long; see ``Allowance``.
 - All pages are on one level, and what names something is in the query: ``session?id=...``. So links
   are relative, whatever the prefix under which the application is mounted, and ids may be any text.
-- Nothing that is stored becomes markup: templates escape, and the policy in ``headers`` lets no
-  script run but the explorer's own files, and no request leave for elsewhere.
+- Nothing that is stored becomes markup: templates escape, and the policy lets no script run but
+  the explorer's own files, and no request leave for elsewhere.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Sessions and their branches.
+"""Sessions and their branches, messages and what is kept beside them.
 
 ``sessions`` holds what every message changes, the counters, and is kept narrow for that: an
 UPDATE rewrites the whole row on both engines. The documents of a session, which may be large,
 live in ``session_data``.
-
-Messages, and what is kept beside them.
 """
 
 from __future__ import annotations
@@ -38,7 +36,8 @@ class Session(Base):
     ``newest_at`` is the latest time of a message, or 1970 before there was one. ``in_order`` says
     that no message was saved with a time more than a minute before that of an earlier one: then
     the messages of a window of time are found by their numbers, and no index has their times.
-    ``has_failures`` says that the session failed, or that a call of a tool in it did.
+    ``has_failures`` says that the session failed, or that a logged call of a tool in it or a task
+    of it did.
     """
 
     __table__ = conversations.sessions

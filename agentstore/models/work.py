@@ -1,12 +1,7 @@
 """What an agent does and spends, for whom, and what it keeps.
 
-Tool logs, usage per turn, tasks.
-
-Users, what they may spend, and the keys by which they are known.
-
-What agents remember across conversations.
-
-Checkpoints of an agent's state.
+Tool logs, usage per turn and tasks; users, what they may spend, and the keys by which they are
+known; what agents remember across conversations; checkpoints of an agent's state.
 
 A checkpoint names values. Small ones are in its own row. The bytes of the others are on *lines*,
 in pieces that follow each other in ``checkpoint_values``; a version is the first so many bytes of

@@ -51,7 +51,7 @@ from agentstore.errors import (
     TransactionMisuse,
     TranscriptError,
 )
-from agentstore.execution.runners import VisitingRunner
+from agentstore.execution.runners import ScopedRunner
 from agentstore.execution.unit import Unit
 from agentstore.moving.copy_ends import Quarantine, SetAside
 from agentstore.moving.formats import Formats
@@ -105,7 +105,7 @@ class Imported:
 
     Attributes:
         conversations: How many were stored.
-        messages: How many messages they hold.
+        messages: How many messages were stored.
         skipped: Conversations that were there already, or twice in the file; those that are there
             were left as they are.
         unnamed: How many of those that were stored had no id, and got one that says what they hold.
@@ -114,9 +114,11 @@ class Imported:
         problems: The first twenty of these, each as its number and what is wrong.
         quarantine: The file that lists them; None if there are none.
         branches: How many branches they have beside the active ones.
+        continued: How many were there already and have more messages in the file now, which were
+            added to them.
         grown: How many of those that were skipped have other messages in the file than when they
-            were imported. They were left as they are. To import one again, delete its session
-            first.
+            were imported, and branches, or a session with messages of its own. They were left as
+            they are. To import one again, delete its session first.
         formats: How many of those that were stored were in another format, by its name.
         left_out: What is in the file and no part of a conversation: how many, by what it is.
     """
@@ -130,6 +132,7 @@ class Imported:
     problems: tuple[tuple[int, str], ...] = ()
     quarantine: str | None = None
     branches: int = 0
+    continued: int = 0
     grown: int = 0
     formats: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -144,6 +147,7 @@ class Imported:
             self.unnamed + other.unnamed,
             self.skipped_unnamed + other.skipped_unnamed,
             branches=self.branches + other.branches,
+            continued=self.continued + other.continued,
             grown=self.grown + other.grown,
             formats={n: self.formats.get(n, 0) + other.formats.get(n, 0) for n in names},
         )
@@ -352,14 +356,13 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
         if there.user_id != user:
             raise InvalidInput("Its id is taken by another user's session. Give it another id.")
         grown = made is not None and there.metadata.get("imported") != made["metadata"]["imported"]
-        return Imported(0, 0, 1, 0, unnamed, grown=int(grown))
+        if made is None or not grown:
+            return Imported(0, 0, 1, 0, unnamed)
+        return _go_on(repositories, session_id, made, unnamed)
     lines = _lines_of(conversation)
     drafts = [new_messages(messages) for messages in lines]
     make_user(repositories, user)
-    times = _Times(next((m.at for m in lines[0] if isinstance(m, Said) and m.at), None))
-    if made is not None and isinstance(repositories, Repositories):  # and no stand-in of a test's
-        kind = ScopedTransaction if repositories._scoped else Transaction
-        repositories = kind(VisitingRunner(runner_of(repositories), times))
+    repositories, times = _then(repositories, conversation["messages"], made)
     repositories.sessions.create(
         user,
         id=session_id,
@@ -385,6 +388,36 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     count = sum(map(len, drafts))
     formats = {} if made is None else {made.form: 1}
     return Imported(1, count, 0, unnamed, branches=len(branches), formats=formats)
+
+
+def _go_on(
+    repositories: Repositories, session_id: str, made: Conversation, unnamed: int
+) -> Imported:
+    """Add what a conversation has more than its session, if that is all in which they differ."""
+    repositories.sessions.update(session_id)  # locked: nobody else adds to it meanwhile
+    said, stored = made["messages"], repositories.sessions.get(session_id).message_count
+    if made.branches or stored > len(said) or len(repositories.branches.list(session_id)) > 1:
+        return Imported(0, 0, 1, 0, unnamed, grown=1)
+    there = repositories.messages.chat(session_id, None, keep_tool_calls=False, unanswered="keep")
+    if there != said[:stored]:
+        return Imported(0, 0, 1, 0, unnamed, grown=1)
+    new = said[stored:]
+    imported = {"imported": made["metadata"]["imported"]}
+    repositories.sessions.patch(session_id, metadata=imported)
+    repositories, times = _then(repositories, new, made)
+    _save(repositories, session_id, new, new_messages(new), times)
+    return Imported(0, len(new), 0, continued=1)
+
+
+def _then(
+    repositories: Repositories, messages: Sequence[dict[str, Any]], made: Conversation | None
+) -> tuple[Repositories, _Times]:
+    """Let what another format has be stored as of when it was said."""
+    times = _Times(next((m.at for m in messages if isinstance(m, Said) and m.at), None))
+    if made is not None and isinstance(repositories, Repositories):  # and no stand-in of a test's
+        kind = ScopedTransaction if repositories._scoped else Transaction
+        repositories = kind(ScopedRunner(runner_of(repositories), times.visit))
+    return repositories, times
 
 
 def _save(

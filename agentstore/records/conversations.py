@@ -1,4 +1,4 @@
-"""Sessions."""
+"""Sessions, messages, branches, turns, search hits and memories; and how a notebook shows them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SessionSummary:
         last_seq: The newest message's sequence number; it never goes down.
         last_turn: The number of the last turn on the active branch, 0 before the first one. That is
             how many turns there were, those that were deleted since included.
-        has_failures: Whether the session failed, or a call of a tool did that was logged in it.
+        has_failures: Whether the session failed, a logged call of a tool in it, or a task of it.
         failure: Why it failed, as ``sessions.fail`` was told; None where it did not.
         question: What the agent waits for the user to answer, in status ``waiting_user``.
         ttl: How long after its last activity the session expires; None means never.
@@ -60,7 +60,7 @@ class SessionSummary:
     preview: str | None = field(default=None, kw_only=True, repr=False)
 
     def _repr_html_(self) -> str:
-        """Show the session in a notebook; see ``records.html``."""
+        """Show the session in a notebook; see ``sessions_as_html``."""
         return self._many_as_html([self])
 
     @staticmethod
@@ -135,7 +135,7 @@ class RestoredSession:
     summary: str | None
 
     def _repr_html_(self) -> str:
-        """Show the session in a notebook, and what was said; see ``records.html``."""
+        """Show the session in a notebook, and what was said; see ``messages_as_html``."""
         return self.session._repr_html_() + MessageRecord._many_as_html(self.history)
 
     @property
@@ -190,7 +190,7 @@ class MessageRecord:
         return stored_role(self) == "user"
 
     def _repr_html_(self) -> str:
-        """Show the message in a notebook, with what it says; see ``records.html``."""
+        """Show the message in a notebook, with what it says; see ``messages_as_html``."""
         return self._many_as_html([self])
 
     @staticmethod
@@ -224,7 +224,7 @@ class MessageList(list[MessageRecord]):
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Show the conversation in a notebook, with what was said; see ``records.html``."""
+        """Show the conversation in a notebook, with what was said; see ``messages_as_html``."""
         return MessageRecord._many_as_html(self)
 
 

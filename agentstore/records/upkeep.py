@@ -1,4 +1,4 @@
-"""What ``health()`` and ``statistics()`` return."""
+"""What ``health()``, ``statistics()``, the doctor, and deletions return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks."""
+"""Tasks, usage, tool calls, users with their reservations and keys, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where turns are on a line: their user messages, their beginnings and their ends."""
+"""Turns of a branch, and what is done with them: found, compacted, branched off, summed up."""
 
 from __future__ import annotations
 

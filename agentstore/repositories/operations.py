@@ -18,9 +18,7 @@ body, or in ``store.transaction()``, it joins the unit that is open. ``AsyncStor
 bodies. So each method is written once.
 
 The invariant: a body never commits, rolls back, sleeps, or keeps anything between two calls. A
-runner may therefore run it again after a conflict. ``operations`` holds the decorators, ``units``
-the methods of several units, ``inserting`` the rows that are inserted together, ``sums`` exact
-sums, ``scoping`` the conditions that say which rows are one user's.
+runner may therefore run it again after a conflict.
 """
 
 from __future__ import annotations
@@ -84,20 +82,22 @@ UNSET = Unset()
 
 
 class Repository:
-    """The queries of one aggregate."""
+    """The queries of one aggregate.
 
-    __slots__ = ("_runner", "_unit")
+    Attributes:
+        unit: The open unit, which bodies use; there is none where a runner opens one for each call.
+    """
+
+    __slots__ = ("_runner", "unit")
+    _runner: Runner | None
+    unit: Unit
 
     def __init__(self, runner: Runner | Unit) -> None:
         """Bind to a runner, which opens a unit for each call, or to a unit that is open."""
-        self._unit = runner if isinstance(runner, Unit) else None
-        self._runner = None if isinstance(runner, Unit) else runner
-
-    @property
-    def unit(self) -> Unit:
-        """The open unit. Only bodies may ask."""
-        assert self._unit is not None, "a repository's body runs inside a unit"
-        return self._unit
+        if isinstance(runner, Unit):
+            self.unit, self._runner = runner, None
+        else:
+            self._runner = runner
 
     def _units(self, *, repeatable: bool = True) -> Units:
         """Give what runs the units of a method that is several; see ``Units``."""
@@ -161,10 +161,9 @@ def _method(described: Operation) -> Callable[Concatenate[R, P], T]:
     @wraps(body)
     def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
         work = make(body, type(self), args, kwargs)
-        if self._unit is not None:
-            here: T = work(self._unit)
+        if self._runner is None:
+            here: T = work(self.unit)
             return here
-        assert self._runner is not None, "it has either"
         result: T = self._runner.run(
             Mode.WRITE if several is not None and several(kwargs) else mode,
             work,

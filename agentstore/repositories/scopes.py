@@ -295,9 +295,9 @@ def session_to_save(call: ScopedCall, value: Any) -> Any:
     given = session(call, value)
     if given is value or not call.arguments["create_session"]:
         return given
-    if call.find(_any_session, value) is not None:
+    if call.find(_any_session, value) is not None and session(call, value) is not value:
         raise AlreadyExists("session", value)
-    return value
+    return value  # nobody's, or made for this user since the first look
 
 
 def own_session(call: ScopedCall, value: Any) -> Any:
@@ -331,7 +331,11 @@ def few_messages(call: ScopedCall, values: Any) -> Any:
 def thread_to_put(call: ScopedCall, value: Any) -> Any:
     """A thread that is created if it does not exist; the id of another user's is refused."""
     hidden = isinstance(value, str) and call.find(_thread, value) is None
-    if hidden and call.find(_any_thread, value) is not None:
+    if (
+        hidden
+        and call.find(_any_thread, value) is not None
+        and call.find(_thread, value) is None  # nor was it made for this user since
+    ):
         raise WrongOwner(value, "user_id")
     return value
 

@@ -15,9 +15,8 @@ The invariants: no change is lost in a crash, because it waits until its tokens 
 and what is a hit, its score and its snippet come from this code, not from the engine, so both
 engines give the same answer.
 
-``search`` is the repository of the index (status, refresh, reindex); ``finding`` is
-``messages.search``, and ``pages`` looks for its hits. What differs between the engines is in
-``engines``.
+``Search`` is the repository of the index (status, refresh, reindex); ``TextSearch`` looks for a
+page of the hits of ``messages.search``. What differs between the engines is in ``engines``.
 """
 
 from __future__ import annotations
@@ -602,10 +601,10 @@ class TextSearch:
         unit = self._unit
         messages, sessions = unit.tables.messages.c, unit.tables.sessions
         query = select(messages.pk).join(sessions, sessions.c.pk == messages.session_id)
+        query = query.where(unit.dialect.search.among(messages.pk), *self._conditions)
         found: list[int] = []
         for chunk in chunks(pks, _LOOKED_UP):
-            these = unit.dialect.search.among(messages.pk, chunk)
-            found += unit.connection.execute(query.where(these, *self._conditions)).scalars()
+            found += unit.connection.execute(query, {"numbers": chunk}).scalars()
         return sorted(found, reverse=True)
 
     def _verified(self, pks: Sequence[int], *conditions: ColumnElement[bool]) -> list[_Match]:
@@ -617,9 +616,8 @@ class TextSearch:
         query = self._columns.add_columns(messages.pk)
         if conditions:
             query = query.join(sessions, sessions.c.pk == messages.session_id).where(*conditions)
-        rows = unit.connection.execute(
-            query.where(unit.dialect.search.among(messages.pk, pks))
-        ).all()
+        query = query.where(unit.dialect.search.among(messages.pk))
+        rows = unit.connection.execute(query, {"numbers": pks}).all()
         found = []
         for row in sorted(rows, key=lambda row: -row.pk):
             text = self._tokenizer.text_of(row)

@@ -27,9 +27,7 @@ worker B                        rescue, claim, fence 5 ... complete(fence=5): co
 The invariants: no two workers hold a task at the same time, and a write with an old fence changes
 nothing. So a worker that was believed dead does no harm when it comes back.
 
-``tasks`` holds all methods. Beside it: ``arguments`` checks, ``clock`` says whose time counts,
-``transitions`` changes a status, ``leases`` renews and ends leases, ``statements`` builds the
-statements of the queue.
+This module has the methods; ``claims`` has the statements of the queue, checks, clocks and leases.
 """
 
 from __future__ import annotations
@@ -84,6 +82,7 @@ from agentstore.repositories.operations import (
     required,
     writes,
 )
+from agentstore.repositories.session_pages import settle_failures
 from agentstore.schema import session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id, require_utc
@@ -370,14 +369,16 @@ class Tasks(Repository):
         return move(self.unit, task_id, "pending", only_from=("paused",))
 
     @scopes.TASK
-    @appends
+    @writes
     def retry(self, task_id: str) -> TaskRecord:
         """Go from failed or dead to pending, to be started again. Raises as ``start`` does.
 
         What failed before still counts: a dead task is given one more attempt. ``requeue`` gives
         dead tasks all their retries again.
         """
-        return move(self.unit, task_id, "pending", only_from=("failed", "dead"))
+        task = move(self.unit, task_id, "pending", only_from=("failed", "dead"))
+        settle_failures(self.unit, {task.session_id})
+        return task
 
     @scopes.TASK
     @appends
@@ -401,7 +402,7 @@ class Tasks(Repository):
         c = self.tables.tasks.c
         now = present(self.unit)
         held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
-        ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``leases``
+        ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``claims``
         query = (
             update(self.tables.tasks)
             .where(
@@ -624,7 +625,7 @@ class Tasks(Repository):
         return settle(self.unit, ends, [task.id for _, task in overdue]).settled
 
     @scopes.WORKERS
-    @appends
+    @writes
     def requeue(
         self, *, queue: str = "default", kind: str | None = None, limit: int = MAX_LIMIT
     ) -> int:
@@ -656,7 +657,9 @@ class Tasks(Repository):
             .returning(*tasks.c)
         )
         statement = self.unit.dialect.announcing(query, self.tables)
-        return len(self.connection.execute(statement).all())
+        again = self.connection.execute(statement).all()
+        settle_failures(self.unit, {task.session_id for task in again})
+        return len(again)
 
     @scopes.WORKERS
     @reads

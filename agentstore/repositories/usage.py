@@ -13,8 +13,7 @@ The invariants: money and tokens are whole numbers (money in billionths), so sum
 equal on both engines; a cost that is not known is None and is counted as unknown, never as 0; a
 secret in a tool log is redacted, or refused, before the row is written.
 
-``usage`` and ``tool_logs`` are the repositories; ``rows`` prices and reads the rows of usage, and
-``user_stats`` is what ``Usage.stats`` does.
+``tool_logs`` is the repository of tool logs; ``usage_sums`` prices rows, reads them and adds up.
 """
 
 from __future__ import annotations

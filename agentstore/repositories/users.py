@@ -15,9 +15,6 @@ The invariants: the quota is never overspent by ``consume_quota`` and ``reserve_
 many call at once, because each is one conditional UPDATE of the user's row; ``settle_quota``
 counts what was really spent, even if that is more. A key is shown once and stored as a digest:
 nobody who reads the database can use it.
-
-``users`` is the repository; ``quotas`` and ``api_keys`` hold its methods for these, and
-``preferences`` the digests by which preferences are found.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every table has ``pk``, the number of its rows in the order of creation. It neve
 database: it gives lists an order that no clock can disturb, and on SQLite it is the rowid and
 costs nothing. What the world sees is ``id``, text, and other tables refer to that, so that a
 person who reads the tables can follow them; but messages, and what belongs to them, refer to the
-``pk`` of their session, see ``session_ids``.
+``pk`` of their session, see ``SessionId``.
 
 Whatever belongs to a user, a session or a checkpoint thread says so itself in ``user_id``,
 ``session_id`` or ``thread_id``, even where it could be found through another table: scoping,

@@ -1,9 +1,10 @@
 """Sessions and conversations in a terminal: ``agentstore browse``.
 
-- ``stretches`` holds a part of a list; ``entries`` reads messages of a branch for it.
-- ``drawing`` makes lines of texts, without anything that a terminal would interpret; ``messages``
-  makes them of messages.
-- ``rows`` is the list on the screen; ``screens`` are the screens with such a list, a module each.
+- ``application`` is the application, with the screens of sessions and of hits.
+- ``lists`` holds a part of a list and shows it, in lines without anything that a terminal would
+  interpret.
+- ``screens`` has what all screens with a list share, and those of one message, of branches and of
+  turns; ``conversation`` has those of a conversation, and of new messages as they come.
 - Branches are drawn here, for ``agentstore show --tree`` too, which needs no textual.
 
 The invariants: nothing is written, no list is read as a whole, and what the database holds is never

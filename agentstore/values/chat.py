@@ -12,11 +12,11 @@ Responses           an item ``..._call`` that     an item ``..._call_output``, a
                     has a ``call_id``
 ==================  ============================  ===========================================
 
-- ``formats`` reads one message: the calls it makes, the results it gives.
-- ``glances`` looks at a history, and says of most that they are fine as they are.
-- ``repairs`` reads a history, and says what to leave out, to move and to put in.
-- ``pieces`` takes one message apart, for people to read.
-- ``layouts`` turns a chat message into the arguments with which it is saved.
+- ``parse_message`` reads one message: the calls it makes, the results it gives.
+- ``from_chat`` turns a chat message into the arguments with which it is saved.
+- ``pieces_of`` takes one message apart, for people to read.
+- ``needs_no_repair`` looks at a history, and says of most that they are fine as they are.
+- ``plan`` reads a history, and says what to leave out, to move and to put in.
 
 What a provider runs by itself (``server_tool_use``, ``web_search_call``, ``mcp_call``) holds its
 result, or has it in the same message, so nothing has to go together with it.

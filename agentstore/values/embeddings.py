@@ -346,7 +346,9 @@ def nearness(question: bytes, documents: Sequence[bytes]) -> list[float] | None:
         return None
     if (numpy := _numpy()) is not None and documents:
         wanted = numpy.frombuffer(question, "<f4")
-        found = numpy.frombuffer(b"".join(documents), "<f4").reshape(-1, len(wanted)) @ wanted
+        rows = numpy.frombuffer(b"".join(documents), "<f4").reshape(-1, len(wanted))
+        # By ``@`` equal rows have not always equal products, and would not be the newest first.
+        found = numpy.einsum("ij,j->i", rows, wanted)
         if several:
             counts = [length // size for length in lengths]
             found = numpy.maximum.reduceat(found, numpy.cumsum([0, *counts[:-1]]))

@@ -1,11 +1,9 @@
-"""From a text to the tokens that are indexed, and from a hit to the snippet that shows it.
+"""From a text to the tokens that are indexed.
 
-- ``readable`` gives the text of a message that people read: its content, or that of its blocks.
-- ``segmentation`` cuts a text into *tokens*, for languages that put spaces between words and for
-  those that do not.
-- ``search_terms`` reads a query, and says how well a text matches it.
-- ``snippets`` cuts out the piece of a text that shows the match.
-- ``terminal`` has what a terminal shows: text that it cannot obey, and figures at a glance.
+``tokens`` cuts a text into *tokens*, for languages that put spaces between words and for those that
+do not; a ``Tokenizer`` adds stems where a store has them. ``readable_text`` gives the text of a
+message that people read: its content, or that of its blocks. How a query is read, and the snippet
+that shows a match, is in ``snippets``.
 
 A *token* is what an index holds. A *term* is what a query asks for: one token or several in a row.
 
@@ -82,7 +80,7 @@ _EMOJI = (
 )
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]+"
+    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
 """Joiners, directions, variation selectors: they would cut a word that looks whole."""
 

@@ -159,7 +159,56 @@ def test_a_history_of_imported_calls_is_one_that_models_accept(store, tmp_path):
     assert [m.to_chat() for m in history] == store.messages.chat("s1")
 
 
-def test_a_conversation_that_has_grown_since_is_named(store, tmp_path):
+def test_a_conversation_that_has_grown_since_goes_on_where_its_session_ends(store, tmp_path):
+    path = tmp_path / "session.jsonl"
+    for count in (2, 5, len(samples.CLAUDE_CODE)):
+        path.write_bytes(lines(*samples.CLAUDE_CODE[:count]))
+        transcripts.import_file(store, path)
+        again = transcripts.import_file(store, path)
+        assert (again.messages, again.continued, again.skipped, again.grown) == (0, 0, 1, 0)
+    piecewise = in_branches(store, "s1"), [m.created_at for m in store.messages.history("s1")]
+    assert store.sessions.verify("s1").agree
+    metadata = store.sessions.get("s1").metadata
+    store.sessions.delete("s1")
+    transcripts.import_file(store, path)
+    at_once = in_branches(store, "s1"), [m.created_at for m in store.messages.history("s1")]
+    assert piecewise == at_once
+    assert metadata["imported"] == store.sessions.get("s1").metadata["imported"]
+
+
+def of_somebody_else(store):
+    store.messages.save("s1", "user", "Something else.")
+
+
+def a_branch(store):
+    store.branches.create("s1", after_turn=1, name="side")
+
+
+def another_answer(store):
+    store.messages.pop("s1")
+    store.messages.save("s1", "assistant", "Another answer.")
+
+
+def nothing(store):
+    """Leave it: its last message was still being written when it was imported."""
+
+
+@pytest.mark.parametrize("change", [of_somebody_else, a_branch, another_answer, nothing])
+def test_what_has_grown_is_left_alone_where_its_session_is_no_longer_as_imported(
+    store, tmp_path, change
+):
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(lines(*samples.CLAUDE_CODE[:3]))
+    transcripts.import_file(store, path)
+    change(store)
+    before = list(transcripts.export_lines(store))
+    path.write_bytes(lines(*samples.CLAUDE_CODE))
+    done = transcripts.import_file(store, path)
+    assert (done.messages, done.continued, done.skipped, done.grown) == (0, 0, 1, 1)
+    assert list(transcripts.export_lines(store)) == before
+
+
+def test_a_conversation_that_has_branched_since_is_named(store, tmp_path):
     path = tmp_path / "session.jsonl"
     path.write_bytes(lines(*samples.REWOUND[:2]))
     transcripts.import_file(store, path)

@@ -61,6 +61,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("tasks.list(session_id, status, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("users.reservations()", "sorts*"): "those of one user that expire at one moment, by number",
     ("*", "reads all: SCAN held*"): "the lines that a checkpoint holds",
+    ("*", "reads all: SCAN numbers *"): "the row numbers that were passed",
     ("checkpoints.*", "sorts: ((held.key)::bigint)"): "the lines that lose a version",
     ("checkpoints.put(again)", "sorts: USE TEMP B-TREE*"): "the lines that lose a version",
     (

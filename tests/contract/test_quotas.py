@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from agentstore.errors import InvalidInput, NotFound, QuotaExceeded
+from agentstore.retention import RetentionPolicy
 from tests.contract.clocks import Clock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -82,6 +83,39 @@ def test_concurrent_reservations_never_overshoot(place):
             thread.join()
         assert len(refused) == 24 - 100 // 7
         assert store.users.get(user).quota_reserved == 98
+
+
+ENDS = {
+    "deleted": lambda store, id: store.sessions.delete(id),
+    "expired": lambda store, id: store.sessions.delete_expired(),
+    "pruned": lambda store, id: store.prune(RetentionPolicy(sessions_idle=timedelta(hours=1))),
+    "pruned in pieces": lambda store, id: store.prune(
+        RetentionPolicy(sessions_idle=timedelta(hours=1))
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_what_is_reserved_for_a_session_that_is_deleted_stays_reserved_until_it_is_settled(
+    place, how
+):
+    clock = Clock(START)
+    with place.open(clock=clock) as store:
+        user = store.users.create("Ann", quota_total=100).id
+        session = store.sessions.create(user, ttl=timedelta(hours=1)).id
+        if how == "pruned in pieces":
+            store.messages.save_many(session, [{"role": "user", "content": "x"}] * 600)
+        held, other = (
+            store.users.reserve_for_session(session, tokens, ttl=timedelta(hours=3))
+            for tokens in (40, 5)
+        )
+        clock.now += timedelta(hours=2)
+        ENDS[how](store, session)
+        assert store.sessions.find(session) is None
+        assert store.users.get(user).quota_reserved == 45
+        assert store.users.settle_quota(held.id, 30) == 65
+        assert store.users.release_quota(other.id) == 70
+        assert store.users.get(user).quota_reserved == 0
 
 
 def test_reservations_go_with_their_user(store):

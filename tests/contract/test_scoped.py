@@ -32,6 +32,7 @@ from agentstore.repositories.operations import reads, several_units
 from agentstore.repositories.scopes import (
     Guard,
     Refused,
+    ScopedCall,
     decision_on,
     public_methods,
     scoped,
@@ -39,7 +40,7 @@ from agentstore.repositories.scopes import (
 from agentstore.schema import PLAIN, tables
 from agentstore.settings import Settings
 from agentstore.testing import REPOSITORIES
-from tests.conftest import on
+from tests.conftest import on, on_a_server
 from tests.contract.scoped_calls import (
     CALLS,
     FOR_SOMEBODY_ELSE,
@@ -436,6 +437,28 @@ def test_what_is_made_in_a_scope_is_its_users(store):
     message = scope.messages.save(session.id, "user", "apple")
     assert scope.messages.search("apple").items[0].message.id == message.id
     assert [found.id for found in scope.messages.history(session.id)] == [message.id]
+
+
+@on_a_server
+def test_what_another_process_makes_for_the_user_meanwhile_is_the_users(place, monkeypatch):
+    looked = ScopedCall.find
+    calls = {
+        "_any_session": lambda scope: scope.messages.save("s", "user", "hi", create_session=True),
+        "_any_thread": lambda scope: scope.checkpoints.put("t", {}),
+    }
+
+    def find(call, statement, id):
+        if (made := calls.pop(statement.__name__, None)) is not None:
+            made(other.scoped("alice"))
+        return looked(call, statement, id)
+
+    with place.open() as store, place.open() as other:
+        store.users.create("Alice", id="alice")
+        monkeypatch.setattr(ScopedCall, "find", find)
+        for call in [*calls.values()]:
+            call(store.scoped("alice"))
+        assert store.scoped("alice").messages.size("s") == 2
+        assert len(store.scoped("alice").checkpoints.list("t")) == 2
 
 
 def test_a_scope_of_nobody_is_empty_and_makes_nothing(store):

@@ -17,6 +17,7 @@ from agentstore.errors import (
     InvalidInput,
     NotFound,
     QuotaExceeded,
+    StreamEnded,
     TransactionMisuse,
 )
 from agentstore.turns import AsyncTurn
@@ -455,6 +456,99 @@ def test_a_message_that_is_written_piece_by_piece_ends_with_its_turn(store, talk
     assert two.metadata == {"a": 1, "stopped": True}
 
 
+GONE = {
+    "deleted": lambda store, message: store.messages.delete([message.id]),
+    "popped": lambda store, message: store.messages.pop(message.session_id),
+    "aborted": lambda store, message: store.messages.abort(message.id),
+    "finished": lambda store, message: store.messages.finish(message.id),
+    "reset": lambda store, message: store.sessions.reset(message.session_id),
+}
+
+
+@pytest.mark.parametrize("how", GONE)
+def test_what_ends_of_a_turn_elsewhere_is_paid_for_and_the_rest_of_it_ends_too(
+    store, talk, how, monkeypatch
+):
+    monkeypatch.setattr(turns, "EVERY", 1_000)  # so that the answer is read to its end
+    lost = pytest.raises((NotFound, StreamEnded))
+    with lost, store.turn(talk.id, reserve=4_000) as turn:
+        other, written = turn.stream(OF_ANTHROPIC), turn.begin()
+        for _ in other:
+            break
+        answer = turn.stream(OF_CHAT)
+        texts = iter(answer)
+        assert next(texts) == "Let me "
+        GONE[how](store, answer.message)
+        list(texts)
+    assert quota(store, talk) == (used(store, talk), 0)
+    assert used(store, talk) >= 1_000
+    if how != "reset":
+        said = {each.id: each for each in store.messages.page(talk.id)}
+        for message in (other.message, written):
+            assert said[message.id].status == "complete"
+            assert said[message.id].metadata == {"stopped": True}
+
+
+def test_a_message_that_somebody_else_finished_needs_no_end_by_its_turn(store, talk):
+    for end in (store.messages.finish, store.messages.abort):
+        with store.turn(talk.id) as turn:
+            turn.begin()
+            end(turn.begin().id)
+    ends = ["complete", "complete", "complete", "incomplete"]
+    assert [m.status for m in store.messages.page(talk.id)] == ends
+
+
+DEEP = {"partial_json": "[" * 100_000}
+NOT_WHOLE = {
+    "a count that is no number": [*OF_CHAT[:3], chat_chunk(usage={"completion_tokens": "7"})],
+    "a count below zero": [
+        *OF_CHAT[:3],
+        chat_chunk(usage={"prompt_tokens": 1, "completion_tokens": -1}),
+    ],
+    "a block that cannot be stored": [
+        *OF_ANTHROPIC,
+        {"type": "content_block_start", "index": 3, "content_block": {"input": float("nan")}},
+    ],
+}
+
+
+@pytest.mark.parametrize("what", NOT_WHOLE)
+def test_an_answer_that_cannot_be_stored_whole_is_refused_and_keeps_its_text(store, talk, what):
+    with pytest.raises(InvalidInput), store.turn(talk.id, reserve=4_000) as turn:
+        list(turn.stream(NOT_WHOLE[what]))
+    [said] = store.messages.history(talk.id)
+    assert (said.status, said.content) == ("complete", "Let me look.")
+    assert said.metadata == {"stopped": True}
+    assert quota(store, talk) == (used(store, talk), 0)
+
+
+def test_an_input_of_a_call_that_is_too_deep_to_read_is_kept_as_text(store, talk):
+    deep = [*OF_ANTHROPIC[:-2], {"type": "content_block_delta", "index": 2, "delta": DEEP}]
+    with store.turn(talk.id) as turn:
+        answer = turn.stream(deep)
+        list(answer)
+    assert answer.message.content[-1]["input"] == {"incomplete": '{"q": ' + DEEP["partial_json"]}
+
+
+def test_a_stream_that_was_closed_says_nothing_more_and_leaves_nothing_open(store, talk):
+    with store.turn(talk.id) as turn:
+        early, late = turn.stream(OF_CHAT), turn.stream(OF_CHAT)
+        texts = iter(late)
+        next(texts)
+        texts.close()
+        (getattr(early, "close", None) or early.aclose)()
+        assert [*early, *late] == []
+    assert [m.status for m in store.messages.page(talk.id)] == ["complete"]
+
+
+def test_the_note_on_an_error_of_the_block_is_about_what_was_not_ended(store, talk):
+    with pytest.raises(Broken) as caught, store.turn(talk.id, reserve=10) as turn:
+        store.messages.delete([turn.begin().id])
+        raise Broken
+    assert caught.value.__notes__ == ["The turn's stream was not finished (NotFound)."]
+    assert quota(store, talk) == (0, 0)
+
+
 def test_a_turn_for_a_call_logs_what_it_calls_under_it(store, talk):
     with store.turn(talk.id, tool_call_id="call-1") as turn:
         assert turn.log("search").tool_call_id == "call-1"
@@ -497,6 +591,39 @@ def test_a_client_that_goes_away_leaves_a_finished_message(engine_url, gone):
             assert (said.status, said.content) == ("complete", "Let me ")
             assert said.metadata == {"stopped": True}
             assert (await store.users.get(user.id)).quota_reserved == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("call", ["begin", "finish"])
+def test_a_message_whose_call_was_cancelled_once_it_was_committed_ends_with_its_turn(
+    engine_url, call, monkeypatch
+):
+    async def run() -> None:
+        async with AsyncStore(engine_url) as store:
+            _, talk = await prepared(store)
+            kind, committed = type(store.messages), asyncio.Event()
+            original = getattr(kind, call)
+
+            async def late(*args: Any, **more: Any) -> Any:
+                result = await original(*args, **more)
+                committed.set()
+                await asyncio.sleep(0.01)
+                return result
+
+            async with store.turn(talk.id) as turn:
+                if call == "finish":
+                    await turn.begin()
+                with monkeypatch.context() as patched:
+                    patched.setattr(kind, call, late)
+                    task = asyncio.ensure_future(getattr(turn, call)())
+                    await committed.wait()
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+            [said] = await store.messages.history(talk.id)
+            assert said.status == "complete"
+            assert said.metadata == ({"stopped": True} if call == "begin" else None)
 
     asyncio.run(run())
 

@@ -25,6 +25,7 @@ from agentstore.errors import (
     NotFound,
     TransactionMisuse,
 )
+from agentstore.repositories import vectors as repository
 from agentstore.values import embeddings as arithmetic
 from tests.programs.copies import copy, dump, each_plain_pair
 from tests.programs.probes import give_vectors
@@ -72,7 +73,8 @@ def test_memories_are_found_by_meaning_the_nearest_first_as_they_are_now(meant, 
     hits = memories.search("text 7", ["n"], by="meaning", limit=30)
     best = sorted(texts, key=lambda key: -near("text 7", texts[key]))
     assert keys(hits) == best
-    assert [hit.score for hit in hits] == pytest.approx([near("text 7", texts[k]) for k in best])
+    scores = [near("text 7", texts[key]) for key in best]
+    assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
     assert (
         by_meaning(meant, "text 7", ["n", "2"], limit=2) == [k for k in best if int(k) % 3 == 2][:2]
     )
@@ -87,6 +89,26 @@ def test_memories_are_found_by_meaning_the_nearest_first_as_they_are_now(meant, 
     assert "9" not in by_meaning(meant, "text 9", ["n"], limit=30)
     assert memories.reembed() == 1
     assert by_meaning(meant, "of a store without embeddings", ["n"], limit=1) == ["9"]
+
+
+def test_of_what_means_the_same_the_newest_comes_first_however_many_are_read_at_a_time(
+    place, monkeypatch
+):
+    dims, shift = 256, {"asked": 1.0, "said": 2.0, "nearer": 1.5}
+
+    def waves(texts):
+        return [[math.sin(n * n + shift[text]) for n in range(dims)] for text in texts]
+
+    with place.open(embeddings=model(function=waves, dims=dims)) as store:
+        for n in range(11):
+            store.memories.put([f"{n}"], f"{n}", {"text": "nearer" if n == 4 else "said", "n": n})
+        for rows in (11, 3, 1):
+            monkeypatch.setattr(repository, "_BYTES_AT_A_TIME", rows * dims * 4)
+            hits = store.memories.search("asked", by="meaning", limit=9)
+            assert keys(hits) == ["4", "10", "9", "8", "7", "6", "5", "3", "2"]
+            assert len({hit.score for hit in hits}) == 2
+            assert by_meaning(store, "asked", ["7"], where={"n": 7}) == ["7"]
+            assert by_meaning(store, "asked", ["7"], where={"n": 8}) == []
 
 
 def test_what_has_expired_is_not_found_by_meaning(place, clock):

@@ -40,10 +40,10 @@ AIMS: dict[str, Numbers] = {
 }
 
 WAYS: dict[str, tuple[Numbers, ...]] = {
-    "save": ((45, 12), (64, 14), (59, 14), (68, 17)),
-    "history": ((47, 14), (58, 17), (55, 15), (58, 17)),
-    "put": ((65, 13), (83, 15), (69, 13), (72, 15)),
-    "history of a fork": ((49, 14), (60, 17), (57, 15), (60, 17)),
+    "save": ((44, 12), (62, 14), (54, 14), (64, 17)),
+    "history": ((46, 14), (57, 17), (49, 15), (55, 17)),
+    "put": ((64, 13), (82, 15), (63, 13), (69, 15)),
+    "history of a fork": ((48, 14), (59, 17), (51, 15), (57, 17)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 

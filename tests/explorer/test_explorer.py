@@ -21,6 +21,7 @@ from starlette.testclient import TestClient
 from agentstore import AsyncStore, Store
 from agentstore.errors import NotFound
 from agentstore.explorer import explorer
+from agentstore.explorer import pages as explorer_pages
 from agentstore.explorer.application import PAGES
 from agentstore.explorer.rendering import Visit
 from agentstore.explorer.users import cell
@@ -311,7 +312,7 @@ def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
         )
         assert other.id in client.get("/" + there[1].replace("&amp;", "&")).text
         listed = client.get("/?failed=1").text
-        assert f'href="failures?session={session}">failed calls</a>' in listed
+        assert f'href="failures?session={session}">failures</a>' in listed
         got = client.get(f"/call?id={log.id}", follow_redirects=False).headers["location"]
         assert f"hit={asking.seq}" in got
         got = client.get(f"/call?id={other.id}", follow_redirects=False).headers["location"]
@@ -722,7 +723,7 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
     with visiting(store) as client:
         html = client.get("/sessions").text
     assert len(asked) == 3
-    assert html.count('<td class="num narrow">7</td><td class="num wide">7</td>') == 50
+    assert len(re.findall('<td data-label="(?:Turns|Messages)" class="num">7</td>', html)) == 100
     more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
     assert html.count(f"1,000{more}") == html.count(f"$2.0000{more}") == 1
 
@@ -830,6 +831,55 @@ def test_one_searches_in_one_conversation(store):
             assert "Two</a>" not in html
         assert ">developer</a>" in client.get("/search?q=needle").text
         assert kept not in client.get("/search?q=needle").text
+
+
+def test_a_search_is_narrowed_by_a_name_and_by_days_and_shows_markdown_as_it_reads(store):
+    ada = store.users.create("Ada Lovelace", id="u-1").id
+    session = store.sessions.create(ada, title="Hers").id
+    store.messages.save(session, "assistant", "It is **the needle** of `a needle`, and **no")
+    store.messages.save(session, "tool", "**needle**", tool_call_id="x")
+    other = store.sessions.create(store.users.create("Bob", id="u-2").id, title="His").id
+    store.messages.save(other, "user", "a needle")
+    with visiting(store) as client:
+        html = client.get("/search?q=needle&user=lovelace&role=assistant").text
+        assert "His</a>" not in html
+        assert "user <b>Ada Lovelace</b>" in html
+        assert (
+            "It is <strong>the <mark>needle</mark></strong> of "
+            "<code>a </code><mark><code>needle</code></mark>, and no</p>"
+        ) in html
+        assert "**<mark>needle</mark>**" in client.get("/search?q=needle&role=tool").text
+        assert "His</a>" in client.get("/search?q=needle&since=2020-01-01").text
+        assert "His</a>" not in client.get("/search?q=needle&until=2020-01-01").text
+        several = client.get("/search?q=needle&user=u-", follow_redirects=False)
+        assert (several.status_code, several.headers["location"]) == (303, "users?q=u-")
+
+
+def test_checkpoints_are_searched_when_one_asks_and_so_many_at_a_time(store, monkeypatch):
+    monkeypatch.setattr(explorer_pages, "_THREADS_ON_A_PAGE", 20)
+    ada = store.users.create("Ada", id="ada").id
+    for n in range(25):
+        values = {"messages": [{"role": "user", "content": f"A **needle**, {n}"}]}
+        first = store.checkpoints.put(f"t{n:02}", {}, user_id=ada if n in (0, 24) else None)
+        store.checkpoints.put(f"t{n:02}", values if n % 12 == 0 else {}, parent_id=first.id)
+    with visiting(store) as client:
+        html = client.get("/search?q=needle").text
+        assert "Nothing was found" in html
+        asked = re.search(r'<a href="([^"]+)">checkpoints</a>', html)[1].replace("&amp;", "&")
+        html = client.get(f"/{asked}").text
+        titles = r'<h2 dir="auto"><a href="(checkpoint\?[^"]+)">(t\d+)</a>'
+        found = re.findall(titles, html)
+        assert [title for _, title in found] == ["t24", "t12"]
+        assert "A <strong><mark>needle</mark></strong>, 24" in html
+        assert "messages[0].content" in html
+        assert "needle" in client.get(f"/{found[0][0].replace('&amp;', '&')}").text
+        assert "of 20 threads were read" in html
+        further = re.search(r'<a href="([^"]+)">look further', html)[1].replace("&amp;", "&")
+        html = client.get(f"/{further}").text
+        assert [title for _, title in re.findall(titles, html)] == ["t00"]
+        assert "look further" not in html
+        html = client.get(f"/{asked}&user=ada").text
+        assert [title for _, title in re.findall(titles, html)] == ["t24", "t00"]
 
 
 def test_tasks_say_what_the_error_is_and_whose_they_are_before_who_works(store):
@@ -1076,7 +1126,7 @@ def test_a_thread_of_langgraph_opens_where_it_has_something_and_its_state_is_rea
             assert ">loop: think<" in steps
             assert "Compare from step -1" in steps
             listed = client.get("/checkpoints").text
-            assert re.search(r'<td class="num">1</td>', listed)
+            assert 'data-label="Step" class="num">1</td>' in listed
             latest = re.search(r'href="(checkpoint\?[^"]*)"', steps)[1].replace("&amp;", "&")
             state = client.get(f"/{latest}").text
         assert "<h1>Step 1 of" in state
@@ -1191,12 +1241,13 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         assert store.marks.of([id]).get(id, ()) == ()
         edit("task", task)
         assert store.tasks.get(task).status == "pending"
-        assert len(caplog.records) == 6
+        edit("rating", id, "good", headers={})  # a browser of another machine, without TLS
+        assert len(caplog.records) == 7
         assert "好" not in caplog.text
         before = store.messages.get(id)
         for wrong in (
             {"token": "x"},
-            {"headers": {}},
+            {"token": "x", "headers": {}},
             {"headers": {"Sec-Fetch-Site": "cross-site"}},
         ):
             assert edit("rating", id, "bad", **wrong).status_code == 403

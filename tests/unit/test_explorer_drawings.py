@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentstore.explorer import cards, differences, rendering
 from agentstore.explorer.differences import shared_by, side_by_side
-from agentstore.explorer.pages import marked
+from agentstore.explorer.rendering import marked
 from agentstore.records import CountedBranch, Page
 from agentstore.records.work import Items
 from tests.strategies import json_values
@@ -368,6 +368,27 @@ def test_numbers_and_times_are_written_in_few_characters():
 
 def test_nothing_of_a_snippet_is_markup_within_a_hit_or_around_it():
     assert marked("<i> ⟦<b>⟧ & ⟦c") == "&lt;i&gt; <mark>&lt;b&gt;</mark> &amp; ⟦c"
+
+
+@pytest.mark.parametrize(
+    ("snippet", "shown"),
+    [
+        ("a **bold ⟦word⟧**", "a <strong>bold <mark>word</mark></strong>"),
+        ("**⟦in⟧**to", "<strong><mark>in</mark></strong>to"),
+        ("⟦one `two⟧ x`", "<mark>one </mark><mark><code>two</code></mark><code> x</code>"),
+        ("…cut** off ⟦here⟧ and **there…", "…cut off <mark>here</mark> and there…"),
+        ("…```py x = ⟦1⟧", "…py x = <mark>1</mark>"),
+        ("2 ** 3 is 2**3, # 1 ## Head", "2 ** 3 is 2**3, # 1 Head"),
+        (
+            "[the ⟦docs⟧](https://⟦a⟧.org) and [more](/b)",
+            "the <mark>docs</mark> (https://<mark>a</mark>.org) and more",
+        ),
+        ("![a ⟦cat⟧](javascript:x)", "a <mark>cat</mark>"),
+        ("\ue000<b>\ue001", "&lt;b&gt;"),
+    ],
+)
+def test_a_snippet_of_markdown_is_read_and_its_hits_stay_marked(snippet: str, shown: str) -> None:
+    assert marked(snippet) == shown
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 import typing
 from collections.abc import Callable, Iterator
@@ -247,7 +248,9 @@ EXTRAS = {
     "explorer.rendering": {"jinja2", "markdown_it", "markupsafe", "starlette"},
     "explorer.sharing": {"markdown_it", "markupsafe"},
     "explorer.users": {"starlette"},
+    "integrations.a2a": {"a2a", "cryptography", "google"},
     "integrations.adk": {"google"},
+    "integrations.agent_framework": {"agent_framework"},
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},
     "integrations.langchain": {"langchain_core"},
@@ -270,7 +273,16 @@ EXTRAS = {
 
 BROUGHT = {top for tops in EXTRAS.values() for top in tops}
 
-HEAVY = {"agentos", "agentscope", "google", "llama_index", "strands"}
+HEAVY = {
+    "a2a",
+    "agent_framework",
+    "agentos",
+    "agentscope",
+    "cryptography",
+    "google",
+    "llama_index",
+    "strands",
+}
 """Of these, what is not installed here: tests/frameworks imports it."""
 
 
@@ -571,6 +583,52 @@ def test_what_a_module_says_it_offers_is_there():
         return [name for name in names if not hasattr(found, name) or names.count(name) > 1]
 
     assert offenders(missing) == {}
+
+
+ELSEWHERE = set(
+    """ainvoke astream catchup english flight flights get_isolation_level id_0 invoke iter_x jsonb
+    kind_0 omit_expired otel potential quorum startup timestamptz to_tsvector wal_sender_timeout
+    _kcount async_repositories pyi""".split()  # noqa: SIM905 - a list has each in quotes
+)
+"""Words of engines and frameworks, and examples, that stand in docstrings like names of ours."""
+
+
+def test_what_is_written_about_the_code_names_what_is_there():
+    """Names of modules that were merged, or of what was renamed, stay behind in texts otherwise."""
+    code, written = set(), []
+    for path in MODULES.values():
+        documents = {
+            (node.lineno, node.col_offset)
+            for node in ast.walk(parsed(path))
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        code.update((path.stem, path.parent.name))
+        with path.open("rb") as source:
+            for token in tokenize.tokenize(source.readline):
+                if token.type == tokenize.COMMENT or token.start in documents:
+                    written.append((path, token.string))
+                elif token.type in (tokenize.NAME, tokenize.STRING):
+                    code.update(re.findall(r"\w+", token.string))
+    unknown = {
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path, text in written
+        for name in re.findall(r"``([a-z_][a-z_0-9.]*)``", text)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        if not {*name.strip(".").split(".")} <= code | ELSEWHERE
+    }
+    assert not unknown
+
+
+PACKAGES = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=lambda path: path.parent.name)
+def test_a_package_lists_modules_and_names_that_it_has(path):
+    listed = re.findall(r"^- ``(\w+)``", ast.get_docstring(parsed(path)) or "", re.MULTILINE)
+    there = {each.stem for each in path.parent.iterdir()}
+    for module in path.parent.glob("*.py"):
+        there |= {getattr(node, "name", "") for node in parsed(module).body}
+    assert {*listed} <= there | {"id", "pk"}  # columns, of which the models' package speaks
 
 
 def test_no_name_says_nothing():

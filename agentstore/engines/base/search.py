@@ -345,9 +345,9 @@ class SearchIndex(ABC):
             count: How many are wanted, for a first guess.
         """
 
-    def among(self, column: ColumnElement[int], numbers: Sequence[int]) -> ColumnElement[bool]:
-        """Say that a column is one of some hundred numbers, as is quickest to send."""
-        return column.in_(numbers)
+    @abstractmethod
+    def among(self, column: ColumnElement[int]) -> ColumnElement[bool]:
+        """Say that a column is one of the parameter ``numbers``: a list, sent as one value."""
 
     def may_write(self, connection: Connection) -> bool:
         """Say whether a write need not wait for somebody who keeps the engine's one writer's lock.
@@ -408,7 +408,7 @@ def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
 
 # What the two search indexes have in common below the models: names, and the row of their state.
 #
-# Each engine's own tables, triggers and functions are in its ``search_objects``. The revision
+# Each engine's own tables, triggers and functions are in its module ``search``. The revision
 # that brings the index creates them, and ``reindex`` creates again what is missing. A revision
 # must create tomorrow what it created before, so that SQL never changes: an index that needs
 # other objects needs a new revision, and functions beside those that are there.

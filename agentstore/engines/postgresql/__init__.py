@@ -1,7 +1,7 @@
 """PostgreSQL, through psycopg 3, which is both synchronous and asynchronous.
 
 Connections are in autocommit. What takes one statement is one round trip; all other units send
-their own BEGIN (see ``transactions``). A hot write is one statement made of common table
+their own BEGIN (see ``dialect``). A hot write is one statement made of common table
 expressions: its first part locks and counts on the session's row, so two sessions never wait for
 each other.
 
@@ -9,15 +9,14 @@ What follows from being a server:
 
 - Many writers at a time. Calls that arrive together are gathered into one statement, see
   ``agentstore.execution``.
-- Row-level security can hide the rows of other users from a scope (``row_security``, ``scopes``).
-- Workers listen: NOTIFY goes out with the commit (``tasks``, ``signal``).
-- A pooler may lend one server connection to many clients. ``greeting`` finds out and prepares no
-  statements there. ``silence`` finds connections that died while they were idle.
-- A fork shares sockets. ``forks`` replaces them in the child.
+- Row-level security can hide the rows of other users from a scope (``row_security``).
+- Workers listen: NOTIFY goes out with the commit (``NotifyingTasks``, ``ListeningSignal``).
+- A pooler may lend one server connection to many clients. What greets a new connection finds out,
+  and prepares no statements there. Connections that died while they were idle are found, too.
+- A fork shares sockets. ``sever`` replaces them in the child.
 
-``dialect`` is the entry; ``search``, ``search_words`` and ``search_queue`` are the search index,
-and ``parts`` loads what a store at work does not need. The driver is imported only where a module
-needs it.
+``dialect`` is the entry, and loads what a store at work does not need (``ServerParts``) when it is
+asked for. ``append`` has messages, signals, checkpoints and forks; ``search`` the search index.
 
 The invariant: saving messages locks the rows of their sessions, and nothing else.
 """

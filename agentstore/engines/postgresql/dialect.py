@@ -2,7 +2,7 @@
 
 Connections are in autocommit, so that what takes one statement is one round trip, and switching
 nothing back and forth. Other transactions begin with a BEGIN of ours, which the driver would send
-as well (see ``postgresql_transactions``). Engines with an isolation level of their own would do
+as well. Engines with an isolation level of their own would do
 too, but cost more, and a task that is cancelled while it is set would lose the connection.
 
 A hot write is one statement made of common table expressions: its first part locks and counts
@@ -142,7 +142,7 @@ def tags(engine: Engine, mode: Mode, synchronous_commit: str | None) -> dict[str
     return options
 
 
-def end_what_is_open(driver_s: Any, _record: Any, state: PoolResetState) -> None:
+def end_what_is_open(driver_s: Any, record: Any, state: PoolResetState) -> None:
     """Roll back before a connection goes back to the pool, if there is something; a listener.
 
     Most come in autocommit, and psycopg takes its time to find out that it has nothing to do.
@@ -152,6 +152,7 @@ def end_what_is_open(driver_s: Any, _record: Any, state: PoolResetState) -> None
     own = getattr(driver_s, "driver_connection", driver_s)
     if own.pgconn.transaction_status != _PQTRANS_IDLE:
         driver_s.rollback()
+    record.info[_LAST_USED] = time.monotonic()  # see test_those_idle
 
 
 def begin(connection: Connection) -> None:
@@ -187,23 +188,8 @@ def _opening(connection: Connection, mode: Mode) -> str:
     return f"BEGIN ISOLATION LEVEL {chosen}" if chosen else "BEGIN"
 
 
-def take_over(connection: Connection) -> None:
-    """Set autocommit until the connection is back in its pool, if it is not set.
-
-    Not by SQLAlchemy's option, which has the driver forget the level.
-    """
-    driver_s: Any = connection.connection.dbapi_connection
-    if not driver_s.autocommit:
-        connection.info[_TAKEN_OVER] = True
-        driver_s.autocommit = True
-
-
-def give_back_to(engine: Engine) -> None:
-    """Have the engine's pool take such connections back as they were."""
-    listen_once(engine, "checkin", _give_back)
-
-
-def _give_back(driver_s: Any, record: Any) -> None:
+def give_back(driver_s: Any, record: Any) -> None:
+    """Have a pool take a connection back as it was before ``take_over``; a listener."""
     if driver_s is None or not record.info.pop(_TAKEN_OVER, False) or driver_s.closed:
         return
     driver_s.rollback()  # an engine may be told not to do so in autocommit
@@ -396,10 +382,6 @@ def timeouts(url: URL, settings: Settings) -> dict[str, int]:
 def test_those_idle(engine: Engine, settings: Settings) -> None:
     """Have an engine's pool test a connection that lay idle before it is used again."""
     patience = _patience(engine.url, settings)
-
-    @event.listens_for(engine, "checkin")
-    def remember(_driver_s: Any, record: Any) -> None:
-        record.info[_LAST_USED] = time.monotonic()
 
     @event.listens_for(engine, "checkout")
     def test_if_idle(driver_s: Any, record: Any, _proxy: Any) -> None:
@@ -617,7 +599,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Greet new connections, and test one that lay idle before it is used again."""
         greet(engine, settings, adopted=adopted)
         if adopted:
-            give_back_to(engine)
+            listen_once(engine, "checkin", give_back)
             return  # the application's pool has its own ways of telling, its connections stay
         if settings.read_only:
             # Said at each BEGIN. A SET would stay on a server's connection that a pooler lends to
@@ -635,8 +617,14 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         return None if found is None else str(found)
 
     def take_over(self, connection: Connection) -> None:
-        """Set autocommit on a connection of the application's own engine, until it is back."""
-        take_over(connection)
+        """Set autocommit on a connection of the application's own engine, until it is back.
+
+        Not by SQLAlchemy's option, which has the driver forget the level.
+        """
+        driver_s: Any = connection.connection.dbapi_connection
+        if not driver_s.autocommit:
+            connection.info[_TAKEN_OVER] = True
+            driver_s.autocommit = True
 
     def abandon(self, connection: Connection) -> None:
         """Replace its socket."""
@@ -723,6 +711,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     def by_bytes(self, column: ColumnElement[str]) -> ColumnElement[str]:
         """Say it, whatever the database's own order is."""
         return collate(column, "C")
+
+    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
+        """Compare its characters with its bytes."""
+        return func.char_length(text) == func.octet_length(text)
 
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""

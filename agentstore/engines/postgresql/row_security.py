@@ -94,7 +94,7 @@ for 995 rows in a thousand, and an OR for every other row: without a scope, whic
 choose plans for half of the rows that there are.
 
 Policies are written with the parentheses with which the server prints them, so that the doctor can
-compare the two (``policy_checks``).
+compare the two (``checks``).
 """
 
 _UNDO = (

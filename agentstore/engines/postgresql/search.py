@@ -1,7 +1,4 @@
-"""PostgreSQL's search index: words as text, a row or more for a message, their lexemes under GIN.
-
-What rows and questions look like is in ``search_words``.
-"""
+"""PostgreSQL's search index: words as text, a row or more for a message, lexemes under GIN."""
 
 from __future__ import annotations
 
@@ -77,9 +74,9 @@ from agentstore.values.types import MAX_INTEGER, SafeText
 class PostgreSQLQueue(SearchIndex):
     """The half of PostgreSQL's index that has to do with changes; see ``SearchIndex``."""
 
-    def among(self, column: ColumnElement[int], numbers: Sequence[int]) -> ColumnElement[bool]:
+    def among(self, column: ColumnElement[int]) -> ColumnElement[bool]:
         """Send an array."""
-        return _among(column, numbers)
+        return column == any_(bindparam("numbers", type_=ARRAY(BigInteger)))
 
     def wake(self, connection: Connection, tables: Tables) -> None:
         """Queue what there is, and have the trigger queue what comes; of many, walk them instead.

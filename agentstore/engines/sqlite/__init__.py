@@ -10,11 +10,11 @@ What follows from being a file in this process:
 - An AsyncStore runs units in threads, as the engine would block the event loop.
 - A person who can open the file can read all of it. A scope is kept by the queries alone.
 - Workers learn of tasks by asking whether the file has changed.
-- A fork is dangerous: SQLite notes locks by process. ``forks`` sees to what a child inherits.
+- A fork is dangerous: SQLite notes locks by process. ``append`` sees to what a child inherits.
 
-``dialect`` is the entry; ``files`` sets up connections, ``diagnosis`` reads error codes, ``search``
-and ``search_queue`` are the FTS5 index, ``changes`` is the log that a copy follows, and ``parts``
-loads what a store at work does not need.
+``dialect`` is the entry: transactions, error codes, and what a store at work does not need
+(``FileParts``), loaded when it is asked for. ``files`` sets up connections, ``search`` is the FTS5
+index, ``moving`` reads and loads whole files and has the log of changes that a copy follows.
 
 The invariant: no transaction begins as a reader and then writes.
 """

@@ -122,7 +122,7 @@ def _switch_to_wal(cursor: Any, timeout: float) -> None:
 
 
 def _make_able_to_shrink(cursor: Any) -> None:
-    """Let a file that is new give back free pages later; see ``sqlite_space``.
+    """Let a file that is new give back free pages later; see ``FileSpace``.
 
     Only then: said to a file that can do so already it would write, and wait for other writers.
     """

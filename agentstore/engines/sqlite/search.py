@@ -7,8 +7,6 @@ without them, which is why what is found is looked at again before it counts.
 A second index has the characters with which tokens begin: a single Chinese character is the
 beginning of pairs, and to put the rows of all of them in order took 0.9 s in 3 million messages.
 
-What waits for the index is in ``search_queue``.
-
 ``columnsize=0`` and no ``bm25()``: scores are not FTS5's, see
 ``agentstore.values.snippets``.
 """
@@ -97,6 +95,11 @@ _ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
 
 class SQLiteQueue(SearchIndex):
     """The half of SQLite's index that has to do with changes; see ``SearchIndex``."""
+
+    def among(self, column: ColumnElement[int]) -> ColumnElement[bool]:
+        """Send JSON."""
+        numbers = func.json_each(bindparam("numbers", type_=Json(list)))
+        return column.in_(select(numbers.table_valued("value", name="numbers").c.value))
 
     def is_empty(self, connection: Connection, tables: Tables) -> bool:
         """Look whether it has begun: contentless FTS5 cannot be asked what it holds."""

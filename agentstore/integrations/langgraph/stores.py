@@ -1,7 +1,7 @@
 """LangGraph's long-term memory on agentstore: ``AgentStoreBaseStore``, and one for coroutines.
 
 An item is a memory, see ``store.memories``, under the same namespace and key. As with the savers,
-the operations are written once: see ``calls``.
+the operations are written once.
 """
 
 from __future__ import annotations

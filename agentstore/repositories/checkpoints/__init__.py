@@ -11,6 +11,7 @@ The invariants: each checkpoint reads back as exactly what was put, whatever is 
 and removed beside it; a line is there as long as a checkpoint, or another line, needs it. Every
 change is made under the lock of the thread's row; every read is one statement.
 
-``checkpoints`` holds all methods. Beside it: ``puts``, ``copies``, ``pending``, ``removal``;
-``rows`` reads checkpoints, ``value_parts`` their values; ``value_lines`` writes these.
+``checkpoints`` holds all methods. ``puts`` writes checkpoints, what is pending after them, and
+copies of threads; ``removal`` removes checkpoints, and reads them with all that they have;
+``threads`` finds rows and makes records of them; ``values`` decides what is shared.
 """

@@ -81,7 +81,7 @@ def remove_all(unit: Unit, thread_id: str) -> DeletionReceipt:
     tables = unit.tables
     prefix = len(tables.names.prefix)
     counts: dict[str, int] = {}
-    # Read off the tables, as ``ownership`` does, and what refers before what it refers to.
+    # Read off the tables, as ``upkeep.deletion`` does, and what refers before what it refers to.
     for table in reversed(tables.metadata.sorted_tables):
         if "thread_id" in table.c:
             theirs = delete(table).where(table.c.thread_id == thread_id)

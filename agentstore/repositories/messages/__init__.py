@@ -1,14 +1,14 @@
 """Messages: saving, streaming, reading, marking and deleting them.
 
-``messages.Messages``, ``marks.Marks`` and ``summaries.Summaries`` have the methods that users call,
-with the contract of each. The other modules are parts of these.
+``messages.Messages`` and ``marks.Marks`` have the methods that users call, with the contract of
+each. ``append`` is how messages are written, ``history`` how the last of them are read.
 
 There is one way in for a message, on both engines::
 
     save, save_many, begin      messages     the arguments, as they were passed
-      draft()                   drafts       each checked and written out, once
-      Append()                  appending    the arguments of the call, checked once
-      Append.write              appending    one call by itself, or a group of calls:
+      draft()                   append       each checked and written out, once
+      Append()                  append       the arguments of the call, checked once
+      Append.write              append       one call by itself, or a group of calls:
         what is there?                         only by itself, and only if it has an external id
                                                or an idempotency key
         append_messages         engines      count in the session's row, insert the rows

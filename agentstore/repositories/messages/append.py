@@ -503,7 +503,7 @@ class Draft:
         row: Its row in ``messages``; who appends it adds session, branch, seq and turn.
         calls: Its rows in ``message_tool_calls``.
         marks: Its rows in ``message_marks``; None if none were named.
-        layout: How it was laid out as a chat message; see ``values.chat.layouts``.
+        layout: How it was laid out as a chat message; see ``values.chat.from_chat``.
     """
 
     row: dict[str, Any]

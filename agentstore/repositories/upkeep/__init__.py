@@ -1,10 +1,9 @@
 """Deleting what has expired, counting what there is, and checking that it agrees.
 
 ```text
-pruning            what a retention policy no longer keeps; pruning_preview counts it
-expiry             sessions whose time to live is over
-erasing            users, with everything that is theirs
-ownership          what belongs to a session or user, and goes with it, table by table
+pruning            what a retention policy no longer keeps, deleted or only counted
+deletion           sessions whose time is over, users with everything that is theirs, and what
+                   belongs to them, table by table; giving space back to the system
 statistics         how large the database is, how it grows, and who uses it
 consistency        whether counters, turns and lines agree with the messages
 ```
@@ -16,7 +15,4 @@ on it takes nothing more, and its rows go in the following ones.
 
 The invariants: an interrupted deletion can be repeated and goes on where it stopped; what has
 changed since it was found stays; what stays is whole.
-
-``pruning_terms`` and ``bounds`` say which rows a policy means, ``reclaiming`` gives space back to
-the system.
 """

@@ -1,4 +1,4 @@
-"""Deleting expired sessions, a few at a time.
+"""Deleting expired sessions, users, and all that is theirs, in transactions that are over soon.
 
 ``sessions.expires_at`` is a lower bound: messages move ``last_active_at`` and not it, so that they
 need not change an index. So a session is a candidate by that column, and expired if its last
@@ -282,8 +282,6 @@ def _give_back(unit: Unit, pace: Pace) -> bool:
 # session. How many rows were deleted so far is stored with the mark, so the receipt is complete
 # whether the same call finishes, a later one after a crash, or a clean-up.
 
-
-"""Rows that one transaction deletes at most, besides blobs that nobody attaches any more."""
 
 _SESSIONS = 50
 """Sessions that go together at most."""
@@ -583,7 +581,7 @@ def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
     """Count the rows that belong to a user or to sessions, in one statement.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
-    above ``most``. What is attached, and indexed text, counts as more rows; see ``weighing``.
+    above ``most``. What is attached, and indexed text, counts as more rows; see ``statistics``.
     """
     return found_owned(unit, kind, key, most).total()
 
@@ -696,7 +694,7 @@ def owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bo
     if kind == "user" and "user_id" in columns:
         of_user: ColumnElement[bool] = columns.user_id == key
         return of_user
-    if "session_id" in columns:
+    if "session_id" in columns and table is not tables.quota_reservations:  # the user's alone
         column, sessions = columns.session_id, tables.sessions.c
         if kind == "user":
             return in_sessions(sessions, column, sessions.user_id == key)

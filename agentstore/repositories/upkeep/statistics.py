@@ -365,7 +365,7 @@ def _models(window: _Window, top: int, order: Order) -> tuple[UsageSum, ...]:
 
 
 def _expired(unit: Unit, now: datetime) -> int:
-    """Count sessions that are over; ``expires_at`` is only a lower bound, see ``expiry``."""
+    """Count sessions that are over; ``expires_at`` is only a lower bound, see ``deletion``."""
     sessions = unit.tables.sessions.c
     query = (
         select(sessions.ttl_seconds, sessions.last_active_at, sessions.active_branch)
