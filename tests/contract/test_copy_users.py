@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from agentstore import Embeddings, Store, doctor, migrations
+from agentstore.engines.postgresql import moving as postgresql_moving
 from agentstore.engines.postgresql.moving import PostgreSQLMoving
 from agentstore.engines.sqlite.moving import SQLiteMoving
 from agentstore.errors import (
     AgentStoreError,
     BeingDeleted,
     CopyDiffers,
+    DatabaseBusy,
     InvalidInput,
     InvalidRows,
     NotFound,
@@ -62,19 +64,20 @@ def furnished(new: Callable[..., str], engine: str, names: Names = PLAIN) -> tup
 
 
 def inhabited(new: Callable[..., str], engine: str, names: Names = PLAIN) -> str:
-    """Give a database of others, whose numbers are those of the source's rows."""
+    """Give a database of others, with more of everything that counts activity than the source."""
     url = new(engine, head=names is PLAIN)
     if names is not PLAIN:
         migrations.upgrade(url, names=names_on(url, names))
     with opened(url, names) as store:
         zoe = store.users.create("Zoe").id
         session = store.sessions.create(zoe).id
-        for number in range(30):
+        for number in range(80):
             asked = store.messages.save(session, "user", f"rain {number}")
         store.attachments.add(asked.id, b"", "text/plain")  # the source has these bytes too
         kept = Embedded(OTHER_MODEL, None, OTHER_MODEL.packed([1.0, 0.0]))
         store.memories.put(["meant"], "hers", {"text": "y"}, user_id=zoe, embed=kept)
-        store.checkpoints.put("hers", {"n": 2}, session_id=session)
+        for step in range(8):
+            store.checkpoints.put("hers", {"n": step}, step=step, session_id=session)
         store.tasks.create(session, "job")
     return url
 
@@ -161,9 +164,12 @@ def test_who_arrived_is_worked_with_like_all_others(pair, new):
     target = inhabited(new, pair[1])
     with opened(source) as store:
         order = [each.id for each in store.sessions.list(user_id=ada).items]
+        threads = [each.id for each in store.checkpoints.threads().items]
     copy_users(source, target, ada)
     with opened(target) as store:
         assert [each.id for each in store.sessions.list(user_id=ada).items] == order
+        assert [each.id for each in store.sessions.list().items[:-1]] == order  # Zoe's is older
+        assert [each.id for each in store.checkpoints.threads().items] == [*threads, "hers"]
         session = "the \x00 session"
         newest = store.messages.save(session, "user", "what about 雪?")
         assert store.messages.history(session, branch="idea")[-1].id == newest.id
@@ -491,6 +497,20 @@ def test_a_write_in_the_last_moment_of_a_move_is_refused_and_not_lost(pair, new)
         copy_users(source, target, ada, move=True, progress=progress)
         writer.join()
         assert [type(each) for each in outcome] == [NotFound]
+
+
+def test_a_move_does_not_wait_for_a_transaction_that_stays_open(new, monkeypatch):
+    """Others would wait behind it."""
+    source, ada = furnished(new, "postgresql")
+    target = inhabited(new, "sqlite")
+    before = rows_of(target)
+    monkeypatch.setattr(postgresql_moving, "_LONGEST_WAIT", "100ms")
+    with opened(source) as store, store.transaction() as work:
+        work.messages.save("the \x00 session", "user", "not yet committed")
+        with pytest.raises(DatabaseBusy):
+            copy_users(source, target, ada, move=True)
+        assert rows_of(target) == before
+    assert copy_users(source, target, ada, move=True).there == ()
 
 
 @pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
