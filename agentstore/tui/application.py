@@ -326,7 +326,7 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
         "TOKENS": Text(f"{brief(tokens)}{more}"),
         "COST": Text(f"{money(cost)}{more}" if cost else "-"),
         "USER": Text(on_one_line(listed.user or "-")),
-        "MODEL": Text(on_one_line(session.model or "-")),
+        "MODEL": Text(on_one_line(session.model or ", ".join(used.models if used else ()) or "-")),
     }
     line = _cells(cells, width + 3)
     if session.title:

@@ -711,7 +711,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
         store.messages.save_many(session, [{"role": "user", "content": "x"}] * 7)
     with store.transaction() as tx:
         for _ in range(201):
-            tx.usage.record(session, input_tokens=5, cost="0.01")
+            tx.usage.record(session, model="small", input_tokens=5, cost="0.01")
+        tx.usage.record(session, model="large")
     asked = []
     ask = Visit.ask
 
@@ -725,7 +726,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
     assert len(asked) == 3
     assert len(re.findall('<td data-label="(?:Turns|Messages)" class="num">7</td>', html)) == 100
     more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
-    assert html.count(f"1,000{more}") == html.count(f"$2.0000{more}") == 1
+    assert html.count(f"995{more}") == html.count(f"$1.9900{more}") == 1
+    assert '<span title="small, large">small +1</span>' in html
 
 
 def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):
