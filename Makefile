@@ -97,9 +97,10 @@ OWN_TESTS := $(FRAMEWORKS)/bin/python -m tests.frameworks.suites
 AGENTOS := nexus-agentos==1.50.10
 A2A ?=
 AGENTSCOPE ?=
+AGENT_FRAMEWORK ?=
 
-# A2A and AGENTSCOPE name checkouts of A2A's SDK 1.3 and of AgentScope v1.0.21: their distributions
-# come without their tests.
+# A2A, AGENTSCOPE and AGENT_FRAMEWORK name checkouts of A2A's SDK 1.3, of AgentScope v1.0.21 and of
+# Agent Framework's python-1.13.0 or later: their distributions come without their tests.
 test-frameworks: $(FRAMEWORKS)/.installed $(SDKS)/.installed
 	$(SDKS)/bin/python -m tests.frameworks.langgraph_conformance
 	$(SDKS)/bin/python -m tests.frameworks.openai_suite
@@ -108,6 +109,7 @@ test-frameworks: $(FRAMEWORKS)/.installed $(SDKS)/.installed
 	tar xzf $(SUITES)/nexus_agentos-*.tar.gz -C $(SUITES)
 	for engine in sqlite postgresql; do \
 		$(OWN_TESTS) agentos $(SUITES)/nexus_agentos-*/tests/test_checkpoint_engine.py --engine $$engine || exit 1; \
+		test -z "$(AGENT_FRAMEWORK)" || $(OWN_TESTS) agent_framework $(AGENT_FRAMEWORK)/python/packages/core/tests/workflow/test_checkpoint.py --engine $$engine || exit 1; \
 		test -z "$(A2A)" || $(OWN_TESTS) a2a $(A2A)/tests/server/tasks/test_inmemory_task_store.py --engine $$engine || exit 1; \
 		test -z "$(AGENTSCOPE)" || $(OWN_TESTS) agentscope $(AGENTSCOPE)/tests/memory_test.py --engine $$engine || exit 1; \
 	done
