@@ -756,7 +756,8 @@ def list_sessions(
         one_of(SESSION_STATUSES, "Only in this status."),
     ] = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Only those that failed, or a call in them did.")
+        bool,
+        typer.Option("--failed", help="Only those that failed, or a call or task in them did."),
     ] = False,
     interrupted: Annotated[
         bool, typer.Option("--interrupted", help="Only those whose last turn did not end.")

@@ -26,6 +26,7 @@ from agents.memory.session_settings import (
 
 from agentstore.aio import AsyncScopedStore, AsyncStore
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
+from agentstore.integrations import settled
 
 __all__ = ["AgentStoreAdvancedSession", "AgentStoreSession"]
 
@@ -259,22 +260,6 @@ class CompactionSnapshot:
     items: list[TResponseInputItem]
     complete: bool
     replace_suffix: Callable[[int, list[TResponseInputItem]], Coroutine[Any, Any, bool]]
-
-
-async def settled(call: Coroutine[Any, Any, T]) -> T:
-    """Wait until a write has ended, however often its caller is cancelled; then be cancelled."""
-    task = asyncio.ensure_future(call)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = cancelled or error
-    if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # looked at, so that nobody is warned of it
-        raise cancelled
-    return task.result()
 
 
 def _item(message: MessageRecord) -> Any:

@@ -324,6 +324,86 @@ def test_several_standbys_are_named_in_one_url_or_in_several(pair: Pair) -> None
         assert writes_and_reads(store, 1) == 0
 
 
+# --- Trials with servers that die, cancel and are promoted --------------------------------------
+
+
+@contextmanager
+def cancelling(pair: Pair) -> Iterator[None]:
+    """Have the standby cancel at once whatever reads what the primary has thrown away."""
+    settings = ("max_standby_streaming_delay = 0", "hot_standby_feedback = off")
+    with connect(pair.on_the_standby()) as connection:
+        for setting in settings:
+            connection.execute(f"ALTER SYSTEM SET {setting}".encode())
+        connection.execute(b"SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            for setting in settings:
+                connection.execute(f"ALTER SYSTEM RESET {setting.split()[0]}".encode())
+            connection.execute(b"SELECT pg_reload_conf()")
+
+
+def cancel(pair: Pair, user: str, goes_on: threading.Event, *, idle: bool) -> None:
+    """Delete a row that a long read has seen on the standby, and have its space given back.
+
+    The read is between two statements, or else in one that waits for a lock.
+    """
+    reads = b"SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND "
+    reads += b"state = 'idle in transaction'" if idle else b"wait_event_type = 'Lock'"
+    with connect(pair.url) as primary, connect(pair.on_the_standby()) as standby:
+        primary.execute(b"DELETE FROM users WHERE id = %s", (user,))
+        with connect(pair.url) as holder, holder.transaction():
+            if not idle:
+                holder.execute(b"LOCK TABLE messages IN ACCESS EXCLUSIVE MODE")
+                primary.execute(b"SELECT pg_switch_wal()")  # or the standby hears of it later
+                goes_on.set()
+            assert wait_for(lambda: standby.execute(reads).fetchone())
+            primary.execute(b"VACUUM users")
+            assert wait_for(lambda: not standby.execute(reads).fetchone())
+    goes_on.set()
+
+
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_long_read_that_recovery_cancels_is_answered_by_the_primary(
+    pair: Pair, asynchronous: bool, idle: bool
+) -> None:
+    with Store(pair.url) as store:
+        user, session = store.users.create("Old").id, store.sessions.create().id
+        store.messages.save(session, "user", "still there")
+        position = store.position()
+    seen: list[bool] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def long_read(tx: Any) -> Any:
+        seen.append(tx.users.find(user) is not None)
+        begun.set()
+        assert goes_on.wait(30)
+        return tx.messages.history(session, 1)[0].content
+
+    options = {"read_url": pair.on_the_standby(), **PATIENT}
+
+    async def read_in_a_task() -> Any:
+        async with AsyncStore(pair.url, **options) as store:
+            await store.sessions.list()
+            with store.reading(after=position):
+                return await store.read(long_read), (await store.health()).read_nodes
+
+    def read_in_a_thread() -> Any:
+        with Store(pair.url, **options) as store, store.reading(after=position):
+            return store.read(long_read), store.health().read_nodes
+
+    with cancelling(pair), ThreadPoolExecutor(1) as other:
+        ways = (read_in_a_thread, lambda: asyncio.run(read_in_a_task()))
+        reading = other.submit(ways[asynchronous])
+        assert begun.wait(30)
+        cancel(pair, user, goes_on, idle=idle)
+        found, (node,) = reading.result()
+    assert found == "still there"
+    assert seen == [True, False]  # the second time on the primary, which has it no more
+    assert node.failures == 1
+
+
 def test_a_file_has_no_standbys(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     for make in (Store, AsyncStore):

@@ -312,7 +312,7 @@ def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
         )
         assert other.id in client.get("/" + there[1].replace("&amp;", "&")).text
         listed = client.get("/?failed=1").text
-        assert f'href="failures?session={session}">failed calls</a>' in listed
+        assert f'href="failures?session={session}">failures</a>' in listed
         got = client.get(f"/call?id={log.id}", follow_redirects=False).headers["location"]
         assert f"hit={asking.seq}" in got
         got = client.get(f"/call?id={other.id}", follow_redirects=False).headers["location"]
@@ -437,6 +437,24 @@ def followed(client, address, rel):
         found = re.search(rf'rel="{rel}" href="([^"]+)"', html)
         address = found and found[1].replace("&amp;", "&")
     return pages
+
+
+@pytest.mark.parametrize("taken", ["by another branch", "by messages that are gone"])
+def test_the_end_of_a_branch_is_known_where_later_numbers_are_taken(store, taken):
+    session = store.sessions.create().id
+    store.messages.save_many(session, [{"role": "user", "content": f"no {n}"} for n in range(3)])
+    if taken == "by another branch":
+        store.branches.create(session, name="side")
+        store.messages.save(session, "user", "aside")
+    else:
+        store.messages.save(session, "user", "gone")
+        store.messages.pop(session)
+    with visiting(store) as client:
+        end = client.get(f"/session?id={session}&branch=main&through=20").text
+        assert ("no 2" in end, "after=3" in end) == (True, False)
+        assert "after=2" in client.get(f"/session?id={session}&branch=main&through=2").text
+        behind = client.get(f"/session?id={session}&branch=main&after=3")
+        assert (behind.status_code, "no 2" in behind.text) == (200, True)
 
 
 def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
@@ -711,7 +729,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
         store.messages.save_many(session, [{"role": "user", "content": "x"}] * 7)
     with store.transaction() as tx:
         for _ in range(201):
-            tx.usage.record(session, input_tokens=5, cost="0.01")
+            tx.usage.record(session, model="small", input_tokens=5, cost="0.01")
+        tx.usage.record(session, model="large")
     asked = []
     ask = Visit.ask
 
@@ -725,7 +744,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
     assert len(asked) == 3
     assert len(re.findall('<td data-label="(?:Turns|Messages)" class="num">7</td>', html)) == 100
     more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
-    assert html.count(f"1,000{more}") == html.count(f"$2.0000{more}") == 1
+    assert html.count(f"995{more}") == html.count(f"$1.9900{more}") == 1
+    assert '<span title="small, large">small +1</span>' in html
 
 
 def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):
@@ -1241,12 +1261,13 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         assert store.marks.of([id]).get(id, ()) == ()
         edit("task", task)
         assert store.tasks.get(task).status == "pending"
-        assert len(caplog.records) == 6
+        edit("rating", id, "good", headers={})  # a browser of another machine, without TLS
+        assert len(caplog.records) == 7
         assert "好" not in caplog.text
         before = store.messages.get(id)
         for wrong in (
             {"token": "x"},
-            {"headers": {}},
+            {"token": "x", "headers": {}},
             {"headers": {"Sec-Fetch-Site": "cross-site"}},
         ):
             assert edit("rating", id, "bad", **wrong).status_code == 403

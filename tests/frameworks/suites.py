@@ -3,6 +3,8 @@
     python -m tests.frameworks.suites a2a tests/server/tasks/test_inmemory_task_store.py    # of 1.3
     python -m tests.frameworks.suites agentscope tests/memory_test.py    # of AgentScope v1.0.21
     python -m tests.frameworks.suites agentos tests/test_checkpoint_engine.py    # of its sdist
+    python -m tests.frameworks.suites chatkit tests/test_store.py    # of its sdist
+    python -m tests.frameworks.suites agent_framework tests/workflow/test_checkpoint.py
 
 Prints how many passed, beside the ceiling: how many can, because the others ask for another
 library's private parts. It fails if fewer do. On SQLite files, or with ``--engine postgresql``.
@@ -14,17 +16,19 @@ import argparse
 import itertools
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from agentstore import migrations
+from agentstore import AsyncStore, migrations
 from tests.drivers import INSTALLATIONS
 from tests.servers import Server
 
-CEILINGS = {"a2a": 39, "agentos": 17, "agentscope": 6, "chatkit": 0}
+CEILINGS = {"a2a": 39, "agent_framework": 41, "agentos": 17, "agentscope": 6, "chatkit": 30}
 
 
 class Databases:
@@ -47,7 +51,6 @@ class Databases:
 def put_agentscope(databases: Databases) -> None:
     from agentscope import memory
 
-    from agentstore import AsyncStore
     from agentstore.integrations.agentscope import AgentStoreMemory
 
     stores: dict[object, AsyncStore] = {}
@@ -69,31 +72,31 @@ def put_agentscope(databases: Databases) -> None:
         setattr(memory, name, Ours)
 
 
+class Once:
+    """An adapter with a store for each call: each of their tests has a loop, and closes nothing."""
+
+    def __init__(self, url: str, adapter: Callable[[Any], Any]) -> None:
+        self.url, self.adapter = url, adapter
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            async with AsyncStore(self.url) as store:
+                return await getattr(self.adapter(store), name)(*args, **kwargs)
+
+        return call
+
+
 def put_agentos(databases: Databases) -> None:
     from agentos.checkpoint import sqlite
 
-    from agentstore import AsyncStore
     from agentstore.integrations.agentos import AgentStoreCheckpointer
 
     urls: dict[str, str] = {}
 
-    class Once:
-        """A store for each call: their tests have a loop for each test, and close nothing."""
-
-        def __init__(self, url: str) -> None:
-            self.url = url
-
-        def __getattr__(self, name: str) -> Any:
-            async def call(*args: Any, **kwargs: Any) -> Any:
-                async with AsyncStore(self.url) as store:
-                    return await getattr(AgentStoreCheckpointer(store), name)(*args, **kwargs)
-
-            return call
-
     def ours(db_path: str = "checkpoints.db") -> Any:
         if db_path not in urls:
             urls[db_path] = databases.new()
-        return Once(urls[db_path])
+        return Once(urls[db_path], AgentStoreCheckpointer)
 
     sqlite.SQLiteCheckpointer = ours
 
@@ -101,29 +104,17 @@ def put_agentos(databases: Databases) -> None:
 def put_a2a(databases: Databases) -> None:
     from a2a.server import tasks
 
-    from agentstore import AsyncStore
     from agentstore.integrations.a2a import AgentStoreTaskStore
 
-    class Once:
-        """A store for each call, as theirs is closed by nobody."""
+    def ours(use_copying: bool = True) -> Any:
+        return Once(databases.new(), AgentStoreTaskStore)
 
-        def __init__(self, use_copying: bool = True) -> None:
-            self.url = databases.new()
-
-        def __getattr__(self, name: str) -> Any:
-            async def call(*args: Any) -> Any:
-                async with AsyncStore(self.url) as store:
-                    return await getattr(AgentStoreTaskStore(store), name)(*args)
-
-            return call
-
-    tasks.InMemoryTaskStore = Once
+    tasks.InMemoryTaskStore = ours
 
 
 def put_chatkit(databases: Databases) -> None:
     from pydantic import create_model
 
-    from agentstore import AsyncStore
     from agentstore.integrations.chatkit import AgentStoreChatKitStore
 
     class Ours(AgentStoreChatKitStore[Any]):
@@ -141,8 +132,25 @@ def put_chatkit(databases: Databases) -> None:
         vars(module).update(has)
 
 
+def put_agent_framework(databases: Databases) -> None:
+    import agent_framework
+
+    from agentstore.integrations.agent_framework import AgentStoreCheckpointStorage
+
+    kinds = ("ApprovalRequest", "CustomData", "ExecutorState", "ToolApprovalRequest")
+    own = [f"test_checkpoint:_Test{kind}" for kind in kinds]
+    adapter = partial(AgentStoreCheckpointStorage, allowed_checkpoint_types=own)
+
+    def ours(*path: object, allowed_checkpoint_types: object = None) -> Any:
+        return Once(databases.new(), adapter)
+
+    module: Any = agent_framework
+    module.FileCheckpointStorage = module.InMemoryCheckpointStorage = ours
+
+
 PUT = {
     "a2a": put_a2a,
+    "agent_framework": put_agent_framework,
     "agentos": put_agentos,
     "agentscope": put_agentscope,
     "chatkit": put_chatkit,
