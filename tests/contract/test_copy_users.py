@@ -335,6 +335,16 @@ def test_what_is_for_copies_of_everything_is_refused(new, tmp_path):
         copying.copy(source, target, users=ada)
 
 
+def test_users_go_to_other_names_in_the_same_file_but_are_not_moved_there(new):
+    source, ada = furnished(new, "sqlite")
+    other = Names(None, "ag_")
+    migrations.upgrade(source, names=other)
+    with pytest.raises(InvalidInput, match="one SQLite file"):
+        copying.copy(source, source, target_names=other, users=[ada], move=True)
+    copying.copy(source, source, target_names=other, users=[ada])
+    assert contents(source, other) == hers_alone(new, source, ada)
+
+
 def test_a_user_with_invalid_rows_is_not_copied(new):
     source, ada = furnished(new, "sqlite")
     target = inhabited(new, "postgresql")
@@ -342,6 +352,23 @@ def test_a_user_with_invalid_rows_is_not_copied(new):
     before = rows_of(target)
     with pytest.raises(InvalidRows, match="This user was not copied"):
         copy_users(source, target, ada)
+    assert rows_of(target) == before
+
+
+@pytest.mark.long(but=["postgresql-*"])
+@pytest.mark.parametrize("other", ["another's", "nobody's"])
+@each_engine
+def test_a_thread_of_a_user_in_another_s_session_is_refused_for_both(new, engine, other):
+    source, ada = furnished(new, engine)
+    target = inhabited(new, "sqlite")
+    with opened(source) as store:
+        grace = store.users.list(text="Grace").items[0].id
+        session = store.sessions.create(grace if other == "another's" else None).id
+        store.checkpoints.put("of two", {"n": 1}, user_id=ada, session_id=session)
+    before = rows_of(target)
+    for user in (ada, grace) if other == "another's" else (ada,):
+        with pytest.raises(InvalidRows, match="id='of two'"):
+            copy_users(source, target, user)
     assert rows_of(target) == before
 
 

@@ -439,6 +439,24 @@ def followed(client, address, rel):
     return pages
 
 
+@pytest.mark.parametrize("taken", ["by another branch", "by messages that are gone"])
+def test_the_end_of_a_branch_is_known_where_later_numbers_are_taken(store, taken):
+    session = store.sessions.create().id
+    store.messages.save_many(session, [{"role": "user", "content": f"no {n}"} for n in range(3)])
+    if taken == "by another branch":
+        store.branches.create(session, name="side")
+        store.messages.save(session, "user", "aside")
+    else:
+        store.messages.save(session, "user", "gone")
+        store.messages.pop(session)
+    with visiting(store) as client:
+        end = client.get(f"/session?id={session}&branch=main&through=20").text
+        assert ("no 2" in end, "after=3" in end) == (True, False)
+        assert "after=2" in client.get(f"/session?id={session}&branch=main&through=2").text
+        behind = client.get(f"/session?id={session}&branch=main&after=3")
+        assert (behind.status_code, "no 2" in behind.text) == (200, True)
+
+
 def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
     session = store.sessions.create().id
     saved = store.messages.save_many(
@@ -711,7 +729,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
         store.messages.save_many(session, [{"role": "user", "content": "x"}] * 7)
     with store.transaction() as tx:
         for _ in range(201):
-            tx.usage.record(session, input_tokens=5, cost="0.01")
+            tx.usage.record(session, model="small", input_tokens=5, cost="0.01")
+        tx.usage.record(session, model="large")
     asked = []
     ask = Visit.ask
 
@@ -725,7 +744,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
     assert len(asked) == 3
     assert len(re.findall('<td data-label="(?:Turns|Messages)" class="num">7</td>', html)) == 100
     more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
-    assert html.count(f"1,000{more}") == html.count(f"$2.0000{more}") == 1
+    assert html.count(f"995{more}") == html.count(f"$1.9900{more}") == 1
+    assert '<span title="small, large">small +1</span>' in html
 
 
 def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):
