@@ -45,8 +45,9 @@ async def page(visit: Visit) -> Response:
     branch = await _branch(visit, session.id)
     messages, before = await _messages(visit, session, branch.name)
     last = "through" not in visit.query and "after" not in visit.query
-    if not last and (not messages or messages[-1].seq >= session.last_seq):
-        last = True
+    if not last:  # the session's last number may be of another branch, or of a message that is gone
+        end = await visit.ask(visit.store.messages.page, session.id, limit=1, branch=branch.name)
+        last = not messages or messages[-1].seq >= max((each.seq for each in end), default=0)
     turns = await _turns(visit, session, messages, last=last, before=before)
     going = last and not is_over(session)
     live = turns[-1:] if going else []
@@ -194,10 +195,12 @@ async def _branch(visit: Visit, session_id: str) -> BranchRecord:
 async def _messages(
     visit: Visit, session: SessionRecord, branch: str
 ) -> tuple[Sequence[MessageRecord], MessageRecord | None]:
-    """Give the messages that the address asks for, and the one before them."""
+    """Give the messages that the address asks for, or the last ones, and the one before them."""
     if "after" in visit.query:
         after = visit.whole("after", 0, least=0, most=session.last_seq)
-        return await _after(visit, session, branch, after)
+        later = await _after(visit, session, branch, after)
+        if later[0]:
+            return later
     through = None
     if "through" in visit.query:
         through = visit.whole("through", 0, least=0, most=2**53)

@@ -439,6 +439,24 @@ def followed(client, address, rel):
     return pages
 
 
+@pytest.mark.parametrize("taken", ["by another branch", "by messages that are gone"])
+def test_the_end_of_a_branch_is_known_where_later_numbers_are_taken(store, taken):
+    session = store.sessions.create().id
+    store.messages.save_many(session, [{"role": "user", "content": f"no {n}"} for n in range(3)])
+    if taken == "by another branch":
+        store.branches.create(session, name="side")
+        store.messages.save(session, "user", "aside")
+    else:
+        store.messages.save(session, "user", "gone")
+        store.messages.pop(session)
+    with visiting(store) as client:
+        end = client.get(f"/session?id={session}&branch=main&through=20").text
+        assert ("no 2" in end, "after=3" in end) == (True, False)
+        assert "after=2" in client.get(f"/session?id={session}&branch=main&through=2").text
+        behind = client.get(f"/session?id={session}&branch=main&after=3")
+        assert (behind.status_code, "no 2" in behind.text) == (200, True)
+
+
 def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
     session = store.sessions.create().id
     saved = store.messages.save_many(
