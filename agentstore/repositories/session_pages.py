@@ -46,7 +46,6 @@ from agentstore.repositories.listing import newest
 from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.schema.conversations import HAS_FAILURES
-from agentstore.schema.work import FAILED
 from agentstore.values import validation
 from agentstore.values.tokens import readable_text
 from agentstore.values.types import StrictInteger, require_utc
@@ -82,7 +81,11 @@ def settle_failures(unit: Unit, ids: Set[str | None]) -> None:
     sessions, tasks, logs = unit.tables.sessions, unit.tables.tasks.c, unit.tables.tool_logs.c
     failed = (
         select(tasks.pk).where(tasks.session_id == sessions.c.id, tasks.status.in_(FAILED_TASKS)),
-        select(logs.pk).where(logs.session_id == sessions.c.id, FAILED),
+        # Not in the words of the indexes of failed calls: these are of all sessions.
+        select(logs.pk)
+        .where(logs.session_id == sessions.c.id, logs.success.is_(False))
+        .order_by(logs.created_at, logs.pk)
+        .limit(literal_column("1")),
     )
     for chunk in chunks(sorted(id for id in ids if id)):
         here = (sessions.c.id.in_(chunk), sessions.c.has_failures, sessions.c.status != "failed")

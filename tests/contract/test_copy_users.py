@@ -199,7 +199,7 @@ def test_a_target_that_is_not_there_yet_is_made(new, engine):
     assert contents(target) == hers_alone(new, source, ada)
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["postgresql-sqlite"])
 @each_plain_pair
 def test_a_repeated_copy_changes_nothing_and_says_who_was_there(pair, new):
     source, ada = furnished(new, pair[0])
@@ -268,7 +268,7 @@ def test_an_id_that_is_another_s_in_the_target_is_refused(pair, new, kind):
     assert rows_of(target) == before
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_who_has_changed_on_either_side_since_the_copy_is_refused(pair, new):
     source, ada = furnished(new, pair[0])
@@ -335,6 +335,16 @@ def test_what_is_for_copies_of_everything_is_refused(new, tmp_path):
         copying.copy(source, target, users=ada)
 
 
+def test_users_go_to_other_names_in_the_same_file_but_are_not_moved_there(new):
+    source, ada = furnished(new, "sqlite")
+    other = Names(None, "ag_")
+    migrations.upgrade(source, names=other)
+    with pytest.raises(InvalidInput, match="one SQLite file"):
+        copying.copy(source, source, target_names=other, users=[ada], move=True)
+    copying.copy(source, source, target_names=other, users=[ada])
+    assert contents(source, other) == hers_alone(new, source, ada)
+
+
 def test_a_user_with_invalid_rows_is_not_copied(new):
     source, ada = furnished(new, "sqlite")
     target = inhabited(new, "postgresql")
@@ -342,6 +352,23 @@ def test_a_user_with_invalid_rows_is_not_copied(new):
     before = rows_of(target)
     with pytest.raises(InvalidRows, match="This user was not copied"):
         copy_users(source, target, ada)
+    assert rows_of(target) == before
+
+
+@pytest.mark.long(but=["postgresql-*"])
+@pytest.mark.parametrize("other", ["another's", "nobody's"])
+@each_engine
+def test_a_thread_of_a_user_in_another_s_session_is_refused_for_both(new, engine, other):
+    source, ada = furnished(new, engine)
+    target = inhabited(new, "sqlite")
+    with opened(source) as store:
+        grace = store.users.list(text="Grace").items[0].id
+        session = store.sessions.create(grace if other == "another's" else None).id
+        store.checkpoints.put("of two", {"n": 1}, user_id=ada, session_id=session)
+    before = rows_of(target)
+    for user in (ada, grace) if other == "another's" else (ada,):
+        with pytest.raises(InvalidRows, match="id='of two'"):
+            copy_users(source, target, user)
     assert rows_of(target) == before
 
 
@@ -395,7 +422,7 @@ def test_what_the_user_writes_meanwhile_arrives_too(pair, new, move):
         assert newest.content == "written meanwhile"
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_a_user_who_goes_on_writing_is_not_copied(pair, new):
     source, ada = furnished(new, pair[0])
@@ -412,7 +439,7 @@ def test_a_user_who_goes_on_writing_is_not_copied(pair, new):
     assert rows_of(target) == before
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["postgresql-sqlite"])
 @each_plain_pair
 def test_what_others_write_to_the_source_is_no_change(pair, new):
     source, ada = furnished(new, pair[0])
@@ -513,7 +540,7 @@ def test_a_move_does_not_wait_for_a_transaction_that_stays_open(new, monkeypatch
     assert copy_users(source, target, ada, move=True).there == ()
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_a_move_that_ends_before_the_source_is_empty_is_gone_on_with(pair, new, monkeypatch):
     source, ada = furnished(new, pair[0])

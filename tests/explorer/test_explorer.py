@@ -439,6 +439,24 @@ def followed(client, address, rel):
     return pages
 
 
+@pytest.mark.parametrize("taken", ["by another branch", "by messages that are gone"])
+def test_the_end_of_a_branch_is_known_where_later_numbers_are_taken(store, taken):
+    session = store.sessions.create().id
+    store.messages.save_many(session, [{"role": "user", "content": f"no {n}"} for n in range(3)])
+    if taken == "by another branch":
+        store.branches.create(session, name="side")
+        store.messages.save(session, "user", "aside")
+    else:
+        store.messages.save(session, "user", "gone")
+        store.messages.pop(session)
+    with visiting(store) as client:
+        end = client.get(f"/session?id={session}&branch=main&through=20").text
+        assert ("no 2" in end, "after=3" in end) == (True, False)
+        assert "after=2" in client.get(f"/session?id={session}&branch=main&through=2").text
+        behind = client.get(f"/session?id={session}&branch=main&after=3")
+        assert (behind.status_code, "no 2" in behind.text) == (200, True)
+
+
 def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
     session = store.sessions.create().id
     saved = store.messages.save_many(
@@ -549,6 +567,36 @@ def test_a_turn_tells_what_its_last_request_read_and_what_all_of_them_used(store
         assert client.get(f"/{grown}").status_code == 204
         store.usage.record(session, input_tokens=7)
         assert "7 tokens" in client.get(f"/{grown}").text
+
+
+def test_a_conversation_marks_where_other_branches_part_from_it(store):
+    session = store.sessions.create().id
+    for text in ("one", "two"):
+        store.messages.save(session, "user", text)
+        store.messages.save(session, "assistant", f"to {text}")
+    for name, after, of in (("b", 1, "main"), ("c", 2, "b"), ("d", 1, "b"), ("e", 0, "main")):
+        store.branches.switch(session, of)
+        store.branches.create(session, name=name, after_turn=after)
+        store.messages.save(session, "user", f"on {name}")
+    with visiting(store) as client:
+
+        def parts(branch, page="session", **query):
+            asked = {"id": session, "branch": branch, **query}
+            html = client.get(f"/{page}", params=asked).text
+            found = re.findall(
+                r'<article class="msg[^"]*" id="(m\d+)"|<p class="sub fork">(.*)</p>', html
+            )
+            return [seq or re.findall("<bdi>([^<]*)", forks) for seq, forks in found]
+
+        assert parts("main") == [["e"], "m1", "m2", ["b", "d"], "m3", "m4"]
+        assert parts("b") == [["e"], "m1", "m2", ["main", "d"], "m5", ["c"]]
+        assert parts("c") == [["e"], "m1", "m2", ["main", "d"], "m5", ["b"], "m6"]
+        assert parts("e") == [["main"], "m8"]
+        assert parts("main", through=1) == [["e"], "m1"]
+        assert parts("main", after=2) == ["m3", "m4"]
+        assert parts("e", page="tail") == [["main"], "m8"]
+        assert parts("main", page="tail", after=1) == ["m2", ["b", "d"], "m3", "m4"]
+        assert parts("main", page="export", format="html") == ["m1", "m2", "m3", "m4"]
 
 
 def test_sessions_are_filtered_paged_and_found(store):
@@ -711,7 +759,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
         store.messages.save_many(session, [{"role": "user", "content": "x"}] * 7)
     with store.transaction() as tx:
         for _ in range(201):
-            tx.usage.record(session, input_tokens=5, cost="0.01")
+            tx.usage.record(session, model="small", input_tokens=5, cost="0.01")
+        tx.usage.record(session, model="large")
     asked = []
     ask = Visit.ask
 
@@ -725,7 +774,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
     assert len(asked) == 3
     assert len(re.findall('<td data-label="(?:Turns|Messages)" class="num">7</td>', html)) == 100
     more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
-    assert html.count(f"1,000{more}") == html.count(f"$2.0000{more}") == 1
+    assert html.count(f"995{more}") == html.count(f"$1.9900{more}") == 1
+    assert '<span title="small, large">small +1</span>' in html
 
 
 def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):
