@@ -322,11 +322,15 @@ def test_a_save_writes_only_what_has_changed(opening_async):
             tasks = AgentStoreTaskStore(store)
             task = a_task(texts=["one", "two"])
             await tasks.save(task, ANN)
-            first = await store.messages.history(tasks.session_id("t", ANN))
+            first, _ = await store.messages.history(tasks.session_id("t", ANN))
+            await store.messages.update(first.id, content="corrected")
             task.history.append(say("three"))
             await tasks.save(task, ANN)
             then = await store.messages.history(tasks.session_id("t", ANN))
-            assert (then[:2], len(then)) == (first, 3)
+            assert [message.content for message in then] == ["corrected", "two", "three"]
+            task.history[0].role = Role.ROLE_AGENT
+            await tasks.save(task, ANN)
+            assert await tasks.get("t", ANN) == task
 
     run(save())
 
@@ -366,6 +370,20 @@ def test_with_a_user_go_tasks_and_configurations(opening_async):
             assert (await store.sessions.list()).items == ()
 
     run(delete())
+
+
+def test_configurations_are_of_a_task_that_may_come_later_and_of_no_other_session(opening_async):
+    async def ask():
+        async with opening_async() as store:
+            configs = AgentStorePushNotificationConfigStore(store)
+            await configs.set_info("t", TaskPushNotificationConfig(url="x"), ANN)
+            assert await AgentStoreTaskStore(store).get("t", ANN) is None
+            id = configs.session_id("t", ANN)
+            alike = id[:-1] + ("0" if id[-1] != "0" else "1")
+            await store.sessions.create(id=alike, state={"push:1": {"id": "1", "url": "y"}})
+            assert [found.url for found in await configs.get_info_for_dispatch("t")] == ["x"]
+
+    run(ask())
 
 
 def test_an_encrypted_configuration_needs_its_key(opening_async):
