@@ -719,6 +719,25 @@ class CopyDiffers(AgentStoreError):
     again: str = "run the command again"
 
 
+@facts(
+    "The target has the {kind} {key!r} already, and it is another one, or has changed since it was "
+    "copied. The user was not copied. Decide which one is right and delete the other, then run the "
+    "same command again."
+)
+class TakenInTarget(AlreadyExists):
+    """The target of a copy of a user has something else under an id of the user's."""
+
+
+@facts(
+    "The user {user_id!r} was written to while being copied, each time that it was tried. Nothing "
+    "of the user was copied. Stop what writes for this user, then run the same command again."
+)
+class UserChanged(AgentStoreError):
+    """A user could not be copied, because others go on writing the user's data."""
+
+    user_id: str
+
+
 @facts("{reason} {advice}")
 class CopyInterrupted(AgentStoreError):
     """A copy stopped midway; the source is unchanged, the target cannot be opened yet."""

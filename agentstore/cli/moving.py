@@ -58,7 +58,21 @@ _ENTER = "Less than a second behind. Stop what writes to the source, then press 
 @app.command(rich_help_panel=MOVE)
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The URL of the database to copy.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="The URL of an empty database.")],
+    target: Annotated[
+        str, typer.Argument(metavar="DST", help="The URL of an empty database; with --user of any.")
+    ],
+    user: Annotated[
+        list[str] | None,
+        typer.Option("--user", metavar="ID", help="Copy only this user; may be repeated."),
+    ] = None,
+    users_from: Annotated[
+        Path | None,
+        typer.Option("--users-from", metavar="FILE", help="A file of users to copy, an id a line."),
+    ] = None,
+    move: Annotated[
+        bool,
+        typer.Option("--move", help="Of users: close them in SRC when DST has them, then delete."),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume a copy that was interrupted.")
     ] = False,
@@ -102,16 +116,22 @@ def copy(
     opened until everything is there and was found equal. Exit code 3: equal, except for rows that
     were set aside.
 
+    With --user or --users-from only these users are copied, into a DST that may be in use: each
+    whole or not at all. Run the same command again after an interruption.
+
     Example: `agentstore copy sqlite:///agent.db postgresql://me@localhost/agents`
+
+    Example: `agentstore copy sqlite:///one.db sqlite:///two.db --user alice --move`
     """
     from agentstore.moving import copying
 
-    names = {
-        "source_names": Database(source, schema, table_prefix).names,
-        "target_names": Database(target, to_schema, to_table_prefix).names,
-    }
+    users = _users(user or [], users_from)
+    if users is not None and (verify_only or forget):
+        raise InvalidInput("--user goes with neither --verify-only nor --forget.")
+    source_names = Database(source, schema, table_prefix).names
+    target_names = Database(target, to_schema, to_table_prefix).names
     if forget:
-        there = copying.forget(source, source_names=names["source_names"])
+        there = copying.forget(source, source_names=source_names)
         if as_json:
             print_json({"forgotten": there})
         else:
@@ -120,22 +140,36 @@ def copy(
     with shown_progress() as progress:
         try:
             if verify_only:
-                report = copying.verify(source, target, **names, progress=progress)
+                report = copying.verify(
+                    source,
+                    target,
+                    source_names=source_names,
+                    target_names=target_names,
+                    progress=progress,
+                )
             else:
                 report = copying.copy(
                     source,
                     target,
-                    **names,
+                    source_names=source_names,
+                    target_names=target_names,
                     resume=resume,
                     upgrade=upgrade,
                     quarantine=quarantine,
                     follow=_asking() if follow else None,
+                    users=users,
+                    move=move,
                     progress=progress,
                 )
         except InvalidRows as error:
             _show_invalid(error, as_json=as_json)
             raise
     _show(report, as_json=as_json)
+    if users is not None:
+        if not as_json:
+            known = f" {len(report.there):,} of them had been there before." if report.there else ""
+            say(f"{'Moved' if move else 'Copied'} {counted(len({*users}), 'user')}.{known}")
+        return
     if not report.equal:
         raise CopyDiffers(tuple(each.name for each in report.tables if not each.equal))
     if not (verify_only or no_reindex):
@@ -150,6 +184,18 @@ def copy(
             soft_wrap=True,
         )
         raise typer.Exit(SET_ASIDE)
+
+
+def _users(given: list[str], file: Path | None) -> list[str] | None:
+    """Give the users that are to be copied; None means everything."""
+    if file is None:
+        return given or None
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidInput(f"{file} cannot be read: {reason}. Pass a file of ids.") from None
+    return given + [line for each in lines if (line := each.removesuffix("\r"))]
 
 
 def make_index(database: Database, name: str, done: str) -> None:

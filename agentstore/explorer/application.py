@@ -124,11 +124,11 @@ def application(store: object, *, edit: bool = False) -> ASGIApp:
         return Route(f"/{entry.name}", answer, name=entry.name)
 
     async def edited(request: Request) -> Response:
-        # A browser says where a form was sent from, and other sites cannot read the token.
+        # Other sites cannot read the token. A browser says where a form was sent from, but not
+        # to an address without TLS that is another machine's.
         given = await _form(request)
-        if request.headers.get("sec-fetch-site") != "same-origin" or not _same(
-            given.get("token", ""), token
-        ):
+        sent_from = request.headers.get("sec-fetch-site", "same-origin")
+        if sent_from != "same-origin" or not _same(given.get("token", ""), token):
             raise HTTPException(403)
         back = await _edit(Visit(request, store, "edit", nav, ""), given)
         who = request.client.host if request.client else "?"
@@ -194,6 +194,7 @@ async def _edit(visit: Visit, given: dict[str, str]) -> str:
     """Do what a form asks for; give the address of the page that it stands on."""
     store, ask = visit.store, visit.ask
     action, id, value = (given.get(name, "").strip() for name in ("action", "id", "value"))
+    value = value.replace("\r\n", "\n")  # how forms end lines
     if action == "task":
         await ask(store.tasks.retry, id)
         return link("task", id=id)

@@ -660,6 +660,7 @@ class CopyReport:
         resumed: Whether this went on with a copy that had been begun.
         seconds: How long each step took.
         quarantine: The file that lists the rows that were set aside; None if there are none.
+        there: Of a copy of users, those whom the target had already, equal.
     """
 
     tables: tuple[TableReport, ...]
@@ -667,6 +668,7 @@ class CopyReport:
     resumed: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
     quarantine: str | None = None
+    there: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

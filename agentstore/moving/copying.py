@@ -48,6 +48,8 @@ from agentstore.moving.copy_ends import (
     read_both,
     upgraded,
 )
+from agentstore.moving.copying_users import copy_users
+from agentstore.repositories.operations import ids_of
 from agentstore.schema import PLAIN, Names
 from agentstore.values.tokens import tokenizer_of
 from agentstore.values.types import SOUGHT_ID
@@ -80,9 +82,11 @@ def copy(
     upgrade: bool = False,
     quarantine: Path | None = None,
     follow: Ready | None = None,
+    users: Sequence[str] | None = None,
+    move: bool = False,
     progress: OnProgress | None = None,
 ) -> CopyReport:
-    """Copy everything from one database into another, which is empty.
+    """Copy everything from one database into another, which is empty; or single users.
 
     The search index is not copied: it is rebuilt from the messages, by the first searches or by
     ``store.search.reindex()``, with the same stems. Everything else is, with the numbers of the
@@ -109,6 +113,12 @@ def copy(
             source any more. Only from a SQLite file, in which a table and triggers keep a log
             until the copy ends; see ``forget``. Who writes nevertheless after the yes waits
             until the target is open.
+        users: Copy only these users with all that is theirs, into a target that may be in use.
+            Each comes in one transaction, with row numbers that are new there and all ids as they
+            are. Run the same again after an interruption: who is there, and equal, is only
+            compared. None of ``resume``, ``upgrade``, ``quarantine`` and ``follow`` goes with it.
+        move: Of users: close each in the source in the moment that the target has them, so that no
+            write is lost, then delete them there.
         progress: Called now and then.
 
     Returns:
@@ -126,11 +136,30 @@ def copy(
         CopySuperseded: Another run, with ``resume``, goes on with this copy.
         CopyDiffers: The two sides are not equal. The target stays closed.
         DatabaseError: A database cannot be reached, or failed before anything was copied.
+        NotFound: The source has no such user.
+        TakenInTarget: The target has another user, or something of another's, under such an id.
+        UserChanged: A user was written to all the time, and was not copied.
     """
+    if users is not None and (resume or upgrade or quarantine is not None or follow is not None):
+        raise InvalidInput(
+            "resume, upgrade, quarantine and follow are for copies of everything. After an "
+            "interruption run the same copy of users again."
+        )
+    if move and users is None:
+        raise InvalidInput("move is for users: pass users too.")
     with ExitStack() as stack:
         from_ = stack.enter_context(opened(source, source_names, read_only=True))
         to = stack.enter_context(opened(target, target_names, read_only=False))
         _refuse_the_same(from_, to)
+        if users is not None:
+            if not (wanted := ids_of("users", users)):
+                raise InvalidInput("users names no user. Pass the ids of those to copy.")
+            if move and to.dialect.file_based and from_.place == to.place:
+                raise InvalidInput(
+                    "Users cannot be moved within one SQLite file, which has one writer. Copy "
+                    "them without move, then delete them in the source."
+                )
+            return copy_users(from_, to, wanted, progress or (lambda _: None), move=move)
         origin = from_.fingerprint
         try:
             from_.require_head()

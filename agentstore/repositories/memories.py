@@ -18,14 +18,17 @@ from sqlalchemy import (
     Row,
     Select,
     Text,
+    and_,
     bindparam,
     case,
     cast,
     delete,
     exists,
+    func,
     literal,
     or_,
     select,
+    true,
     tuple_,
     update,
 )
@@ -89,7 +92,13 @@ _LOOKED_AT = 250
 """Memories that are read at a time where their values decide which of them are given."""
 
 _SHORT = 500_000
-"""Characters of those that are read at a time, if more are to be read the next time."""
+"""Characters of those that are looked through at a time, if more are to be the next time."""
+
+_FEW_WORDS = 4
+"""More than so many take the database longer to look for than the rest takes to come."""
+
+_BETWEEN = "\x1e"
+"""What stands between documents: JSON has it escaped only."""
 
 _MOST_KEYS = 1_000
 
@@ -340,9 +349,8 @@ class Memories(Repository):
         validation.amount("limit", limit, least=1)
         validation.choice("match", match, ("all", "any"))
         if question is None:
-            hits = _by_words(self.unit, parse(text, any_word=match == "any"), place, at, limit)
-            return tuple(MemoryHit(memory_record(row), score) for score, row in hits)
-        if question.by == "meaning":
+            near = _by_words(self.unit, parse(text, any_word=match == "any"), place, at, limit)
+        elif question.by == "meaning":
             near = vectors.nearest(self.unit, question, place, end_of(place), at, limit)
         else:
             most = max(limit, vectors.CANDIDATES)
@@ -351,7 +359,7 @@ class Memories(Repository):
                 said = _by_words(self.unit, parse(text, any_word=match == "any"), place, at, most)
             except InvalidInput:  # too long a text for words, or one without any
                 said = []
-            lists = [hit.pk for hit in found], [row.pk for _, row in said]
+            lists = [hit.pk for hit in found], [hit.pk for hit in said]
             near = [vectors.Near(score, pk) for pk, score in vectors.fused(limit, *lists)]
         table, rows = self.tables.memories, dict[int, Row[Any]]()
         for chunk in chunks(near):
@@ -508,87 +516,101 @@ def _walked(
         "none": ~exists().where(any_, or_(now, theirs.vectors.is_(None))),
     }
     conditions = [] if vectors is None else [wanted[vectors]]
-    for rows in _pages(unit, place, after, size, memories, conditions=conditions):
-        yield from rows
-
-
-def _pages(
-    unit: Unit,
-    place: bytes,
-    after: Sequence[Any] | None,
-    size: int,
-    *read: Any,
-    conditions: Sequence[ColumnElement[bool]] = (),
-) -> Iterator[Sequence[Row[Any]]]:
-    """Read the memories at and below a place, or columns of them, so many at a time.
-
-    If the ``stored`` value is among the columns, it doubles each time while they are short.
-    """
-    table, now = unit.tables.memories, unit.now()
-    at = table.c.place
-    key = (at, table.c.updated_at, table.c.pk)
-    query = (
-        select(*read)
-        .where(at >= place, at < end_of(place), is_there(unit, now), *conditions)
-        .order_by(*(column.desc() for column in key))
-    )
     while True:
-        here = query
-        if after is not None:
-            last = (literal(value, column.type) for value, column in zip(after, key, strict=True))
-            here = query.where(tuple_(*key) < tuple_(*last))
-        rows = unit.connection.execute(here.limit(written(size))).all()
-        yield rows
+        query = _in_order(unit, place, after, memories).where(*conditions)
+        rows = unit.connection.execute(query.limit(written(size))).all()
+        yield from rows
         if len(rows) < size:
             return
         after = (rows[-1].place, rows[-1].updated_at, rows[-1].pk)
-        if len(read) > 1 and sum(len(row.stored) for row in rows) < _SHORT:
-            size *= 2
+
+
+def _in_order(unit: Unit, place: bytes, after: Sequence[Any] | None, *read: Any) -> Select[Any]:
+    """Select from the memories at and below a place, as ``list`` orders them, after a key."""
+    memories = unit.tables.memories.c
+    at, key = memories.place, _keys(unit)
+    query = select(*read).where(at >= place, at < end_of(place), is_there(unit, unit.now()))
+    if after is not None:
+        last = (literal(value, column.type) for value, column in zip(after, key, strict=True))
+        query = query.where(tuple_(*key) < tuple_(*last))
+    return query.order_by(*(column.desc() for column in key))
+
+
+def _keys(unit: Unit) -> list[ColumnElement[Any]]:
+    memories = unit.tables.memories.c
+    return [memories.place, memories.updated_at, memories.pk]
 
 
 def _by_words(
     unit: Unit, terms: SearchTerms, place: bytes, at: At, limit: int
-) -> list[tuple[float, Row[Any]]]:
-    """Find memories by words, with their scores, the best first."""
+) -> list[vectors.Near]:
+    """Find memories by words, the best first."""
     hits = (
-        (score, -number, row)
-        for number, row in enumerate(_holding(unit, terms, place))
-        if (score := terms.score(tokens("\n".join(strings_in(row.value))))) is not None
-        and has_all(row.value, at)
+        (score, -number, pk)
+        for number, (pk, value) in enumerate(_holding(unit, terms, place))
+        if (score := terms.score(tokens("\n".join(strings_in(value))))) is not None
+        and has_all(value, at)
     )
-    best = heapq.nlargest(limit, hits, key=lambda hit: hit[:2])
-    return [(score, row) for score, _, row in best]
+    return [vectors.Near(score, pk) for score, _, pk in heapq.nlargest(limit, hits)]
 
 
-def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[Row[Any]]:
-    """Go over the memories at and below a place that hold all characters of an alternative's words.
+def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int, Any]]:
+    """Give the memories at and below a place that hold all characters of an alternative's words.
 
-    Their values are looked through as they are stored, which takes a tenth of reading them. That is
-    more than their texts, and so leaves out none.
+    The database leaves out plain text that lacks them, if they are few. The rest comes as one text,
+    as it is stored, for rows would take longer to make than to look through. What is stored is more
+    than the texts of a value, and so leaves out none.
+
+    Returns:
+        Their row numbers and values, in the order of ``list``.
     """
-    table = unit.tables.memories
-    stored, document = cast(table.c.value, Text).label("stored"), table.c.value.type
+    memories, document = unit.tables.memories.c, unit.tables.memories.c.value.type
     assert isinstance(document, Json)
     wanted = [{token for term in each.all for token in term.tokens} for each in terms.alternatives]
-    for rows in _pages(
-        unit, place, None, _LOOKED_AT, *table.c["place", "updated_at", "pk"], stored
-    ):
-        found = []
-        for _, _, pk, text in map(tuple, rows):
-            if "\\" in text or "\ufdd0" in text:  # it is written otherwise than it reads
-                text = "\n".join(strings_in(document.read(text)))
-            ready = normalized(text)
-            for each in wanted:
-                for token in each:
-                    if token not in ready:
-                        break
-                else:
-                    found.append(pk)
-                    break
-        for chunk in chunks(found):
-            these = select(table).where(unit.dialect.search.among(table.c.pk))
-            whole = {row.pk: row for row in unit.connection.execute(these, {"numbers": chunk})}
-            yield from (whole[pk] for pk in chunk if pk in whole)
+    read = (cast(memories.pk, Text).label("pk"), cast(memories.value, Text).label("value"))
+    stays: ColumnElement[bool] = true()
+    if sum(map(len, wanted)) <= _FEW_WORDS:
+        plain = unit.dialect.by_bytes(cast(memories.value, Text))
+        has = (
+            and_(*map(func.lower(plain).contains, each))
+            for each in wanted
+            if all(map(str.isascii, each))
+        )
+        escaped_there = plain.contains("\\u", autoescape=True)
+        stays = or_(~unit.dialect.is_ascii(plain), escaped_there, *has)
+    after, size = None, _LOOKED_AT
+    while True:
+        some = _in_order(unit, place, after, *read).where(stays).limit(written(size)).subquery()
+        joined = select(*(func.aggregate_strings(each, _BETWEEN) for each in some.c))
+        pks, stored = (each or "" for each in unit.connection.execute(joined).one())
+        ready = normalized(stored)
+        escaped = _may_read_otherwise(ready)
+        numbers = pks.split(_BETWEEN) if pks else []
+        if escaped or any(all(token in ready for token in each) for each in wanted):
+            pieces = zip(
+                numbers, stored.split(_BETWEEN), ready.split(_BETWEEN), strict=bool(numbers)
+            )
+            for pk, raw, text in pieces:
+                if escaped and _may_read_otherwise(text):
+                    text = normalized("\n".join(strings_in(document.read(raw))))
+                if any(all(token in text for token in each) for each in wanted):
+                    yield int(pk), document.read(raw)
+        if len(numbers) < size:
+            return
+        last = select(*_keys(unit)).where(memories.pk == int(numbers[-1]))
+        after = tuple(unit.connection.execute(last).one())
+        if len(stored) < _SHORT:
+            size *= 2
+
+
+def _may_read_otherwise(stored: str) -> bool:
+    r"""Say whether a document, normalized as it is stored, may hide characters of its texts.
+
+    An escape may stand for any, and a sign after the ``n`` of ``\n`` joins that.
+    """
+    if stored.isascii():
+        return "\\u" in stored
+    return "\\" in stored or "\ufdd0" in stored
 
 
 def _places(unit: Unit, place: bytes, after: bytes) -> Select[Any]:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Connection,
     Dialect,
     Row,
     Select,
@@ -188,8 +189,12 @@ def question_of(unit: Unit, by: object) -> Question | None:
 
 
 def _model(unit: Unit, embeddings: Embeddings) -> Select[Any]:
-    models = unit.tables.vector_models.c
-    this = models.name == embeddings.model, models.dims == embeddings.dims
+    return _named(unit.tables, embeddings.model, embeddings.dims)
+
+
+def _named(tables: Tables, name: str, dims: int) -> Select[Any]:
+    models = tables.vector_models.c
+    this = models.name == name, models.dims == dims
     return select(models.number, models.complete).where(*this)
 
 
@@ -221,17 +226,25 @@ def warn_of_other_model(unit: Unit) -> None:
 
 def _register(unit: Unit, embeddings: Embeddings) -> int:
     """Give the number of a model, and a number to one that has none."""
-    models = unit.tables.vector_models
-    while (found := unit.connection.execute(_model(unit, embeddings)).first()) is None:
+    model = embeddings.model, embeddings.dims
+    return register_model(unit.connection, unit.dialect, unit.tables, *model)
+
+
+def register_model(
+    connection: Connection, dialect: EngineDialect, tables: Tables, name: str, dims: int
+) -> int:
+    """Give the number of a model by its name and dimensions, and a number to one that has none."""
+    models = tables.vector_models
+    while (found := connection.execute(_named(tables, name, dims)).first()) is None:
         number = select(func.coalesce(func.max(models.c.number), 0) + 1).scalar_subquery()
         new = select(
             number,
-            literal(embeddings.model, models.c.name.type),
-            literal(embeddings.dims, models.c.dims.type),
+            literal(name, models.c.name.type),
+            literal(dims, models.c.dims.type),
             not_(exists(select(models.c.number))),
         ).where(literal(1) == literal(1))
         columns = ["number", "name", "dims", "complete"]
-        unit.connection.execute(unit.dialect.insert_missing(models).from_select(columns, new))
+        connection.execute(dialect.insert_missing(models).from_select(columns, new))
     return int(found.number)
 
 

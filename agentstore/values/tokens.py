@@ -80,7 +80,7 @@ _EMOJI = (
 )
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]+"
+    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
 """Joiners, directions, variation selectors: they would cut a word that looks whole."""
 

@@ -10,6 +10,7 @@ from agentstore.errors import CrossTenantAccess, InvalidCursor, InvalidInput, In
 from agentstore.repositories.memories import end_of, names_at, place_of
 from agentstore.retention import RetentionPolicy
 from tests.conftest import on_a_server
+from tests.contract.test_search import plain_sql
 from tests.programs.probes import engine_of
 
 HOUR = timedelta(hours=1)
@@ -135,9 +136,23 @@ def test_search_finds_words_however_they_are_written_and_stored(store):
     }
     for key, text in texts.items():
         store.memories.put(["n"], key, {"text": ["-", {"of": text}]})
+    many = " OR ".join(f"w{n}" for n in range(7))
     for key in texts:
-        assert key in [hit.memory.key for hit in store.memories.search(key, ["n"])], key
+        for asked in (key, f"{key} OR {many}"):  # few words are looked for by the database, too
+            found = store.memories.search(asked, ["n"])
+            assert key in [hit.memory.key for hit in found], asked
     assert store.memories.search("text OR of", ["n"]) == ()
+
+
+def test_search_finds_what_others_wrote_with_escapes_and_line_breaks(place, store):
+    for key in ("k", "other"):
+        store.memories.put(["n"], key, {"text": "here"})
+    plain_sql(
+        place,
+        "UPDATE memories SET value = '{\n\"text\" :\r\n\"\\u0074ea \\u5929\"}' WHERE key = 'k'",
+    )
+    for asked in ("tea", "天", "tea OR a OR b OR c OR d"):
+        assert [hit.memory.key for hit in store.memories.search(asked, ["n"])] == ["k"]
 
 
 def test_a_sentence_finds_by_any_of_its_words_those_with_more_of_them_first(store):

@@ -11,9 +11,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -21,38 +19,6 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from agentstore import AsyncStore, Store
 from agentstore.integrations.langgraph import AgentStoreSaver, AsyncAgentStoreSaver
 from tests.conftest import VERSIONS, Servers
-
-
-class InThreads(BaseCheckpointSaver[str]):
-    """A synchronous saver as the suite, which is asynchronous alone, can call it."""
-
-    def __init__(self, saver: AgentStoreSaver) -> None:
-        super().__init__(serde=saver.serde)
-        self.saver = saver
-
-    async def alist(self, config: Any, **options: Any) -> AsyncGenerator[Any, None]:
-        for each in await asyncio.to_thread(lambda: [*self.saver.list(config, **options)]):
-            yield each
-
-
-def _in_thread(name: str) -> Callable[..., Any]:
-    async def call(self: InThreads, *args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(partial(getattr(self.saver, name), *args, **kwargs))
-
-    return call
-
-
-for _name in (
-    "get_tuple",
-    "put",
-    "put_writes",
-    "delete_thread",
-    "delete_for_runs",
-    "copy_thread",
-    "prune",
-    "get_delta_channel_history",
-):
-    setattr(InThreads, f"a{_name}", _in_thread(_name))
 
 
 async def passed_by(name: str, new_url: Callable[[], str], *, asynchronous: bool) -> bool:
@@ -64,7 +30,7 @@ async def passed_by(name: str, new_url: Callable[[], str], *, asynchronous: bool
                 yield AsyncAgentStoreSaver(store)
         else:
             with Store(new_url()) as store:
-                yield InThreads(AgentStoreSaver(store))
+                yield AgentStoreSaver(store)
 
     report = await validate(checkpointer_test(name)(saver))
     results = report.results.values()

@@ -8,10 +8,12 @@ import operator
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
@@ -910,14 +912,59 @@ def test_two_savers_may_save_into_one_thread_at_once(home: Home) -> None:
     home.run(test)
 
 
-def test_a_saver_is_for_one_kind_of_call_and_for_an_open_store(home: Home) -> None:
+def test_a_saver_on_a_store_takes_awaited_calls_too_and_one_on_an_asynchronous_one_no_others(
+    home: Home,
+) -> None:
+    async def test(saver: Saver) -> None:
+        other = Saver(saver.saver, asynchronous=not saver.asynchronous)
+        if saver.asynchronous:
+            with pytest.raises(NotImplementedError):
+                await other("get_tuple", THREAD)
+            return
+        graph = StateGraph(Inner).add_node("once", lambda state: {"found": ["it"]})
+        runs = graph.add_edge(START, "once").compile(checkpointer=saver.saver)
+        assert await runs.ainvoke({"found": []}, THREAD) == {"found": ["it"]}
+        assert runs.invoke({"found": []}, THREAD) == {"found": ["it", "it"]}
+        assert await other.listed(THREAD) == await saver.listed(THREAD)
+
+    home.run(test)
+
+
+def test_an_awaited_call_on_a_store_that_is_cancelled_has_ended_when_that_goes_on(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(saver: Saver) -> None:
+        begun, may_end = threading.Event(), threading.Event()
+        put = saver.saver._checkpoints.put
+
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            begun.set()
+            may_end.wait(10)
+            return put(*args, **kwargs)
+
+        monkeypatch.setattr(saver.saver, "_checkpoints", SimpleNamespace(put=slow))
+        other = Saver(saver.saver, asynchronous=True)
+        call = asyncio.create_task(other.put({"n": 1}, "0001"))
+        await asyncio.to_thread(begun.wait, 10)
+        for _ in range(3):
+            call.cancel()
+            await asyncio.sleep(0)
+        assert not call.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        monkeypatch.undo()
+        assert len(await saver.listed(THREAD)) == 1
+
+    if not home.asynchronous:
+        home.run(test)
+
+
+def test_a_saver_is_for_an_open_store(home: Home) -> None:
     kept: list[Saver] = []
 
     async def test(saver: Saver) -> None:
         kept.append(saver)
-        other = Saver(saver.saver, asynchronous=not saver.asynchronous)
-        with pytest.raises(NotImplementedError):
-            await other("get_tuple", THREAD)
         await saver.put({"n": 1}, "0001")
 
     home.run(test)

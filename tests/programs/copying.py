@@ -189,8 +189,10 @@ def _copy(order: dict[str, Any]) -> None:
     report = copying.copy(
         order["source"],
         order["target"],
-        source_names=_names(order["source_names"]),
-        target_names=_names(order["target_names"]),
+        source_names=_names(order.get("source_names", [None, ""])),
+        target_names=_names(order.get("target_names", [None, ""])),
+        users=order.get("users"),
+        move=order.get("move", False),
         resume=order.get("resume", False),
         quarantine=Path(order["quarantine"]) if order.get("quarantine") else None,
         follow=None if wanted is None else ready,

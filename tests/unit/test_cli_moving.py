@@ -159,6 +159,58 @@ def test_following_without_anybody_to_press_enter_stops_and_can_be_given_up(run,
     assert "There was no log" in run("copy", SOURCE, TARGET, "--forget").stdout
 
 
+@pytest.fixture
+def owned(tmp_path):
+    """A file with three users, each with a session."""
+    with Store(f"sqlite:///{tmp_path / 'source.db'}") as store:
+        for name in ("ada", "grace", "zoe"):
+            session = store.sessions.create(store.users.create(name, id=name).id)
+            store.messages.save(session.id, "user", f"hello from {name}")
+
+
+def users_of(file: Path) -> set[str]:
+    with Store(f"sqlite:///{file}") as store:
+        return {user.id for user in store.users.list().items}
+
+
+def test_users_are_copied_into_a_target_that_is_in_use(run, owned, tmp_path):
+    (tmp_path / "who.txt").write_text("ada\r\n\nzoe\n")
+    assert "Copied 1 user." in run("copy", SOURCE, TARGET, "--user", "grace").stdout
+    chosen = ("--users-from", "who.txt", "--user", "grace")
+    done = run("copy", SOURCE, TARGET, *chosen)
+    assert "Both hold the same: 15 rows" in done.stdout
+    assert "Copied 3 users. 1 of them had been there before." in done.stdout
+    assert users_of(tmp_path / "target.db") == {"ada", "grace", "zoe"}
+    told = json.loads(run("copy", SOURCE, TARGET, *chosen, "--json").stdout)
+    assert sorted(told["there"]) == ["ada", "grace", "zoe"]
+    assert told["equal"]
+
+
+def test_users_are_moved(run, owned, tmp_path):
+    assert (
+        "Moved 2 users."
+        in run("copy", SOURCE, TARGET, "--user", "ada", "--user", "zoe", "--move").stdout
+    )
+    assert users_of(tmp_path / "target.db") == {"ada", "zoe"}
+    assert users_of(tmp_path / "source.db") == {"grace"}
+    with Store(f"sqlite:///{tmp_path / 'target.db'}") as store:
+        found = store.messages.search("hello").items
+        assert {hit.message.content for hit in found} == {"hello from ada", "hello from zoe"}
+
+
+def test_what_does_not_go_with_users_is_refused(run, owned, tmp_path):
+    for option in ("--verify-only", "--forget", "--resume", "--upgrade", "--follow"):
+        assert "Copy" not in run("copy", SOURCE, TARGET, "--user", "ada", option, code=2).stdout
+    assert "pass users too" in run("copy", SOURCE, TARGET, "--move", code=2).stderr
+    (tmp_path / "none.txt").write_text("\n")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff")
+    for name, said in (("gone", "No such file"), ("bytes", "not UTF-8"), ("none", "no user")):
+        chosen = ("--users-from", f"{name}.txt")
+        assert said in run("copy", SOURCE, TARGET, *chosen, code=2).stderr
+    assert not (tmp_path / "target.db").exists()
+    assert "no user 'nobody'" in run("copy", SOURCE, TARGET, "--user", "nobody", code=1).stderr
+
+
 def test_a_password_is_not_shown(run, source):
     target = "postgresql://me:secret-word@127.0.0.1:1/none"
     done = run("copy", SOURCE, target, code=1)

@@ -269,6 +269,12 @@ EXAMPLES = [
         {"keys": ("s1",), "total": 3},
         ("'s1'", "2 more", "run the same command again"),
     ),
+    Example(
+        errors.TakenInTarget("session", "s"),
+        {"kind": "session", "key": "s"},
+        ("'s'", "changed since", "delete the other"),
+    ),
+    Example(errors.UserChanged("ada"), {"user_id": "ada"}, ("'ada'", "Stop what writes")),
     Example(errors.CopyDiffers(("users",)), {"tables": ("users",)}, ("users", "again")),
     Example(errors.CopyInterrupted("It broke."), {}, ("It broke.", "--resume")),
     Example(errors.CopySuperseded(), {}, ("Another run", "Wait")),

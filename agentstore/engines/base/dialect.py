@@ -339,6 +339,10 @@ class EngineDialect(ABC):
         return column
 
     @abstractmethod
+    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
+        """Say that a text has no other characters."""
+
+    @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
 

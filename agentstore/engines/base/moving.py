@@ -18,7 +18,7 @@ import hashlib
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
 from shlex import quote
@@ -66,12 +66,17 @@ class TableShape:
         table: The table itself, under the names of this side.
         columns: Its columns in their order, with their kinds.
         key: The columns of its primary key.
+        only: A SELECT of the keys of the rows that travel; None means all rows.
+        added: What is added to whole numbers when they are read, by their columns: so rows travel
+            with the numbers that they get where they go.
     """
 
     name: str
     table: Table
     columns: tuple[tuple[str, Kind], ...]
     key: tuple[str, ...]
+    only: str | None = None
+    added: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def indexed(self) -> tuple[tuple[str, ...], ...]:
@@ -237,6 +242,38 @@ class Moving(ABC):
     @abstractmethod
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Insert rows that are not there yet."""
+
+    @abstractmethod
+    def add(
+        self, connection: Connection, shape: TableShape, rows: Iterable[Row], *, missing: bool
+    ) -> None:
+        """Insert rows beside others, into tables that are in use.
+
+        Args:
+            connection: Where to.
+            shape: The table.
+            rows: The rows.
+            missing: Whether to leave out those whose key is there already.
+        """
+
+    @abstractmethod
+    def reserve(
+        self, connection: Connection, tables: Tables, counts: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Take numbers for rows that are added in this transaction; nobody else gets these.
+
+        Args:
+            connection: Where to.
+            tables: The tables.
+            counts: How many in a row, by what they number: a table's plain name for ``pk``,
+                ``activity`` for that of sessions, ``puts`` for that of checkpoint threads.
+
+        Returns:
+            For each the number before the first; nothing that is there has a larger one.
+        """
+
+    def hold(self, connection: Connection, tables: Tables) -> None:
+        """Keep all others from writing until the transaction ends, where it does not by itself."""
 
     @abstractmethod
     def strip(self, connection: Connection, tables: Tables) -> Stripped:

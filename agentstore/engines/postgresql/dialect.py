@@ -712,6 +712,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Say it, whatever the database's own order is."""
         return collate(column, "C")
 
+    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
+        """Compare its characters with its bytes."""
+        return func.char_length(text) == func.octet_length(text)
+
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""
         return next_activity(tables)

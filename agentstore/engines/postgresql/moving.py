@@ -70,6 +70,15 @@ _NUMBER: LiteralString = (
 
 _ACTIVITY = "activity"
 
+_RESERVING = 7_310_867_143_522_948_097
+"""The advisory lock of those who reserve numbers; any that nobody else uses."""
+
+_LONGEST_WAIT = "5s"
+"""For transactions that have written, before tables are locked against writers."""
+
+_APART = 2**30
+"""Numbers that are left out before those that are reserved: see ``reserve``."""
+
 
 class PostgreSQLMoving(Moving):
     """See ``Moving`` for what each method promises."""
@@ -119,7 +128,7 @@ class PostgreSQLMoving(Moving):
         if among is None:
             _require_all_rows(connection, shape)
         written = sql.SQL(", ").join(
-            sql.SQL(_WRITTEN[kind]).format(sql.Identifier(name)) for name, kind in shape.columns
+            sql.SQL(_WRITTEN[kind]).format(_value(shape, name)) for name, kind in shape.columns
         )
         wanted = _wanted(shape, left_out, among)
         kinds = invalid_values(shape)
@@ -177,14 +186,55 @@ FROM (
 
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Copy in."""
-        query = sql.SQL("COPY {} ({}) FROM STDIN").format(
-            named_object(shape.table),
-            sql.SQL(", ").join(sql.Identifier(name) for name, _ in shape.columns),
+        _copy_in(connection, named_object(shape.table), shape, rows)
+
+    def add(
+        self, connection: Connection, shape: TableShape, rows: Iterable[Row], *, missing: bool
+    ) -> None:
+        """Copy into a table of the connection's own first: no COPY goes where policies are forced.
+
+        So triggers see the rows too.
+        """
+        driver, own = driver_of(connection), sql.Identifier("pg_temp", "agentstore_rows")
+        into = named_object(shape.table)
+        driver.execute(sql.SQL("CREATE TABLE {} (LIKE {})").format(own, into))
+        _copy_in(connection, own, shape, rows)
+        names = _names(shape)
+        insert = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(into, names, names, own)
+        driver.execute(insert + sql.SQL(" ON CONFLICT DO NOTHING") if missing else insert)
+        driver.execute(sql.SQL("DROP TABLE {}").format(own))
+
+    def reserve(
+        self, connection: Connection, tables: Tables, counts: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Set the sequences far ahead; others who reserve wait until the transaction ends.
+
+        Between the two calls of the expression others may take a few numbers, never as many as
+        are left out here, so theirs stay below.
+        """
+        driver = driver_of(connection)
+        driver.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        driver.execute("SELECT pg_advisory_xact_lock(%s)", [_RESERVING])
+        sequences, found = dict(self._sequences(connection, tables)), dict[str, int]()
+        for name, count in counts.items():
+            sequence = sequences[_ACTIVITY if name == "puts" else name]
+            query = "SELECT setval(%s::regclass, nextval(%s::regclass) + %s::int8)"
+            row = driver.execute(query, [sequence, sequence, _APART + count]).fetchone()
+            assert row is not None
+            found[name] = row[0] - count
+        return found
+
+    def hold(self, connection: Connection, tables: Tables) -> None:
+        """Lock the tables against writers; readers go on.
+
+        Writers who come later wait behind this one, so it does not wait long for those before.
+        """
+        driver_of(connection).execute(
+            "SELECT set_config('lock_timeout', %s, true)", [_LONGEST_WAIT]
         )
-        with driver_of(connection).cursor() as cursor, cursor.copy(query) as copy:
-            write = copy.write_row
-            for row in rows:
-                write(row)
+        every = sql.SQL(", ").join(map(named_object, tables.metadata.sorted_tables))
+        lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(every)
+        driver_of(connection).execute(lock)
 
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop the keys too."""
@@ -265,9 +315,34 @@ FROM (
         yield _ACTIVITY, qualified(names.schema, f"{names.prefix}activity").as_string(driver)
 
 
+def _copy_in(
+    connection: Connection, place: sql.Identifier, shape: TableShape, rows: Iterable[Row]
+) -> None:
+    query = sql.SQL("COPY {} ({}) FROM STDIN").format(place, _names(shape))
+    with driver_of(connection).cursor() as cursor, cursor.copy(query) as copy:
+        write = copy.write_row
+        for row in rows:
+            write(row)
+
+
+def _names(shape: TableShape) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(name) for name, _ in shape.columns)
+
+
+def _value(shape: TableShape, name: str) -> sql.Composable:
+    """Write what a column holds, with what is added to it."""
+    place = sql.Identifier(name)
+    if name not in shape.added:
+        return place
+    return sql.SQL("({} + {})").format(place, sql.Literal(shape.added[name]))
+
+
 def _wanted(shape: TableShape, left_out: LeftOut, among: Among = None) -> sql.Composable:
     """Write the condition that a row is looked at, and not left out."""
     conditions: list[sql.Composable] = [sql.SQL("true")]
+    if shape.only is not None:
+        key = sql.SQL(", ").join(map(sql.Identifier, shape.key))
+        conditions.append(sql.SQL("({}) IN ({})").format(key, sql.SQL(shape.only)))
     if missing := left_out.get(shape.name):
         number = sql.SQL(_NUMBER).format(sql.SQL("child"))
         conditions.append(sql.SQL("{} <> ALL ({})").format(number, sql.Literal(list(missing))))
@@ -342,7 +417,7 @@ def _require_all_rows(connection: Connection, shape: TableShape) -> None:
 
 def _columns(shape: TableShape) -> sql.Composed:
     return sql.SQL(", ").join(
-        sql.SQL(_SELECTED.get(kind, "{}")).format(sql.Identifier(name))
+        sql.SQL(_SELECTED.get(kind, "{}")).format(_value(shape, name))
         for name, kind in shape.columns
     )
 

@@ -34,6 +34,7 @@ from sqlalchemy import (
     ExceptionContext,
     FromClause,
     Insert,
+    LargeBinary,
     QueuePool,
     Select,
     Table,
@@ -632,6 +633,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def message_number(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Take it of the counter."""
         return {"pk": take_activity(connection, tables)}
+
+    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
+        """Compare its characters with its bytes."""
+        return func.length(text) == func.length(cast(text, LargeBinary))
 
     def next_put(self, tables: Tables) -> Any:
         """Count on from the largest; there is one writer, so no two can take the same."""

@@ -13,12 +13,14 @@ import sqlite3
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
     ColumnElement,
     Connection,
+    Dialect,
     TableClause,
     column,
     func,
@@ -45,6 +47,7 @@ from agentstore.engines.base.moving import (
     words_of,
 )
 from agentstore.engines.base.search import all_named
+from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.engines.sqlite import search
 from agentstore.errors import DatabaseCorrupt, InvalidRow, named
 from agentstore.schema import Names, Tables
@@ -134,6 +137,8 @@ class SQLiteMoving(Moving):
         if missing := left_out.get(shape.name):
             conditions.append(f"rowid {_NOT_IN}")
             parameters.append(_list(missing))
+        if shape.only is not None:
+            conditions.append(f"({key}) IN ({shape.only})")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         query = f"SELECT {_travelling(shape)} FROM {quoted(shape.table.name)}{where} ORDER BY {key}"
         cursor = driver_of(connection).execute(query, parameters)
@@ -144,12 +149,31 @@ class SQLiteMoving(Moving):
 
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Insert them one by one."""
-        # Each is bound once, under a name: what is stored may be made of it in several places.
-        given = ", ".join(f"? AS c{n}" for n in range(len(shape.columns)))
-        stored = ", ".join(as_stored(kind, f"c{n}") for n, (_, kind) in enumerate(shape.columns))
-        table = quoted(shape.table.name)
-        query = f"INSERT INTO {table} ({_columns(shape)}) SELECT {stored} FROM (SELECT {given})"
-        driver_of(connection).executemany(query, rows)
+        driver_of(connection).executemany(_insertion(shape), rows)
+
+    def add(
+        self, connection: Connection, shape: TableShape, rows: Iterable[Row], *, missing: bool
+    ) -> None:
+        """Insert them one by one, too; references are checked, and triggers run."""
+        skipping = " WHERE true ON CONFLICT DO NOTHING" if missing else ""
+        driver_of(connection).executemany(_insertion(shape) + skipping, rows)
+
+    def reserve(
+        self, connection: Connection, tables: Tables, counts: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Count on from the counter, or from the largest: there is one writer."""
+        counter, found = counter_of(tables.names), dict[str, int]()
+        for name, count in counts.items():
+            if name in ("messages", "activity"):
+                took = update(counter).values(taken=last_taken(tables) + count)
+                taken = connection.execute(took.returning(counter.c.taken)).scalar_one()
+                found[name] = taken - count
+                continue
+            threads = tables.checkpoint_threads.c
+            number = threads.activity if name == "puts" else tables[name].c.pk
+            largest = select(func.coalesce(func.max(number), 0))
+            found[name] = connection.execute(largest).scalar_one()
+        return found
 
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop indexes and triggers; keys cannot be dropped here."""
@@ -206,8 +230,17 @@ def _columns(shape: TableShape) -> str:
     return ", ".join(quoted(name) for name, _ in shape.columns)
 
 
+def _insertion(shape: TableShape) -> str:
+    # Each is bound once, under a name: what is stored may be made of it in several places.
+    given = ", ".join(f"? AS c{n}" for n in range(len(shape.columns)))
+    stored = ", ".join(as_stored(kind, f"c{n}") for n, (_, kind) in enumerate(shape.columns))
+    table = quoted(shape.table.name)
+    return f"INSERT INTO {table} ({_columns(shape)}) SELECT {stored} FROM (SELECT {given})"
+
+
 def _travelling(shape: TableShape) -> str:
-    return ", ".join(travels(kind, quoted(name)) for name, kind in shape.columns)
+    values = {name: f"({quoted(name)} + {number})" for name, number in shape.added.items()}
+    return ", ".join(travels(kind, values.get(name, quoted(name))) for name, kind in shape.columns)
 
 
 def _list(numbers: Collection[int]) -> str:
@@ -232,6 +265,8 @@ def _rows(
         if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
     )
     wanted, keys = _wanted(driver, shape, among)
+    if shape.only is not None:
+        wanted += f" AND ({', '.join(map(quoted, shape.key))}) IN ({shape.only})"
     query = (
         f"SELECT rowid, {fits(shape, longest)}, {_travelling(shape)}, {length or 0}"
         f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}{wanted}"
@@ -760,9 +795,15 @@ def last_taken(tables: Tables) -> ColumnElement[int]:
 
 def take_activity(connection: Connection, tables: Tables) -> int:
     """Take a number that is no message's."""
+    ((taken,),) = _taking(tables, dialect_of(connection)).rows(connection, {})
+    return int(taken)
+
+
+@lru_cache(maxsize=256)
+def _taking(tables: Tables, driver: Dialect) -> Prepared:
     counter = counter_of(tables.names)
     took = update(counter).values(taken=last_taken(tables) + 1).returning(counter.c.taken)
-    return int(connection.execute(took).scalar_one())
+    return Prepared(took, driver)
 
 
 # Which row of a file it is that cannot be read: looked for only when one could not.

@@ -5,6 +5,7 @@ What they do is written once, in ``operations``.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import (
@@ -297,6 +298,75 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 found[channel]["seed"] = seeds[channel]
         return found
 
+    async def _arun(self, calls: Calls[T]) -> T:
+        """Make the calls of an operation for a coroutine."""
+        raise NotImplementedError
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """See ``AgentStoreSaver.get_tuple``."""
+        return await self._arun(self._calls_get(config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """See ``AgentStoreSaver.list``."""
+        left, cursor = limit, None
+        while left is None or left > 0:
+            size = _PAGE if left is None else min(left, _PAGE)
+            found, cursor = await self._arun(self._calls_page(config, filter, before, size, cursor))
+            for each in found:
+                yield each
+            left = None if left is None else left - len(found)
+            if cursor is None:
+                return
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """See ``AgentStoreSaver.put``."""
+        return await self._arun(self._calls_put(config, checkpoint, metadata, new_versions))
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """See ``AgentStoreSaver.put_writes``."""
+        await self._arun(self._calls_put_writes(config, writes, task_id, task_path))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """See ``AgentStoreSaver.delete_thread``."""
+        await self._arun(self._calls_delete_thread(thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """See ``AgentStoreSaver.delete_for_runs``."""
+        await self._arun(self._calls_delete_for_runs(run_ids))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """See ``AgentStoreSaver.copy_thread``."""
+        await self._arun(self._calls_copy_thread(source_thread_id, target_thread_id))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """See ``AgentStoreSaver.prune``."""
+        await self._arun(self._calls_prune(thread_ids, strategy))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """See ``AgentStoreSaver.get_delta_channel_history``."""
+        return await self._arun(self._calls_delta(config, channels))
+
 
 def _place(config: RunnableConfig) -> tuple[str, str, Any]:
     """Give the thread of a configuration, our namespace, and the checkpoint's id or None."""
@@ -315,6 +385,8 @@ class AgentStoreSaver(SaverOperations):
     """A LangGraph checkpointer on a ``Store``, for ``invoke`` and ``stream``.
 
     Every thread of a program may use it at once. Closing the store is its owner's business.
+    ``ainvoke`` and ``astream`` go too: each call is then made in a thread, and one that is
+    cancelled ends first. A service on an event loop is faster with ``AsyncAgentStoreSaver``.
     """
 
     def __init__(
@@ -341,6 +413,17 @@ class AgentStoreSaver(SaverOperations):
 
     def _run(self, calls: Calls[T]) -> T:
         return run(calls, self._checkpoints)
+
+    async def _arun(self, calls: Calls[T]) -> T:
+        call = asyncio.create_task(asyncio.to_thread(self._run, calls))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            while not call.done():  # what comes after it must not find it half done
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([call])
+            call.exception()
+            raise
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Give a checkpoint with the writes after it, of one moment; without an id, the latest."""
@@ -426,73 +509,8 @@ class AsyncAgentStoreSaver(SaverOperations):
         super().__init__(serde=serde, allowed=allowed, revive=revive)
         self._checkpoints = store.checkpoints
 
-    async def _run(self, calls: Calls[T]) -> T:
+    async def _arun(self, calls: Calls[T]) -> T:
         return await run_async(calls, self._checkpoints)
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See ``AgentStoreSaver.get_tuple``."""
-        return await self._run(self._calls_get(config))
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """See ``AgentStoreSaver.list``."""
-        left, cursor = limit, None
-        while left is None or left > 0:
-            size = _PAGE if left is None else min(left, _PAGE)
-            found, cursor = await self._run(self._calls_page(config, filter, before, size, cursor))
-            for each in found:
-                yield each
-            left = None if left is None else left - len(found)
-            if cursor is None:
-                return
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """See ``AgentStoreSaver.put``."""
-        return await self._run(self._calls_put(config, checkpoint, metadata, new_versions))
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """See ``AgentStoreSaver.put_writes``."""
-        await self._run(self._calls_put_writes(config, writes, task_id, task_path))
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """See ``AgentStoreSaver.delete_thread``."""
-        await self._run(self._calls_delete_thread(thread_id))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """See ``AgentStoreSaver.delete_for_runs``."""
-        await self._run(self._calls_delete_for_runs(run_ids))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """See ``AgentStoreSaver.copy_thread``."""
-        await self._run(self._calls_copy_thread(source_thread_id, target_thread_id))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """See ``AgentStoreSaver.prune``."""
-        await self._run(self._calls_prune(thread_ids, strategy))
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """See ``AgentStoreSaver.get_delta_channel_history``."""
-        return await self._run(self._calls_delta(config, channels))
 
 
 # What a LangGraph checkpoint is in agentstore, and back.
