@@ -831,6 +831,26 @@ def test_a_hit_in_the_result_of_a_call_is_unfolded_where_it_leads(store):
         assert " open" not in client.get(f"/session?id={session}").text
 
 
+def test_a_picture_that_a_tool_gives_stands_with_its_call_and_on_its_page(store):
+    session = store.sessions.create().id
+    call = {"id": "a", "type": "function", "function": {"name": "draw", "arguments": "{}"}}
+    store.messages.save(session, "assistant", None, tool_calls=[call])
+    drawn = {"type": "image", "data": DRAWN.partition(",")[2], "mimeType": "image/png"}
+    said = {"type": "text", "text": "Here it is"}
+    result = store.messages.save(session, "tool", [said, drawn], tool_call_id="a")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        card = re.search(r'(?s)<details class="call.*?</details>', html)[0]
+        assert "Here it is" in card
+        there = re.search('<img src="([^"]+)"', card)[1].replace("&amp;", "&")
+        assert html.count("<img") == 1
+        assert "iVBOR" not in html
+        got = client.get(f"/{there}")
+        assert (got.content, got.headers["content-type"]) == (DOT, "image/png")
+        assert f'src="{there}"'.replace("&", "&amp;") in client.get(f"/message?id={result.id}").text
+        assert "<img" not in client.get(f"/export?id={session}").text
+
+
 def test_control_characters_are_shown_by_their_numbers_which_every_font_has(store):
     session = store.sessions.create().id
     store.messages.save(session, "user", "a\x1bb\x7fc\x85d\u202ee")
