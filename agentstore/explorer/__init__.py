@@ -2,8 +2,9 @@
 
 - ``application`` has the table of pages, makes the ASGI application of it, and says to the browser
   what it may do.
-- ``pages`` has the pages but for those of a conversation (``conversation``, ``cards``), of users
-  and memories (``users``), and of what two states differ in (``differences``).
+- ``pages`` has the pages but for those of a conversation (``conversation``, ``cards``,
+  ``contents``), of users and memories (``users``), and of what two states differ in
+  (``differences``).
 - ``sharing`` is the door of ``agentstore ui``, its token or a password, and one conversation as a
   file.
 - ``rendering`` is what the pages share: the templates' environment, messages as HTML, charts, and

@@ -210,6 +210,8 @@ def test_each_call_is_its_users(opening_async):
                 await scoped.get_messages("s1", state={"user_id": "ann"})
             with pytest.raises(NotFound, match="user"):
                 await AgentStoreHistoryProvider(store.scoped("eve")).save_messages("s1", SAID[:1])
+            await store.messages.save("bob/s2", "user", "nobody's", create_session=True)
+            assert await provider.get_messages("s2", state={"user_id": "bob"}) == []
             await scoped.clear("s1")
             await scoped.clear("none")
             assert await scoped.get_messages("s1") == []
