@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from a2a.auth.user import User
+from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
 from a2a.types.a2a_pb2 import (
@@ -34,6 +35,7 @@ from agentstore.errors import InvalidInput
 from agentstore.integrations.a2a import (
     AgentStorePushNotificationConfigStore,
     AgentStoreTaskStore,
+    AgentStoreVersionedTaskStore,
 )
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "a2a_tasks.py"
@@ -250,6 +252,68 @@ def test_of_two_writers_one_task_is_there_whole(engine_url):
     assert found in [
         a_task(texts=[f"{text} 7" for text in texts], said=texts[0]) for texts in written
     ]
+
+
+def test_with_versions_nobody_s_change_is_lost(engine_url):
+    async def add(tasks, name):
+        """Add to the history, reading it again whenever somebody else was faster."""
+        for n in range(4):
+            while True:
+                stored = await tasks.get("t", ANN)
+                task = a_task(texts=()) if stored is None else stored.task
+                task.history.append(say(f"{name} {n}"))
+                version = TaskVersion.MISSING if stored is None else stored.version
+                try:
+                    new = await tasks.save(
+                        task, event=None, prev=None, prev_version=version, context=ANN
+                    )
+                except ConcurrentTaskModificationError:
+                    continue
+                assert new.is_after(version)
+                break
+
+    async def race():
+        async with AsyncStore(engine_url) as one, AsyncStore(engine_url) as other:
+            stores = [AgentStoreVersionedTaskStore(store) for store in (one, other)]
+            await asyncio.gather(*(add(stores[n % 2], str(n)) for n in range(4)))
+            return await stores[0].get("t", ANN)
+
+    said = [message.parts[0].text for message in run(race()).task.history]
+    assert sorted(said) == [f"{name} {n}" for name in range(4) for n in range(4)]
+
+
+def test_a_task_that_is_cancelled_needs_no_version_and_stays_so(opening_async):
+    async def cancel():
+        async with opening_async() as store:
+            tasks, plain = AgentStoreVersionedTaskStore(store), AgentStoreTaskStore(store)
+            done = a_task(state=TaskState.TASK_STATE_CANCELED)
+
+            async def save(task, version=TaskVersion.MISSING):
+                return await tasks.save(
+                    task, event=None, prev=None, prev_version=version, context=ANN
+                )
+
+            async def refused(*args):
+                with pytest.raises(ConcurrentTaskModificationError):
+                    await save(*args)
+
+            await refused(done)
+            assert await tasks.get("t", ANN) is None
+            configs = AgentStorePushNotificationConfigStore(store)
+            await configs.set_info("t", TaskPushNotificationConfig(), ANN)
+            first = await save(a_task())
+            await configs.set_info("t", TaskPushNotificationConfig(id="1"), ANN)
+            second = await save(a_task(said="on"), first)
+            await refused(a_task(), first)
+            await refused(a_task())
+            await plain.save(a_task(said="by another"), ANN)
+            await refused(a_task(), second)
+            await save(done, first)
+            await refused(done)
+            assert (await tasks.get("t", ANN)).task == done
+            assert (await tasks.list(ListTasksRequest(), ANN)).tasks == [done]
+
+    run(cancel())
 
 
 def test_two_processes_may_set_configurations_at_once(engine_url):
