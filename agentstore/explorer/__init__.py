@@ -56,8 +56,8 @@ def explorer(store: Repositories | AsyncRepositories, *, edit: bool = False) -> 
         store: A ``Store`` or an ``AsyncStore``, or one of a scope. The explorer never closes it.
         edit: If True, everybody who reaches it may set marks, ratings and notes of messages, and
             try tasks again. Run it in one process then: its forms hold a token of that process.
-            Each change is logged by the logger ``agentstore.explorer``, with the id and who sent
-            it.
+            Each change is logged, with the id and who sent it: in its session, as a call of the
+            tool ``explorer``, and by the logger ``agentstore.explorer``.
 
     Raises:
         InvalidInput: The extra ``ui`` is not installed.

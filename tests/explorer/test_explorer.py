@@ -1326,6 +1326,15 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         assert edit("note", id, "x" * 200_000).status_code == 413
         assert client.get("/edit").status_code == 405
         assert store.messages.get(id) == before
+        logs = [*store.tool_logs.iter(session_id=session, tool="explorer", order="oldest")]
+        done = ["mark", "unmark", "rating", "note", "note", "task", "rating"]
+        assert [log.input["action"] for log in logs] == done
+        assert {log.input["from"] for log in logs} == {"testclient"}
+        assert [log.message_id for log in logs] == [
+            each and id for each in (1, 1, 1, 1, 1, None, 1)
+        ]
+        assert "fine" in edit("mark", id, "fine").text  # where logs stand, too
+        assert "好" not in str(logs)
 
 
 def test_sessions_whose_turn_was_interrupted_are_listed(engine_url):
