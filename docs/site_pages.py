@@ -34,7 +34,12 @@ ROOT_PAGES = ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md",
 REFERENCE = {
     "Store": ("Store",),
     "AsyncStore": ("AsyncStore",),
-    "Settings": ("Settings", "values.redaction.Secrets", "values.prices"),
+    "Settings": (
+        "Settings",
+        "values.redaction.Secrets",
+        "values.prices",
+        "values.embeddings.Embeddings",
+    ),
     "Turns and usage": ("turns", "values.token_use"),
     "Transactions and scopes": (
         "transactions.Transaction",

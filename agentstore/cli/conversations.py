@@ -66,7 +66,7 @@ from agentstore.records import (
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
-from agentstore.values.serialized import state_of, step_of, texts_in
+from agentstore.values.serialized import found_in, state_of, step_of
 from agentstore.values.snippets import (
     CLOSE,
     OPEN,
@@ -77,9 +77,7 @@ from agentstore.values.snippets import (
     on_one_line,
     parse,
     printable,
-    snippet,
 )
-from agentstore.values.tokens import tokens
 from agentstore.values.validation import MAX_LIMIT, ROLES, SESSION_STATUSES, STREAMING
 
 if TYPE_CHECKING:
@@ -586,12 +584,10 @@ def _search_checkpoints(
         if latest is None:
             continue
         state = store.checkpoints.find(latest.id, thread.id, latest.namespace)
-        values = {} if state is None else state_of(state)[0]
-        for place, said in texts_in(values):
-            if len(said) <= _LONGEST_SEARCHED and terms.score(tokens(said)) is not None:
-                about = {"thread": thread.id, "checkpoint": latest.id, "at": place}
-                found.append({**about, "snippet": snippet(said, terms)})
-                break
+        hit = None if state is None else found_in(state_of(state)[0], terms)
+        if hit is not None:
+            about = {"thread": thread.id, "checkpoint": latest.id, "at": hit[0]}
+            found.append({**about, "snippet": hit[1]})
         if len(found) >= limit:
             break
     if as_json:
@@ -603,9 +599,6 @@ def _search_checkpoints(
         line = Text.assemble((on_one_line(each["thread"]), "cyan"))
         print_cut(line.append(f"  {on_one_line(each['at'])}", style="dim"))
         _print_snippet(each["snippet"])
-
-
-_LONGEST_SEARCHED = 1_000_000
 
 
 def _print_hit(hit: SearchHit, title: str | None) -> None:
@@ -763,7 +756,8 @@ def list_sessions(
         one_of(SESSION_STATUSES, "Only in this status."),
     ] = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Only those that failed, or a call in them did.")
+        bool,
+        typer.Option("--failed", help="Only those that failed, or a call or task in them did."),
     ] = False,
     interrupted: Annotated[
         bool, typer.Option("--interrupted", help="Only those whose last turn did not end.")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import Any, Final, cast
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -25,15 +26,13 @@ from agentstore.errors import InvalidInput, NotFound
 from agentstore.explorer import rendering
 from agentstore.explorer.cards import (
     MOST_BRANCHES,
-    SHOWN,
     Beside,
     BranchPlace,
     draw,
-    held_by,
     said_as_html,
-    shown_kind,
     turns_of,
 )
+from agentstore.explorer.contents import SHOWN, bytes_of, held_by, shown_kind
 from agentstore.explorer.conversation import is_over, of_message
 from agentstore.explorer.differences import (
     SideBySide,
@@ -66,7 +65,8 @@ from agentstore.records.work import CheckpointInfo, CheckpointRecord
 from agentstore.repositories.new_sessions import is_beginning
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
-from agentstore.values.serialized import readable, state_of, step_of
+from agentstore.values.serialized import found_in, readable, state_of, step_of
+from agentstore.values.snippets import parse
 from agentstore.values.validation import SESSION_STATUSES
 
 # Sessions: those with the newest or the oldest activity first, and which, by the address.
@@ -97,14 +97,7 @@ async def sessions_page(visit: Visit) -> Response:
         raise InvalidInput("value= is what stands at a path= in the metadata, which is missing.")
     order = visit.given("order") or "newest"
     failed = visit.given("failed") is not None
-    user = visit.given("user")
-    names = await visit.names([user])
-    if user is not None and not names:
-        alike = (await visit.ask(visit.store.users.list, text=user, limit=2)).items
-        if len(alike) > 1:
-            return RedirectResponse(link("users", q=user))
-        user = alike[0].id if alike else user
-        names = {each.id: each.name for each in alike}
+    user, names = await visit.whose()
     found: Page[SessionSummary]
     interrupted = visit.given("interrupted") is not None
     if interrupted:
@@ -380,8 +373,10 @@ _WRITES = 10
 
 
 _HITS_ON_A_PAGE = 20
+_THREADS_ON_A_PAGE, _READ_WITHIN = 200, 3.0
+"""Threads whose latest checkpoint a page reads, and seconds after which it reads no more."""
+
 _ORDERS = {"relevance": "best first", "recent": "newest first"}
-_MARKED = re.compile("⟦([^⟦⟧]*)⟧")
 
 
 async def search_page(visit: Visit) -> Response:
@@ -390,16 +385,21 @@ async def search_page(visit: Visit) -> Response:
     if text and text.startswith(IN_ERRORS):
         said = text.removeprefix(IN_ERRORS).strip() or None
         return RedirectResponse(link("failures", q=said, session=visit.given("session")))
+    place = "checkpoints" if visit.given("in") == "checkpoints" else "messages"
     named = await _named(visit, text) if text and " " not in text else []
     if named and _MADE.fullmatch(str(text).lower()) and not visit.given("role"):
         return RedirectResponse(named[0][1])
-    found: Page[SearchHit] = Page((), None)
+    user, names = await visit.whose()
     order = visit.given("order") or "relevance"
-    if text is not None:
+    hits: Sequence[FoundText] = ()
+    read, more = 0, None
+    if text is not None and place == "checkpoints":
+        hits, read, more = await _in_checkpoints(visit, text, user)
+    elif text is not None:
         found = await visit.ask(
             visit.store.messages.search,
             text,
-            user_id=visit.given("user"),
+            user_id=user,
             session_id=visit.given("session"),
             role=cast("Role | None", visit.given("role")),
             since=_day(visit, "since"),
@@ -408,16 +408,24 @@ async def search_page(visit: Visit) -> Response:
             limit=_HITS_ON_A_PAGE,
             cursor=visit.given("cursor"),
         )
-    titles: dict[str, str] = {}
-    for hit in found:
-        id = hit.message.session_id
-        if id not in titles:
-            session = await visit.ask(visit.store.sessions.find, id)
-            titles[id] = (session and session.title) or id
+        hits, more = await _in_messages(visit, found), found.next_cursor
+    session = await visit.narrowed_to()
+    of = {"user": names.get(user or "", user), "session": session and session.title}
+    whole = dict.fromkeys(("role", "order", "since", "until", "cursor"))
     return await visit.page(
         "search.html",
         named=named,
         text=text,
+        place=place,
+        places=[
+            (name, visit.here(**{"in": given}, **whole), name == place)
+            for name, given in (("messages", None), ("checkpoints", "checkpoints"))
+        ],
+        narrowed=[
+            (name, of.get(name) or visit.given(name))
+            for name in ("user", "session", "since", "until")
+            if visit.given(name)
+        ],
         order=order,
         orders=[
             (name, words, visit.here(order=name, cursor=None)) for name, words in _ORDERS.items()
@@ -426,13 +434,73 @@ async def search_page(visit: Visit) -> Response:
             (role or "everybody", visit.here(role=role, cursor=None), visit.given("role") == role)
             for role in (None, "user", "assistant", "tool", "system", "developer")
         ],
-        hits=[
-            (said, titles[said.session_id], marked(hit.snippet), of_message(said))
-            for hit in found
-            for said in [hit.message]
-        ],
-        more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
+        hits=hits,
+        read=read,
+        more=visit.here(cursor=more) if more else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundText:
+    """A text in which the words are.
+
+    Attributes:
+        facts: What is said of it below.
+    """
+
+    address: str
+    title: str
+    snippet: Markup
+    facts: Sequence[object]
+
+
+async def _in_messages(visit: Visit, found: Iterable[SearchHit]) -> list[FoundText]:
+    titles: dict[str, str] = {}
+    hits = []
+    for hit in found:
+        said = hit.message
+        if said.session_id not in titles:
+            session = await visit.ask(visit.store.sessions.find, said.session_id)
+            titles[said.session_id] = (session and session.title) or said.session_id
+        marked = rendering.marked(hit.snippet, as_it_is=said.role == "tool")
+        facts = [said.role, f"#{said.seq}", said.branch, rendering.ago(said.created_at)]
+        hits.append(FoundText(of_message(said), titles[said.session_id], marked, facts))
+    return hits
+
+
+async def _in_checkpoints(
+    visit: Visit, text: str, user: str | None
+) -> tuple[list[FoundText], int, str | None]:
+    """Look through the latest checkpoints of threads, the newest first: they have no index.
+
+    Returns:
+        What was found, how many threads were read, and where to go on.
+    """
+    terms, hits, read = parse(text), list[FoundText](), 0
+    cursor, checkpoints = visit.given("cursor"), visit.store.checkpoints
+    end = monotonic() + _READ_WITHIN
+    while True:
+        page = await visit.ask(
+            checkpoints.threads,
+            user_id=user,
+            session_id=visit.given("session"),
+            limit=_HITS_ON_A_PAGE,
+            cursor=cursor,
+        )
+        for latest in (each.latest for each in page if each.latest is not None):
+            of = (latest.id, latest.thread_id, latest.namespace)
+            state = await visit.ask(checkpoints.find, *of)
+            values = {} if state is None else (await visit.make(state_of, state))[0]
+            found = await visit.make(found_in, values, terms)
+            if found is not None:
+                address = link("checkpoint", thread=of[1], ns=of[2] or None, id=of[0])
+                facts = [found[0][:_NEXT], f"step {step_of(latest)}"]
+                facts.append(rendering.ago(latest.created_at))
+                hits.append(FoundText(address, of[1], rendering.marked(found[1]), facts))
+        read, cursor = read + len(page.items), page.next_cursor
+        full = len(hits) >= _HITS_ON_A_PAGE or read >= _THREADS_ON_A_PAGE
+        if cursor is None or full or monotonic() > end:
+            return hits, read, cursor
 
 
 IN_ERRORS = "in:errors"
@@ -468,16 +536,6 @@ async def _named(visit: Visit, text: str) -> list[tuple[str, str]]:
 
 
 _LONGEST_ID = 200
-
-
-def marked(snippet: str) -> Markup:
-    """Give a snippet as HTML, its hits marked."""
-    pieces = _MARKED.split(snippet)
-    html = (
-        Markup("<mark>{}</mark>").format(piece) if n % 2 else Markup("{}").format(piece)
-        for n, piece in enumerate(pieces)
-    )
-    return Markup().join(html)
 
 
 # Tasks and workers: what is dead, failed, running or waiting, and who holds what.
@@ -701,7 +759,7 @@ async def picture(visit: Visit) -> Response:
     if kind is None:
         raise NotFound("picture", str(number))
     try:
-        content = base64.b64decode(pictures[number].partition(",")[2])
+        content = base64.b64decode(bytes_of(pictures[number]))
     except ValueError:
         raise NotFound("picture", str(number)) from None
     return Response(content, media_type=kind, headers=_POLICY)
@@ -736,6 +794,7 @@ async def message_page(visit: Visit) -> Response:
         session=session,
         marks=marks.get(message.id, ()),
         files=files,
+        pictures=[n for n, each in enumerate(held_by(message).pictures) if shown_kind(each)][:100],
         said=said,
         stored=stored,
         back=of_message(message),

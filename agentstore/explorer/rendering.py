@@ -33,11 +33,13 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from agentstore.errors import InvalidInput
 from agentstore.values.serialized import BELOW, step_of
+from agentstore.values.snippets import CLOSE, OPEN
 
 if TYPE_CHECKING:
     from agentstore.health import Probe
@@ -337,6 +339,67 @@ def _on_one_line(value: Any) -> str:
 def length_of(value: Any) -> int:
     """Give how many characters a value has as JSON on one line."""
     return len(_on_one_line(value))
+
+
+_BEGIN, _END = "\ue000", "\ue001"
+"""Around hits while Markdown is read: letters of no script, so they change nothing in it."""
+
+_LEFT_OVER = re.compile(
+    r"`+|(?<!\w)\*\*+(?=\S)|(?<=\S)\*\*+(?!\w)"
+    r"|^#{1,6} |(?<=\s)#{2,6} (?=\S)|\|?(?: ?:?-{2,}:? ?\|)+"
+)
+"""Signs of Markdown that lost their other end, or the beginning of their line."""
+
+
+def marked(snippet: str, *, as_it_is: bool = False) -> Markup:
+    """Give a snippet of Markdown as HTML on one line, the hits in it marked.
+
+    Args:
+        snippet: What ``values.snippets.snippet`` gives.
+        as_it_is: Whether it is no Markdown.
+    """
+    text = visible(snippet.replace(_BEGIN, "").replace(_END, ""))
+    text = re.sub(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}", rf"{_BEGIN}\1{_END}", text)
+    tokens = [Token("text", "", 0, content=text)]
+    if not as_it_is:
+        tokens = _snippets().parseInline(text)[0].children or []
+    made: list[Markup] = []
+    inside = False
+    addresses: list[str] = []
+    while tokens:
+        token = tokens.pop(0)
+        said = token.content
+        if token.type == "link_open":
+            addresses.append(str(token.attrGet("href")))
+        elif token.type == "link_close":
+            address = addresses.pop()
+            said = f" ({address})" if _BEGIN in address and not token.markup else ""
+        elif token.type == "image":
+            tokens[:0] = token.children or []
+            said = ""
+        elif token.type in ("softbreak", "hardbreak"):
+            said = " "
+        elif token.type == "text" and not as_it_is:
+            said = _LEFT_OVER.sub("", said)
+        elif token.tag in ("strong", "em", "s"):
+            made.append(Markup("<{}{}>").format("/" if token.nesting < 0 else "", token.tag))
+        for piece in re.split(f"([{_BEGIN}{_END}])", said):
+            if piece in (_BEGIN, _END):
+                inside = piece == _BEGIN
+            elif piece:
+                shown = _escaped(piece)
+                if token.type == "code_inline":
+                    shown = Markup("<code>{}</code>").format(shown)
+                made.append(Markup("<mark>{}</mark>").format(shown) if inside else shown)
+    return Markup().join(made)
+
+
+@cache
+def _snippets() -> MarkdownIt:
+    made = MarkdownIt("commonmark", {"html": False}).enable("strikethrough")
+    made.normalizeLink = lambda url: url  # type: ignore[method-assign]
+    made.validateLink = lambda url: True  # type: ignore[method-assign]
+    return made
 
 
 def safe_link(address: str) -> bool:
@@ -754,6 +817,24 @@ class Visit(Asker):
         """Give the names of users, up to 1,000, by their ids; see ``users.names``."""
         given = [id for id in ids if isinstance(id, str)]
         return await self.ask(self.store.users.names, given) if given else {}
+
+    async def whose(self) -> tuple[str | None, dict[str, str]]:
+        """Give the id of the user that the query means, and the name of that user.
+
+        The query has an id, or a part of a name, address or id that one user has.
+
+        Raises:
+            HTTPException: Several have it; it leads to the list of them.
+        """
+        user = self.given("user")
+        names = await self.names([user])
+        if user is not None and not names:
+            alike = (await self.ask(self.store.users.list, text=user, limit=2)).items
+            if len(alike) > 1:
+                raise HTTPException(303, headers={"Location": link("users", q=user)})
+            user = alike[0].id if alike else user
+            names = {each.id: each.name for each in alike}
+        return user, names
 
     def here(self, **changes: object) -> str:
         """Give this page's address with other values in the query; None takes one out."""

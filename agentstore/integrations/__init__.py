@@ -11,21 +11,24 @@ sessions are there, and new ones belong to the user.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from agentstore.aio import AsyncRepositories
+from agentstore.aio import AsyncRepositories, AsyncScopedStore
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.transactions import Repositories
 
-# What the adapters share: the kind of store that they are given, users of frameworks, and ids.
+# What the adapters share: the kind of store that they are given, users of frameworks, writes that
+# end, and ids.
 
 
 AnyStore = Repositories | AsyncRepositories
 """A store, or one in a scope, or a transaction; synchronous or not."""
 
 S = TypeVar("S", bound=AnyStore)
+T = TypeVar("T")
 
 
 def of_kind(store: object, kind: type[S]) -> S:
@@ -54,14 +57,33 @@ async def make_user(store: AsyncRepositories, user_id: str) -> None:
 async def with_user(
     store: AsyncRepositories, user_id: str | None, call: Callable[[], Awaitable[object]]
 ) -> None:
-    """Make a call that may make a session; a user that does not exist is made first."""
+    """Make a call that may make a session; a user that does not exist is made first.
+
+    A scope makes no users, its own neither.
+    """
     try:
         await call()
     except NotFound as missing:
-        if user_id is None or missing.kind != "user":
+        if user_id is None or missing.kind != "user" or isinstance(store, AsyncScopedStore):
             raise
         await make_user(store, user_id)
         await call()
+
+
+async def settled(call: Coroutine[Any, Any, T]) -> T:
+    """Wait until a write has ended, however often its caller is cancelled; then be cancelled."""
+    task = asyncio.ensure_future(call)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # looked at, so that nobody is warned of it
+        raise cancelled
+    return task.result()
 
 
 def key_of(*parts: str) -> str:

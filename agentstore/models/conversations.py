@@ -36,7 +36,8 @@ class Session(Base):
     ``newest_at`` is the latest time of a message, or 1970 before there was one. ``in_order`` says
     that no message was saved with a time more than a minute before that of an earlier one: then
     the messages of a window of time are found by their numbers, and no index has their times.
-    ``has_failures`` says that the session failed, or that a call of a tool in it did.
+    ``has_failures`` says that the session failed, or that a logged call of a tool in it or a task
+    of it did.
     """
 
     __table__ = conversations.sessions

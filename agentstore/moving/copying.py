@@ -154,6 +154,11 @@ def copy(
         if users is not None:
             if not (wanted := ids_of("users", users)):
                 raise InvalidInput("users names no user. Pass the ids of those to copy.")
+            if move and to.dialect.file_based and from_.place == to.place:
+                raise InvalidInput(
+                    "Users cannot be moved within one SQLite file, which has one writer. Copy "
+                    "them without move, then delete them in the source."
+                )
             return copy_users(from_, to, wanted, progress or (lambda _: None), move=move)
         origin = from_.fingerprint
         try:

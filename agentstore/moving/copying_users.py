@@ -26,6 +26,7 @@ from sqlalchemy import (
     Connection,
     func,
     literal_column,
+    or_,
     select,
     type_coerce,
     update,
@@ -41,8 +42,17 @@ from agentstore.errors import (
     TakenInTarget,
     TransactionConflict,
     UserChanged,
+    named,
 )
-from agentstore.moving.copy_ends import CopyReport, End, OnProgress, Progress, SetAside, compare
+from agentstore.moving.copy_ends import (
+    NAMED,
+    CopyReport,
+    End,
+    OnProgress,
+    Progress,
+    SetAside,
+    compare,
+)
 from agentstore.repositories.operations import CHUNK
 from agentstore.repositories.upkeep.deletion import owned
 from agentstore.repositories.vectors import register_model
@@ -53,6 +63,8 @@ _ATTEMPTS = 3
 """How often a user is tried who is written to meanwhile."""
 
 _NOTHING = TableDigest(0, (0, 0))
+
+_REPAIR = "This user was not copied. Repair the rows first."
 
 _CALLERS = {
     "sessions": ("session", ("id",)),
@@ -127,55 +139,83 @@ class UserCopy:
         with source.reading() as reading, target.working() as writing:
             own = _find(source, reading, user_id)
             if own is None or own.deleting is not None:
-                with target.committing(writing):
-                    moved = _find(target, writing, user_id)
-                if self._closed is None or moved is None or moved.deleting is not None:
-                    raise NotFound("user", user_id)
-                return True, {}
+                return self._moved_before(writing, user_id), {}
             with source.translating():
                 rows = self._digests(source, reading, _parts(source, own.pk), "reading")
+                _refuse_of_two(source, reading, own.pk)
             transaction = writing.begin()
-            his = _find(target, writing, user_id)
-            if his is not None and his.deleting is not None:
+            there = _find(target, writing, user_id)
+            if there is not None and there.deleting is not None:
                 raise BeingDeleted("user", user_id)
-            known = his is not None
-            with source.translating():
-                models = _models(source, reading, own.pk)
-                spans = _spans(source, reading, own.pk)
-            if his is None:
-                self._refuse_taken(reading, writing, own.pk)
-                counts = {name: last - first + 1 for name, (first, last) in spans.items()}
-                before = target.dialect.moving.reserve(writing, target.tables, counts)
-                theirs = {model: self._register(writing, model) for model in models}
-            else:
-                before = {k: first - 1 for k, (first, _) in _spans(target, writing, his.pk).items()}
-                theirs = _models(target, writing, his.pk)
-            added = {name: before.get(name, 0) + 1 - first for name, (first, _) in spans.items()}
-            both = [(models.get(each, 0), theirs.get(each, 0)) for each in models | theirs]
-            ours = _parts(source, own.pk, added, both)
-            if his is None:
+            added, models = self._numbers(reading, writing, own.pk, there and there.pk)
+            ours = _parts(source, own.pk, added, models)
+            if there is None:
                 for part in ours:
                     self._load(reading, writing, part, rows[part.name].rows)
-                his = _find(target, writing, user_id)
-                assert his is not None
-            parts = _parts(target, his.pk, None, [(number, number) for _, number in both])
+            his = there or _find(target, writing, user_id)
+            parts = _parts(target, his.pk, None, [(number, number) for _, number in models])
             found = self._digests(target, writing, parts, "verifying")
             with self._last() as last:
-                if self._digests(self._source, last, ours, "verifying") == found:
+                if self._digests(source, last, ours, "verifying") == found:
                     with target.translating():
                         transaction.commit()
                     if self._closed is not None:
                         users = source.tables.users
-                        closing_ = update(users).where(users.c.pk == own.pk).values(deleting={})
-                        last.execute(closing_)
-                    return known, found
-            if known:
+                        last.execute(update(users).where(users.c.pk == own.pk).values(deleting={}))
+                    return there is not None, found
+            if there is not None:
                 raise TakenInTarget("user", user_id)
             with source.translating():
                 read = self._digests(source, reading, ours, "verifying")
             if read != found:
                 raise CopyDiffers(tuple(name for name in read if read[name] != found[name]))
         return None
+
+    def _moved_before(self, writing: Connection, user_id: str) -> bool:
+        """Say that an earlier run has moved a user whom the source has no more.
+
+        Raises:
+            NotFound: None has.
+        """
+        with self._target.committing(writing):
+            there = _find(self._target, writing, user_id)
+        if self._closed is None or there is None or there.deleting is not None:
+            raise NotFound("user", user_id)
+        return True
+
+    def _numbers(
+        self, reading: Connection, writing: Connection, own: int, there: int | None
+    ) -> tuple[dict[str, int], list[tuple[int, int]]]:
+        """Say which numbers the user's rows have in the target, or get there.
+
+        Args:
+            reading: The source.
+            writing: The target.
+            own: The user's row number.
+            there: The user's in the target, if it has the user.
+
+        Returns:
+            What is added to the source's numbers, by their groups; and the numbers of each model
+            on both sides, 0 where a side does not have it.
+        """
+        target = self._target
+        with self._source.translating():
+            models = _models(self._source, reading, own)
+            spans = _spans(self._source, reading, own)
+        if there is None:
+            self._refuse_taken(reading, writing, own)
+            counts = {name: last - first + 1 for name, (first, last) in spans.items()}
+            before = target.dialect.moving.reserve(writing, target.tables, counts)
+            theirs = {
+                model: register_model(writing, target.dialect, target.tables, *model)
+                for model in models
+            }
+        else:
+            here = _spans(target, writing, there)
+            before = {name: first - 1 for name, (first, _) in here.items()}
+            theirs = _models(target, writing, there)
+        added = {name: before.get(name, 0) + 1 - first for name, (first, _) in spans.items()}
+        return added, [(models.get(each, 0), theirs.get(each, 0)) for each in models | theirs]
 
     @contextmanager
     def _last(self) -> Iterator[Connection]:
@@ -194,9 +234,6 @@ class UserCopy:
         options: Any = {"schema": names.schema, "table_prefix": names.prefix}
         with suppress(NotFound), Store(self._source.url, **options) as store:
             store.users.delete(user_id)
-
-    def _register(self, writing: Connection, model: tuple[str, int]) -> int:
-        return register_model(writing, self._target.dialect, self._target.tables, *model)
 
     def _load(self, reading: Connection, writing: Connection, part: TableShape, rows: int) -> None:
         """Bring the rows of a part of a table."""
@@ -229,10 +266,9 @@ class UserCopy:
                 part = replace(part, columns=kept)
             digest, flaws = end.dialect.moving.examine(connection, part, {}, longest)
             if flaws:
-                named = SetAside()
-                named.add(flaws)
-                advice = "This user was not copied. Repair the rows first."
-                raise InvalidRows(tuple(named.named), len(named), advice)
+                aside = SetAside()
+                aside.add(flaws)
+                raise InvalidRows(tuple(aside.named), len(aside), _REPAIR)
             found[part.name] = found.get(part.name, _NOTHING).after(_NOTHING, digest)
             self._progress(Progress(step, part.name, digest.rows, digest.rows))
         return found
@@ -282,6 +318,24 @@ def _his(end: End, shape: TableShape, pk: int) -> ColumnElement[bool]:
     condition = owned(tables, table, "user", user_id)
     assert condition is not None, "every other table says whose its rows are"
     return condition
+
+
+def _refuse_of_two(end: End, connection: Connection, pk: int) -> None:
+    """Refuse a thread of checkpoints that is one user's, in a session of another's or of nobody's.
+
+    Raises:
+        InvalidRows: There is one.
+    """
+    shape = next(each for each in end.shapes if each.name == "checkpoint_threads")
+    threads, sessions = end.tables.checkpoint_threads.c, end.tables.sessions.c
+    other = or_(sessions.user_id.is_(None), sessions.user_id != threads.user_id)
+    query = select(threads.id).join(end.tables.sessions, sessions.id == threads.session_id)
+    query = query.where(_his(end, shape, pk), threads.user_id.is_not(None), other)
+    found = connection.execute(query).scalars().all()
+    if found:
+        reason = "user_id: not the user of session_id"
+        rows = tuple((shape.name, f"id={named(each)}", reason) for each in found[:NAMED])
+        raise InvalidRows(rows, len(found), _REPAIR)
 
 
 def _group(shape: TableShape, name: str) -> str | None:

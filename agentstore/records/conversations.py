@@ -31,7 +31,7 @@ class SessionSummary:
         last_seq: The newest message's sequence number; it never goes down.
         last_turn: The number of the last turn on the active branch, 0 before the first one. That is
             how many turns there were, those that were deleted since included.
-        has_failures: Whether the session failed, or a call of a tool did that was logged in it.
+        has_failures: Whether the session failed, a logged call of a tool in it, or a task of it.
         failure: Why it failed, as ``sessions.fail`` was told; None where it did not.
         question: What the agent waits for the user to answer, in status ``waiting_user``.
         ttl: How long after its last activity the session expires; None means never.

@@ -166,6 +166,7 @@ class UsageSum(Generic[K]):
         unpriced_requests: Requests whose cost is not known; the cost leaves them out.
         partial: Whether only the last records were added up, as many as ``usage.of_sessions`` was
             allowed to read: there may be more.
+        models: In ``usage.of_sessions``, the models of these requests, the most used first.
     """
 
     key: K
@@ -176,6 +177,7 @@ class UsageSum(Generic[K]):
     cost: Decimal
     unpriced_requests: int
     partial: bool = False
+    models: tuple[str, ...] = ()
 
 
 @briefly("id", "session_id", "branch", "turn", "model", "input_tokens", "output_tokens", "cost")

@@ -58,6 +58,7 @@ from agentstore.execution.unit import Unit
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus, complete, maker
 from agentstore.repositories.operations import chunks, required
+from agentstore.repositories.session_pages import FAILED_TASKS, show_failures
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.encoding import load_json
@@ -124,6 +125,8 @@ def move(
     moved = unit.connection.execute(statement).first()
     if moved is None:
         raise why_not(unit, task_id, wanted, holder, held=held)
+    if wanted == "failed":
+        show_failures(unit, {moved.session_id})
     return task_record(moved)
 
 
@@ -324,6 +327,7 @@ def settle(
     statement = settle_statement(unit.tables, dialect_of(unit.connection), tuple(ends[0][2]))
     statement.execute_many(unit.connection, [{"row": pk, **change} for pk, _, change in ends])
     settled = {task.id: changed(task, change) for _, task, change in ends}
+    show_failures(unit, {t.session_id for t in settled.values() if t.status in FAILED_TASKS})
     told = {task.queue for task in settled.values() if task.status == "pending"}
     if any(task.alone_in_session for task in settled.values()):
         told = {""}

@@ -3,7 +3,8 @@
 Nothing marks a turn that runs: a mark would be written with every turn. What a turn leaves open
 says it: the last message of the active branch, messages that are being streamed, running tasks,
 reservations. These are read for a page of active sessions by a statement each, however many
-sessions there are on it; the last messages are read of those alone that have something open.
+sessions there are on it; the last messages are read of those alone that have something open, or
+several branches: what one of these shows last may have been saved on another one.
 
 What somebody works on is left out: a session, a stream or a reservation that is
 newer than was asked for, or a lease that has not run out, says so. A session is restored as it
@@ -66,7 +67,7 @@ def interrupted_turns(
     """Read a page; see ``Sessions.interrupted``."""
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
         raise InvalidInput("older_than must be a timedelta of 0 or more.")
-    oldest = shifted(unit.now(), -older_than)
+    oldest = shifted(unit.now(), -min(older_than, timedelta.max // 2))  # -max is too small
     listed = Listed(user_id, "active", None, "newest", failed=False)
     page = page_of_sessions(unit, listed, limit, cursor, documents=False, preview=False)
     ids = [session.id for session in page if session.last_active_at < oldest]
@@ -75,10 +76,7 @@ def interrupted_turns(
     for session in page:
         if (known := unfinished.get(session.id)) is None:
             continue
-        history: History[MessageRecord] = History(
-            unit, session.id, None, None, RECORDS, only_main=False
-        )
-        last = history.last(_LOOKED_AT, keep_tool_calls=False)
+        last = _last(unit, session.id, _LOOKED_AT)
         calls = _unanswered(last)
         turns.append(InterruptedTurn(session, last[-1] if last else None, calls, *known))
     return Page(tuple(turns), page.next_cursor)
@@ -89,13 +87,28 @@ _by_id = attrgetter("id")
 _Known = tuple[tuple[str, ...], tuple[TaskRecord, ...], tuple[ReservationRecord, ...]]
 
 
+def _last(unit: Unit, session_id: str, count: int) -> list[MessageRecord]:
+    history: History[MessageRecord] = History(
+        unit, session_id, None, None, RECORDS, only_main=False
+    )
+    return history.last(count, keep_tool_calls=False)
+
+
 def _unfinished(unit: Unit, ids: Sequence[str], oldest: datetime) -> dict[str, _Known]:
     """Give the streams, tasks and reservations of those sessions that have unfinished turns, and in
     which nothing has happened since an instant.
     """
     tables, execute = unit.tables, unit.connection.execute
     tasks, held = tables.tasks.c, tables.quota_reservations.c
-    ends = {row.session: row for row in execute(_last_messages(tables, unit.dialect), {"ids": ids})}
+    ends: dict[str, bool] = {}
+    for row in execute(_last_messages(tables, unit.dialect), {"ids": ids}).all():
+        end = row.role in _OPEN_ENDS or row.calls or row.status not in (None, COMPLETE)
+        if row.last_branch:  # what it shows last may be of another branch, or later ones hidden
+            end = any(
+                each.role in _OPEN_ENDS or _unanswered([each]) or each.status != COMPLETE
+                for each in _last(unit, row.session, 1)
+            )
+        ends[row.session] = end
     streams: dict[str, list[Any]] = defaultdict(list)
     for row in execute(_streams(tables), {"ids": ids}):
         streams[row.session].append(row)
@@ -110,16 +123,12 @@ def _unfinished(unit: Unit, ids: Sequence[str], oldest: datetime) -> dict[str, _
     now = unit.now()
     found: dict[str, _Known] = {}
     for id in ids:
-        end = ends.get(id)
-        open_ended = end is not None and (
-            end.role in _OPEN_ENDS or end.calls or end.status != COMPLETE
-        )
         alive = (
             any(row.at >= oldest for row in streams[id])
             or any(t.lease_expires_at and t.lease_expires_at > now for t in running[id])
             or any(each.created_at >= oldest for each in reserved[id])
         )
-        if not alive and (open_ended or streams[id] or running[id] or reserved[id]):
+        if not alive and (ends.get(id) or streams[id] or running[id] or reserved[id]):
             found[id] = (
                 tuple(sorted(row.id for row in streams[id])),
                 tuple(sorted(running[id], key=_by_id)),
@@ -130,7 +139,10 @@ def _unfinished(unit: Unit, ids: Sequence[str], oldest: datetime) -> dict[str, _
 
 @lru_cache(maxsize=256)
 def _last_messages(tables: Tables, dialect: EngineDialect) -> Select[Any]:
-    """Select what the last message of each session's active branch is, and whether it calls."""
+    """Select what the last message of each session's active branch is, and whether it calls.
+
+    Where a session has other branches, it need not be the last one that the branch shows.
+    """
     sessions, said, calls = (
         tables.sessions,
         tables.messages.alias("said"),
@@ -142,9 +154,10 @@ def _last_messages(tables: Tables, dialect: EngineDialect) -> Select[Any]:
         .order_by(said.c.seq.desc())
         .limit(literal_column("1"))
     )
-    source, found = dialect.for_each(sessions, tables.messages, last)
+    source, found = dialect.for_each(sessions, tables.messages, last, all_outer=True)
     called = select(calls.c.position).where(calls.c.message_id == found.id).exists()
-    query = select(sessions.c.id.label("session"), found.role, found.status, called.label("calls"))
+    columns = (sessions.c.last_branch, found.role, found.status, called.label("calls"))
+    query = select(sessions.c.id.label("session"), *columns)
     return query.select_from(source).where(sessions.c.id.in_(bindparam("ids", expanding=True)))
 
 

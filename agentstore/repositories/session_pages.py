@@ -12,7 +12,8 @@ Where a filter lets some through, sessions are read in batches until the page is
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -29,7 +30,9 @@ from sqlalchemy import (
     case,
     func,
     literal_column,
+    not_,
     select,
+    update,
 )
 from sqlalchemy import cast as sql_cast
 
@@ -41,6 +44,7 @@ from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.base import SessionStatus, complete
 from agentstore.records.conversations import make_session_summary
 from agentstore.repositories.listing import newest
+from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.schema.conversations import HAS_FAILURES
 from agentstore.values import validation
@@ -60,6 +64,34 @@ MOST_READ = 2_000
 """Sessions that are read for one page, if filters let few through: some 20 ms."""
 
 _BATCH = 500
+
+
+FAILED_TASKS = ("failed", "dead")
+
+
+def show_failures(unit: Unit, ids: Set[str | None]) -> None:
+    """Have those sessions listed as failed that are not yet: something in them failed."""
+    sessions = unit.tables.sessions
+    for chunk in chunks(sorted(id for id in ids if id)):
+        here = (sessions.c.id.in_(chunk), not_(sessions.c.has_failures))
+        unit.connection.execute(update(sessions).where(*here).values(has_failures=True))
+
+
+def settle_failures(unit: Unit, ids: Set[str | None]) -> None:
+    """Have those sessions not listed as failed any more in which nothing failed is left."""
+    sessions, tasks, logs = unit.tables.sessions, unit.tables.tasks.c, unit.tables.tool_logs.c
+    failed = (
+        select(tasks.pk).where(tasks.session_id == sessions.c.id, tasks.status.in_(FAILED_TASKS)),
+        # Not in the words of the indexes of failed calls: these are of all sessions.
+        select(logs.pk)
+        .where(logs.session_id == sessions.c.id, logs.success.is_(False))
+        .order_by(logs.created_at, logs.pk)
+        .limit(literal_column("1")),
+    )
+    for chunk in chunks(sorted(id for id in ids if id)):
+        here = (sessions.c.id.in_(chunk), sessions.c.has_failures, sessions.c.status != "failed")
+        query = update(sessions).where(*here, *(not_(each.exists()) for each in failed))
+        unit.connection.execute(query.values(has_failures=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +279,16 @@ def _statement(
 
 def find_session(unit: Unit, session_id: str) -> SessionRecord | None:
     """Give a session, or None."""
-    query = select_session(unit.tables)
-    row = unit.connection.execute(query, {"session_id": session_id}).first()
-    return None if row is None else session_record(row)
+    statement, row = _finding(unit.tables, dialect_of(unit.connection))
+    found = statement.fetch(unit.connection, {"session_id": session_id})
+    return session_record(row(found[0])) if found else None
+
+
+@lru_cache(maxsize=256)
+def _finding(tables: Tables, driver: Dialect) -> tuple[Prepared, Callable[[Any], Any]]:
+    query = select_session(tables)
+    names = [str(column.key) for column in query.selected_columns]
+    return Prepared(query, driver), cast("Any", namedtuple)("SessionRow", names)._make
 
 
 def session_record(row: Any) -> SessionRecord:

@@ -334,7 +334,7 @@ class Sessions(Repository):
             metadata: Only with these values in the metadata, by their paths, such as
                 ``{"project.name": "x"}``; a tuple of keys is a path where a key holds a dot. Values
                 are compared as JSON, objects and lists whole.
-            failed: Only those that failed, or in which a call of a tool was logged that failed.
+            failed: Only those that failed, or in which a logged call of a tool, or a task, did.
             order: ``newest`` or ``oldest`` activity first.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.

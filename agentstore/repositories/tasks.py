@@ -82,6 +82,7 @@ from agentstore.repositories.operations import (
     required,
     writes,
 )
+from agentstore.repositories.session_pages import settle_failures
 from agentstore.schema import session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id, require_utc
@@ -368,14 +369,16 @@ class Tasks(Repository):
         return move(self.unit, task_id, "pending", only_from=("paused",))
 
     @scopes.TASK
-    @appends
+    @writes
     def retry(self, task_id: str) -> TaskRecord:
         """Go from failed or dead to pending, to be started again. Raises as ``start`` does.
 
         What failed before still counts: a dead task is given one more attempt. ``requeue`` gives
         dead tasks all their retries again.
         """
-        return move(self.unit, task_id, "pending", only_from=("failed", "dead"))
+        task = move(self.unit, task_id, "pending", only_from=("failed", "dead"))
+        settle_failures(self.unit, {task.session_id})
+        return task
 
     @scopes.TASK
     @appends
@@ -622,7 +625,7 @@ class Tasks(Repository):
         return settle(self.unit, ends, [task.id for _, task in overdue]).settled
 
     @scopes.WORKERS
-    @appends
+    @writes
     def requeue(
         self, *, queue: str = "default", kind: str | None = None, limit: int = MAX_LIMIT
     ) -> int:
@@ -654,7 +657,9 @@ class Tasks(Repository):
             .returning(*tasks.c)
         )
         statement = self.unit.dialect.announcing(query, self.tables)
-        return len(self.connection.execute(statement).all())
+        again = self.connection.execute(statement).all()
+        settle_failures(self.unit, {task.session_id for task in again})
+        return len(again)
 
     @scopes.WORKERS
     @reads

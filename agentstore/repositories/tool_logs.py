@@ -14,10 +14,8 @@ from sqlalchemy import (
     case,
     cast,
     func,
-    not_,
     or_,
     select,
-    update,
 )
 
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
@@ -34,7 +32,7 @@ from agentstore.repositories.operations import (
     required,
     window,
 )
-from agentstore.repositories.session_pages import folded
+from agentstore.repositories.session_pages import folded, show_failures
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.schema.work import FAILED
 from agentstore.values import validation
@@ -65,9 +63,7 @@ class NewLog(NewRow):
         found = super().write(unit, writes, solo=solo)
         row = writes[0].row
         if solo and not row["success"]:  # which is never in a group
-            sessions = unit.tables.sessions
-            here = (sessions.c.id == row["session_id"], not_(sessions.c.has_failures))
-            unit.connection.execute(update(sessions).where(*here).values(has_failures=True))
+            show_failures(unit, {row["session_id"]})
         return found
 
     @staticmethod

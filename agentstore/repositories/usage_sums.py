@@ -171,19 +171,25 @@ def _sums_of_sessions(
         last = last.order_by(each.c.created_at.desc()).limit(most)
         source, added = unit.dialect.for_each(sessions, used, last)
     query = (
-        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum))
+        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum), added.model)
         .select_from(source)
         .where(
             sessions.c.id.in_(bindparam("ids", expanding=True)),
             owner_not_being_deleted(unit.tables, sessions.c.user_id),
             *operations.sessions(unit, sessions.c.id),
         )
-        .group_by(sessions.c.id)
+        .group_by(sessions.c.id, added.model)
     )
-    found: dict[str, UsageSum] = {}
+    by_model: dict[str, list[Any]] = {}
     for chunk in chunks(ids):
         for row in unit.connection.execute(query, {"ids": list(chunk)}):
-            found[row[0]] = replace(usage_sum(row[0], row), partial=row[-1] == most)
+            by_model.setdefault(row[0], []).append(row)
+    found: dict[str, UsageSum] = {}
+    for id, rows in by_model.items():
+        *sums, records = (sum(map(read_sum, parts)) for parts in [*zip(*rows, strict=True)][1:8])
+        named = sorted((-read_sum(row[1]), row[-1]) for row in rows if row[-1] is not None)
+        models = tuple(model for _, model in named)
+        found[id] = replace(usage_sum(id, (id, *sums)), partial=records == most, models=models)
     return found
 
 

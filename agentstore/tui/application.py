@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -17,7 +18,14 @@ from textual.screen import Screen
 from textual.strip import Strip
 
 from agentstore.aio import AsyncScopedStore, AsyncStore
-from agentstore.records import Page, SearchHit, SessionRecord, SessionSummary, UsageSum
+from agentstore.records import (
+    Page,
+    SearchHit,
+    SessionRecord,
+    SessionSummary,
+    ToolLogRecord,
+    UsageSum,
+)
 from agentstore.tui.conversation import STYLES, ConversationScreen, FollowScreen
 from agentstore.tui.lists import (
     SEARCH_WORDS,
@@ -326,7 +334,7 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
         "TOKENS": Text(f"{brief(tokens)}{more}"),
         "COST": Text(f"{money(cost)}{more}" if cost else "-"),
         "USER": Text(on_one_line(listed.user or "-")),
-        "MODEL": Text(on_one_line(session.model or "-")),
+        "MODEL": Text(on_one_line(session.model or ", ".join(used.models if used else ()) or "-")),
     }
     line = _cells(cells, width + 3)
     if session.title:
@@ -339,12 +347,14 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
 # Search over messages, with the words that were found marked; Enter goes to the message.
 
 
-_FOUND_PAGE = 20
+_FOUND_PAGE, _ERROR = 20, 500
+"""Hits of a page, and characters of an error."""
+
 _MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 
 
-class SearchScreen(ListScreen[SearchHit]):
-    """Messages that hold what was typed."""
+class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
+    """Messages that hold what was typed, or calls of tools that failed with it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "ask", "Search")]
     asks = SEARCH_WORDS
@@ -355,8 +365,9 @@ class SearchScreen(ListScreen[SearchHit]):
         self._session_id = session_id
         self._words = words
         self._filters: dict[str, Any] = {}
+        self._errors = False
         self._titles: dict[str, str] = {}
-        self.rows = Rows(self._draw, lambda hit: hit.message.id, empty="Type words, and Enter.")
+        self.rows = Rows(self._draw, _key_of, empty="Type words, and Enter.")
         self.stretch = Stretch(ByCursor(self._page))
 
     def begin(self) -> None:
@@ -374,23 +385,26 @@ class SearchScreen(ListScreen[SearchHit]):
 
     def _say(self) -> None:
         within = "all messages" if self._session_id is None else "this session"
+        if self._errors:
+            within = "errors of tools" if self._session_id is None else "errors of this session"
         line = Text.assemble(("search ", "bold"), (f"{within}  ", "dim"))
         self.head(line.append(on_one_line(self._words), style="yellow"))
 
     def action_back(self) -> None:
         """Leave the line if something was searched; else the screen."""
-        if not self._words:
+        if not (self._words or self._errors):
             self.remove_class("asking")
         super().action_back()
 
     def asked(self, line: str) -> None:
         """Search."""
         self._words, self._filters = search_filters(line, self.browser.instant)
+        self._errors = self._filters.pop("in", None) is not None
         self.line = line.strip()
         if self._session_id is not None:
             self._filters["session_id"] = self._session_id
         self._say()
-        if self._words:
+        if self._words or self._errors:
             self.stretch = Stretch(ByCursor(self._page))
             self.remove_class("asking")
             self.rows.focus()
@@ -398,7 +412,7 @@ class SearchScreen(ListScreen[SearchHit]):
 
     async def start(self) -> None:
         """Read the first page."""
-        if self._words:
+        if self._words or self._errors:
             await super().start()
 
     def show(self) -> None:
@@ -408,19 +422,28 @@ class SearchScreen(ListScreen[SearchHit]):
             few = "Nothing yet: ↓ looks further back."
         self.rows.show(self.stretch.items, empty=few)
 
-    async def _page(self, cursor: str | None) -> Page[SearchHit]:
+    async def _page(self, cursor: str | None) -> Page[SearchHit | ToolLogRecord]:
         store = self.browser.store
-        page: Page[SearchHit] = await store.messages.search(
-            self._words, limit=_FOUND_PAGE, cursor=cursor, **self._filters
+        search: Any = partial(store.messages.search, self._words)
+        if self._errors:
+            search = partial(store.tool_logs.list, success=False, text=self._words or None)
+        page: Page[SearchHit | ToolLogRecord] = await search(
+            limit=_FOUND_PAGE, cursor=cursor, **self._filters
         )
-        held = {hit.message.session_id for hit in self.stretch.items}
+        held = {_session_of(hit) for hit in self.stretch.items}
         self._titles = {key: title for key, title in self._titles.items() if key in held}
-        for session_id in {hit.message.session_id for hit in page} - self._titles.keys():
+        for session_id in {_session_of(hit) for hit in page} - self._titles.keys():
             session: SessionRecord | None = await store.sessions.find(session_id)
             self._titles[session_id] = (session.title if session else None) or session_id
         return page
 
-    def _draw(self, hit: SearchHit, width: int) -> list[Strip]:
+    def _draw(self, hit: SearchHit | ToolLogRecord, width: int) -> list[Strip]:
+        if isinstance(hit, ToolLogRecord):
+            line = Text.assemble((on_one_line(hit.tool), "bold red"))
+            line.append(f"  {age_of(hit.created_at)}  ", style="dim")
+            line.append(on_one_line(self._titles.get(hit.session_id, "")), style="bold")
+            said = Text(on_one_line((hit.error or "failed")[:_ERROR]))
+            return [cut(line, width), *indented(lines_of(said, width - 2), 2)]
         message = hit.message
         line = Text.assemble((message.role, STYLES.get(message.role, "")))
         line.append(f"  #{message.seq}  {age_of(message.created_at)}  ", style="dim")
@@ -431,10 +454,27 @@ class SearchScreen(ListScreen[SearchHit]):
         return [cut(line, width), *indented(lines_of(snippet, width - 2), 2)]
 
     def on_rows_chosen(self) -> None:
-        """Go to the message, on the branch on which it was written."""
-        if (hit := self.rows.chosen) is not None:
+        """Go to the message, on the branch on which it was written; of a call, to who called."""
+        hit = self.rows.chosen
+        if isinstance(hit, ToolLogRecord):
+            self.read(partial(self._to_call, hit))
+        elif hit is not None:
             words = tuple({found.casefold() for found in _MARKS.findall(hit.snippet) if found})
             message = hit.message
             self.app.push_screen(
                 ConversationScreen(message.session_id, message.branch, seq=message.seq, words=words)
             )
+
+    async def _to_call(self, log: ToolLogRecord) -> None:
+        message = log.message_id and await self.browser.store.messages.find(log.message_id)
+        place = (message.branch, message.seq) if message else (None, None)
+        screen = ConversationScreen(log.session_id, place[0], seq=place[1])
+        self.app.push_screen(screen)
+
+
+def _key_of(hit: SearchHit | ToolLogRecord) -> str:
+    return hit.id if isinstance(hit, ToolLogRecord) else hit.message.id
+
+
+def _session_of(hit: SearchHit | ToolLogRecord) -> str:
+    return hit.session_id if isinstance(hit, ToolLogRecord) else hit.message.session_id

@@ -515,7 +515,7 @@ Instant = Callable[[str], datetime]
 """Reads a time, such as 2026-03-01, or an age, such as 7d."""
 
 SESSION_WORDS = "user: status: is:failed model: since: until: KEY=VALUE  words of the title"
-SEARCH_WORDS = "words  user: session: role: since: until: order:recent"
+SEARCH_WORDS = "words  user: session: role: since: until: order:recent in:errors"
 
 _NO_FILTER = ("/", ":", *digits)
 """How what is behind a colon begins in an address or a time: https://, std::list, localhost:80."""
@@ -542,14 +542,18 @@ def session_filters(line: str, instant: Instant) -> dict[str, Any]:
 
 
 def search_filters(line: str, instant: Instant) -> tuple[str, dict[str, Any]]:
-    """Read what to search for, and where.
+    """Read what to search for, and where; ``in`` is there if that is errors of tools.
 
     Raises:
         InvalidInput: There is no such filter, or a role, an order or a time cannot be read.
     """
     names = {"user": "user_id", "session": "session_id", "role": "role", "order": "order"}
+    names["in"] = "in"
     choices: dict[str, Sequence[str]] = {"role": ROLES, "order": ("relevance", "recent")}
+    choices["in"] = ("errors",)
     found, _, rest = _read(line, names, instant, choices, pairs=False)
+    if "in" in found and found.keys() & {"user_id", "role", "order"}:
+        raise InvalidInput("in:errors goes with session:, since: and until:.")
     return " ".join(rest), found
 
 

@@ -16,6 +16,8 @@ from struct import unpack_from
 from typing import Any, Final
 
 from agentstore.records.work import CheckpointInfo, CheckpointRecord, Items
+from agentstore.values.snippets import SearchTerms, snippet
+from agentstore.values.tokens import tokens
 
 SPACE: Final = "langgraph"
 """The namespace of LangGraph's root graph; those of its subgraphs begin with ``BELOW``."""
@@ -172,6 +174,17 @@ def texts_in(value: Any) -> Iterator[tuple[str, str]]:
             left += reversed(inside)
         elif isinstance(each, list | tuple):
             left += ((f"{place}[{n}]", e) for n, e in enumerate(each))
+
+
+_LONGEST_SEARCHED = 1_000_000
+
+
+def found_in(value: Any, terms: SearchTerms) -> tuple[str, str] | None:
+    """Give where in what was read the first text with these words is, and a snippet of it."""
+    for place, said in texts_in(value):
+        if len(said) <= _LONGEST_SEARCHED and terms.score(tokens(said)) is not None:
+            return place, snippet(said, terms)
+    return None
 
 
 def _bounded(value: Any, budget: _Budget) -> Any:

@@ -1,4 +1,7 @@
-"""``python -m tests.chaos``: run cases, print the table, fail where anything is lost or wrong."""
+"""``python -m tests.chaos``: run cases, print the table, fail where anything is lost or wrong.
+
+It fails, too, where a case could not be tried; its row says what it lacks.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,8 @@ def main() -> int:
 
 
 def exit_code(rows: list[Row]) -> int:
-    return int(any(row.tally.lost or row.tally.wrong for row in rows))
+    """Give 1 where anything was lost or wrong, or a case could not be tried at all."""
+    return int(any(row.tally.lost or row.tally.wrong or not row.tally.tries for row in rows))
 
 
 def run(given: argparse.Namespace, seed: int, house: House, rows: list[Row]) -> None:

@@ -13,6 +13,7 @@ CASES = (
     "server_kills",
     "pooler_kills",
     "failovers",
+    "patroni",
     "full_disks",
     "cancellations",
     "forks",

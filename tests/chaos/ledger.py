@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ class Notebook:
 
     def add(self, note: Note) -> None:
         # One call of the system, so that a killed writer leaves the line whole or not at all.
-        os.write(self._file, json.dumps(note).encode() + b"\n")
+        os.write(self._file, json.dumps({**note, "at": time.monotonic()}).encode() + b"\n")
 
     def close(self) -> None:
         os.close(self._file)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from agentstore import Store
 from tests.chaos import ledger
 from tests.chaos.arena import Arena, wait_for
 from tests.chaos.deeds import Home
+from tests.chaos.ledger import Note
 from tests.chaos.writers import PROGRAMS, Child, Order
 
 RECOVERY = 60.0
@@ -33,8 +35,9 @@ def besiege(
     pause: float = 0.6,
     look_at: Callable[[], str] | None = None,
     options: dict[str, Any] | None = None,
-) -> None:
-    """Have writers write, strike so often, and compare.
+    network: str | None = None,
+) -> list[Note]:
+    """Have writers write, strike so often, and compare; give what the writers noted.
 
     Args:
         arena: Where.
@@ -44,6 +47,7 @@ def besiege(
         pause: The most seconds before each.
         look_at: Gives the URL by which to compare; None means the writers' own.
         options: The writers' settings.
+        network: The file of the network that the writers are in; None means the machine's.
     """
     look_at = look_at or (lambda: url)
     over = arena.folder / f"over-{arena.number()}"
@@ -55,6 +59,7 @@ def besiege(
     for home, program in zip(homes, PROGRAMS, strict=True):
         book = arena.folder / home.name
         order = Order(url, book, home, arena.random.randrange(2**32), over, options=options or {})
+        order = replace(order, network=network)
         writers.append((arena.start(program, order, book=book), book))
     # A store that is being opened says that nobody answers, and its program ends.
     if not wait_for(lambda: _all_above([0] * len(writers), writers), RECOVERY):
@@ -77,6 +82,7 @@ def besiege(
     arena.tally.count(notes)
     arena.compare(look_at(), notes)
     arena.examine(look_at(), known, deep=False)
+    return notes
 
 
 def _acknowledged(book: Path) -> int:

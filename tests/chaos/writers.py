@@ -63,6 +63,8 @@ class Order:
     options: dict[str, Any] = field(default_factory=dict)
     callers: tuple[Callable[..., Caller], ...] | None = None
     """The kinds of its callers; None means the program's own choice."""
+    network: str | None = None
+    """A file of ``/proc``: the network that the writer is in; None means the machine's."""
 
     def over(self, done: int) -> bool:
         enough = self.deeds is not None and done >= self.deeds
@@ -248,6 +250,10 @@ def _run(work: Callable[..., object], arguments: tuple[Any, ...], book: Path | N
     # What breaks is meant to; the notes say how calls ended.
     logging.disable()
     end_with_parent()
+    if network := getattr(arguments[0], "network", None):
+        with open(network) as file:  # noqa: PTH123
+            if ctypes.CDLL(None).setns(file.fileno(), 0):
+                raise RuntimeError("this network cannot be entered")
     try:
         work(*arguments)
     except Exception as error:

@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from agentstore import Embeddings, Store, doctor, migrations
+from agentstore.engines.postgresql import moving as postgresql_moving
 from agentstore.engines.postgresql.moving import PostgreSQLMoving
 from agentstore.engines.sqlite.moving import SQLiteMoving
 from agentstore.errors import (
     AgentStoreError,
     BeingDeleted,
     CopyDiffers,
+    DatabaseBusy,
     InvalidInput,
     InvalidRows,
     NotFound,
@@ -62,19 +64,20 @@ def furnished(new: Callable[..., str], engine: str, names: Names = PLAIN) -> tup
 
 
 def inhabited(new: Callable[..., str], engine: str, names: Names = PLAIN) -> str:
-    """Give a database of others, whose numbers are those of the source's rows."""
+    """Give a database of others, with more of everything that counts activity than the source."""
     url = new(engine, head=names is PLAIN)
     if names is not PLAIN:
         migrations.upgrade(url, names=names_on(url, names))
     with opened(url, names) as store:
         zoe = store.users.create("Zoe").id
         session = store.sessions.create(zoe).id
-        for number in range(30):
+        for number in range(80):
             asked = store.messages.save(session, "user", f"rain {number}")
         store.attachments.add(asked.id, b"", "text/plain")  # the source has these bytes too
         kept = Embedded(OTHER_MODEL, None, OTHER_MODEL.packed([1.0, 0.0]))
         store.memories.put(["meant"], "hers", {"text": "y"}, user_id=zoe, embed=kept)
-        store.checkpoints.put("hers", {"n": 2}, session_id=session)
+        for step in range(8):
+            store.checkpoints.put("hers", {"n": step}, step=step, session_id=session)
         store.tasks.create(session, "job")
     return url
 
@@ -161,9 +164,12 @@ def test_who_arrived_is_worked_with_like_all_others(pair, new):
     target = inhabited(new, pair[1])
     with opened(source) as store:
         order = [each.id for each in store.sessions.list(user_id=ada).items]
+        threads = [each.id for each in store.checkpoints.threads().items]
     copy_users(source, target, ada)
     with opened(target) as store:
         assert [each.id for each in store.sessions.list(user_id=ada).items] == order
+        assert [each.id for each in store.sessions.list().items[:-1]] == order  # Zoe's is older
+        assert [each.id for each in store.checkpoints.threads().items] == [*threads, "hers"]
         session = "the \x00 session"
         newest = store.messages.save(session, "user", "what about 雪?")
         assert store.messages.history(session, branch="idea")[-1].id == newest.id
@@ -193,7 +199,7 @@ def test_a_target_that_is_not_there_yet_is_made(new, engine):
     assert contents(target) == hers_alone(new, source, ada)
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["postgresql-sqlite"])
 @each_plain_pair
 def test_a_repeated_copy_changes_nothing_and_says_who_was_there(pair, new):
     source, ada = furnished(new, pair[0])
@@ -262,7 +268,7 @@ def test_an_id_that_is_another_s_in_the_target_is_refused(pair, new, kind):
     assert rows_of(target) == before
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_who_has_changed_on_either_side_since_the_copy_is_refused(pair, new):
     source, ada = furnished(new, pair[0])
@@ -329,6 +335,16 @@ def test_what_is_for_copies_of_everything_is_refused(new, tmp_path):
         copying.copy(source, target, users=ada)
 
 
+def test_users_go_to_other_names_in_the_same_file_but_are_not_moved_there(new):
+    source, ada = furnished(new, "sqlite")
+    other = Names(None, "ag_")
+    migrations.upgrade(source, names=other)
+    with pytest.raises(InvalidInput, match="one SQLite file"):
+        copying.copy(source, source, target_names=other, users=[ada], move=True)
+    copying.copy(source, source, target_names=other, users=[ada])
+    assert contents(source, other) == hers_alone(new, source, ada)
+
+
 def test_a_user_with_invalid_rows_is_not_copied(new):
     source, ada = furnished(new, "sqlite")
     target = inhabited(new, "postgresql")
@@ -336,6 +352,23 @@ def test_a_user_with_invalid_rows_is_not_copied(new):
     before = rows_of(target)
     with pytest.raises(InvalidRows, match="This user was not copied"):
         copy_users(source, target, ada)
+    assert rows_of(target) == before
+
+
+@pytest.mark.long(but=["postgresql-*"])
+@pytest.mark.parametrize("other", ["another's", "nobody's"])
+@each_engine
+def test_a_thread_of_a_user_in_another_s_session_is_refused_for_both(new, engine, other):
+    source, ada = furnished(new, engine)
+    target = inhabited(new, "sqlite")
+    with opened(source) as store:
+        grace = store.users.list(text="Grace").items[0].id
+        session = store.sessions.create(grace if other == "another's" else None).id
+        store.checkpoints.put("of two", {"n": 1}, user_id=ada, session_id=session)
+    before = rows_of(target)
+    for user in (ada, grace) if other == "another's" else (ada,):
+        with pytest.raises(InvalidRows, match="id='of two'"):
+            copy_users(source, target, user)
     assert rows_of(target) == before
 
 
@@ -389,7 +422,7 @@ def test_what_the_user_writes_meanwhile_arrives_too(pair, new, move):
         assert newest.content == "written meanwhile"
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_a_user_who_goes_on_writing_is_not_copied(pair, new):
     source, ada = furnished(new, pair[0])
@@ -406,7 +439,7 @@ def test_a_user_who_goes_on_writing_is_not_copied(pair, new):
     assert rows_of(target) == before
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["postgresql-sqlite"])
 @each_plain_pair
 def test_what_others_write_to_the_source_is_no_change(pair, new):
     source, ada = furnished(new, pair[0])
@@ -493,7 +526,21 @@ def test_a_write_in_the_last_moment_of_a_move_is_refused_and_not_lost(pair, new)
         assert [type(each) for each in outcome] == [NotFound]
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+def test_a_move_does_not_wait_for_a_transaction_that_stays_open(new, monkeypatch):
+    """Others would wait behind it."""
+    source, ada = furnished(new, "postgresql")
+    target = inhabited(new, "sqlite")
+    before = rows_of(target)
+    monkeypatch.setattr(postgresql_moving, "_LONGEST_WAIT", "100ms")
+    with opened(source) as store, store.transaction() as work:
+        work.messages.save("the \x00 session", "user", "not yet committed")
+        with pytest.raises(DatabaseBusy):
+            copy_users(source, target, ada, move=True)
+        assert rows_of(target) == before
+    assert copy_users(source, target, ada, move=True).there == ()
+
+
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_a_move_that_ends_before_the_source_is_empty_is_gone_on_with(pair, new, monkeypatch):
     source, ada = furnished(new, pair[0])

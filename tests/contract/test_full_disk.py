@@ -2,6 +2,7 @@
 
 import resource
 import time
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -9,8 +10,9 @@ from sqlalchemy import NullPool, create_engine, text
 
 from agentstore.engines.postgresql import checks
 from agentstore.engines.sqlite import dialect
-from agentstore.errors import DatabaseFull
+from agentstore.errors import AgentStoreError, DatabaseFull
 from agentstore.repositories import search
+from agentstore.retention import RetentionPolicy
 from tests.conftest import in_the_process, on_a_server
 from tests.contract.test_forks import in_child
 from tests.programs.copies import driver_url
@@ -46,6 +48,28 @@ def test_opening_a_file_whose_log_has_no_room_says_that_the_disk_is_full(place):
         limit(16 * 1024)
         with pytest.raises(DatabaseFull, match="full"), place.open() as store:
             store.sessions.list()
+        return "done"
+
+    assert in_child(use) == "done"
+
+
+@in_the_process
+def test_pruning_where_no_file_can_grow_leaves_the_log_or_says_to_free_space(place):
+    def use():
+        with place.open() as store:
+            session = store.sessions.create()
+            said = store.messages.save(session.id, "user", "hello " * 100_000)
+            policy = RetentionPolicy(tool_logs=timedelta(days=1))
+            limit(200 * 1024)
+            assert store.prune(policy).rows == {}
+            limit(resource.RLIM_INFINITY)
+            store.prune(policy)  # puts the log into the file
+            store.messages.delete([said.id])
+            limit(100 * 1024)
+            with pytest.raises(AgentStoreError, match="free space"):
+                store.prune(policy)
+            limit(resource.RLIM_INFINITY)
+            assert store.prune(policy).freed_bytes > 0
         return "done"
 
     assert in_child(use) == "done"

@@ -7,23 +7,38 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import make_url
 
-from agentstore import AsyncStore, NotFound, Store
-from agentstore.errors import InvalidInput, TransactionConflict
+from agentstore import AsyncStore, NotFound, Store, migrations
+from agentstore.errors import (
+    ConnectionLost,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    InvalidInput,
+    TransactionConflict,
+)
 from agentstore.execution.standbys import Standbys
 from agentstore.execution.unit import UnitFailure
+from agentstore.records import ReadNodeRecord
 from agentstore.settings import Settings
+from agentstore.testing import BlockingStore
 from tests.chaos.arena import wait_for
+from tests.chaos.failovers import Standby
 from tests.contract.test_replication import Pair, pair, pair_of_the_module
 from tests.programs.probes import connect
+from tests.servers import Server, installations
+
+T = TypeVar("T")
 
 __all__ = ["pair", "pair_of_the_module"]
 
@@ -322,6 +337,216 @@ def test_several_standbys_are_named_in_one_url_or_in_several(pair: Pair) -> None
     with Store(pair.url, read_url="postgresql://me:secret@one,two/db", read_wait=0) as store:
         assert [node.name for node in store._standbys.nodes] == ["one:5432", "two:5432"]
         assert writes_and_reads(store, 1) == 0
+
+
+# --- Trials with servers that die, cancel and are promoted --------------------------------------
+
+
+@contextmanager
+def cancelling(pair: Pair) -> Iterator[None]:
+    """Have the standby cancel at once whatever reads what the primary has thrown away."""
+    settings = ("max_standby_streaming_delay = 0", "hot_standby_feedback = off")
+    with connect(pair.on_the_standby()) as connection:
+        for setting in settings:
+            connection.execute(f"ALTER SYSTEM SET {setting}".encode())
+        connection.execute(b"SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            for setting in settings:
+                connection.execute(f"ALTER SYSTEM RESET {setting.split()[0]}".encode())
+            connection.execute(b"SELECT pg_reload_conf()")
+
+
+def cancel(pair: Pair, user: str, goes_on: threading.Event, *, idle: bool) -> None:
+    """Delete a row that a long read has seen on the standby, and have its space given back.
+
+    The read is between two statements, or else in one that waits for a lock.
+    """
+    reads = b"SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND "
+    reads += b"state = 'idle in transaction'" if idle else b"wait_event_type = 'Lock'"
+    with connect(pair.url) as primary, connect(pair.on_the_standby()) as standby:
+        primary.execute(b"DELETE FROM users WHERE id = %s", (user,))
+        with connect(pair.url) as holder, holder.transaction():
+            if not idle:
+                holder.execute(b"LOCK TABLE messages IN ACCESS EXCLUSIVE MODE")
+                primary.execute(b"SELECT pg_switch_wal()")  # or the standby hears of it later
+                locks = b"SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock'"
+                assert wait_for(lambda: standby.execute(locks).fetchone())
+                goes_on.set()
+            assert wait_for(lambda: standby.execute(reads).fetchone())
+            primary.execute(b"VACUUM users")
+            assert wait_for(lambda: not standby.execute(reads).fetchone())
+    goes_on.set()
+
+
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_long_read_that_recovery_cancels_is_answered_by_the_primary(
+    pair: Pair, asynchronous: bool, idle: bool
+) -> None:
+    with Store(pair.url) as store:
+        user, session = store.users.create("Old").id, store.sessions.create().id
+        store.messages.save(session, "user", "still there")
+        position = store.position()
+    seen: list[bool] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def long_read(tx: Any) -> Any:
+        seen.append(tx.users.find(user) is not None)
+        begun.set()
+        assert goes_on.wait(30)
+        return tx.messages.history(session, 1)[0].content
+
+    options = {"read_url": pair.on_the_standby(), **PATIENT}
+
+    async def read_in_a_task() -> Any:
+        async with AsyncStore(pair.url, **options) as store:
+            with store.reading(after=position):
+                return await store.read(long_read), (await store.health()).read_nodes
+
+    def read_in_a_thread() -> Any:
+        with Store(pair.url, **options) as store, store.reading(after=position):
+            return store.read(long_read), store.health().read_nodes
+
+    with cancelling(pair), ThreadPoolExecutor(1) as other:
+        ways = (read_in_a_thread, lambda: asyncio.run(read_in_a_task()))
+        reading = other.submit(ways[asynchronous])
+        assert begun.wait(30)
+        cancel(pair, user, goes_on, idle=idle)
+        found, (node,) = reading.result()
+    assert found == "still there"
+    assert seen == [True, False]  # the second time on the primary, which has it no more
+    assert (node.reads, node.failures) == (0, 1)
+
+
+@contextmanager
+def under_load(store: Any) -> Iterator[Counter[str]]:
+    """Have four threads save and read back, each repeating what fails, a save by its key.
+
+    Counts what was read back, what was missing then, and what failed, which must be typed.
+    """
+    over, found = threading.Event(), Counter[str]()
+
+    def again(call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except (ConnectionLost, DatabaseUnreachable, DatabaseReadOnly):
+                found["failed"] += 1
+                time.sleep(0.05)
+
+    def act() -> None:
+        session = again(lambda: store.sessions.create().id)
+        for n in count():
+            if over.is_set():
+                return
+            save = partial(store.messages.save, session, "user", str(n), idempotency_key=str(n))
+            again(save)
+            (last,) = again(lambda: store.messages.history(session, 1))
+            found["read"] += 1
+            found["missing"] += last.content != str(n)
+
+    with ThreadPoolExecutor(4) as threads:
+        acting = [threads.submit(act) for _ in range(4)]
+        try:
+            yield found
+        finally:
+            over.set()
+        for each in acting:
+            each.result()
+
+
+def goes_on(found: Counter[str]) -> bool:
+    """Wait until what was saved was read back twenty times more."""
+    before = found["read"]
+    return wait_for(lambda: found["read"] > before + 20)
+
+
+KINDS = [Store, lambda url, **options: BlockingStore(lambda: AsyncStore(url, **options))]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", KINDS, ids=["threads", "tasks"])
+def test_of_two_standbys_one_dies_and_the_other_one_is_read(
+    pair: Pair, make: Callable[..., Any]
+) -> None:
+    with Standby(installations()[0], pair.primary) as second:
+        there = {str(each.directory): each for each in (pair.standby, second)}
+        read_url = make_url(pair.on_the_standby()).update_query_dict({"host": ",".join(there)})
+        with make(pair.url, read_url=read_url, **PATIENT) as store, under_load(store) as found:
+
+            def nodes() -> dict[str, ReadNodeRecord]:
+                return {node.name: node for node in store.health().read_nodes}
+
+            assert goes_on(found)
+            read = max(there, key=lambda name: nodes()[name].reads)
+            (other,) = there.keys() - {read}
+            there[read].stop_hard(signal.SIGKILL)
+            assert wait_for(lambda: not nodes()[read].answers)
+            before = nodes()
+            assert goes_on(found)
+            assert nodes()[other].reads > before[other].reads
+            assert nodes()[read].reads == before[read].reads
+            there[read].restart()
+            there[other].stop_hard(signal.SIGKILL)
+            assert wait_for(lambda: nodes()[read].reads > before[read].reads)
+            assert goes_on(found)
+            there[other].restart()
+        assert (found["missing"], found["failed"]) == (0, 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", KINDS, ids=["threads", "tasks"])
+def test_a_standby_that_is_promoted_takes_the_writes_and_the_other_one_is_read(
+    make: Callable[..., Any],
+) -> None:
+    newest = installations()[0]
+    with (
+        Server(newest, durable=True) as primary,
+        Standby(newest, primary) as one,
+        Standby(newest, primary) as two,
+    ):
+        pair = Pair(primary, one, primary.create_database("promoted"))
+        migrations.upgrade(pair.url)
+        pair.wait_for("ANY 1 (*)")
+        servers = [str(each.directory) for each in (primary, one, two)]
+        every = {"host": ",".join(servers), "target_session_attrs": "read-write"}
+        url, read_url = (
+            make_url(pair.url).update_query_dict(query)
+            for query in (every, {"host": ",".join(servers[1:])})
+        )
+        with make(url, read_url=read_url) as store, under_load(store) as found:
+
+            def reads_of(server: Server) -> int:
+                nodes = store.health().read_nodes
+                return sum(node.reads for node in nodes if node.name == str(server.directory))
+
+            assert goes_on(found)
+            primary.stop_hard(signal.SIGKILL)
+            # Each commit is on one of them, whichever: the one that has received more has all.
+            leader, follower = sorted((one, two), key=received, reverse=True)
+            with connect(leader.url) as connection:
+                connection.execute(b"SELECT pg_promote()")
+            assert goes_on(found)
+            before = reads_of(follower), reads_of(leader)
+            with connect(follower.url) as connection:
+                place = f"host={leader.directory} user=postgres"
+                connection.execute(f"ALTER SYSTEM SET primary_conninfo = '{place}'".encode())
+                connection.execute(b"SELECT pg_reload_conf()")
+            assert wait_for(lambda: reads_of(follower) > before[0])
+            assert goes_on(found)
+            assert reads_of(leader) == before[1]
+        assert found["missing"] == 0
+
+
+def received(standby: Standby) -> int:
+    """Give how far a standby has received the log of its primary."""
+    with connect(standby.url) as connection:
+        asked = b"SELECT pg_last_wal_receive_lsn() - '0/0'::pg_lsn"
+        row = connection.execute(asked).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def test_a_file_has_no_standbys(tmp_path: Any) -> None:

@@ -205,7 +205,8 @@ def test_turns_that_began_and_did_not_end_are_found_with_what_is_known(timed: An
     assert (held.tokens, held.session_id) == (10, ids["reserved"])
     assert "hm?" not in repr(found["asked"])
     assert list(timed.sessions.iter_interrupted(user_id=timed.users.create("Bo").id)) == []
-    assert len(timed.sessions.interrupted(older_than=timedelta(minutes=7))) == 0
+    for longer in (timedelta(minutes=7), timedelta.max):
+        assert len(timed.sessions.interrupted(older_than=longer)) == 0
 
 
 def test_a_turn_that_somebody_works_on_is_not_interrupted(timed: Any, clock: Any):
@@ -234,3 +235,30 @@ def test_interrupted_turns_of_a_branch_are_those_of_the_active_one(timed: Any, c
     assert [t.last.content for t in timed.sessions.interrupted()] == ["three"]
     timed.branches.switch(session, "main")
     assert list(timed.sessions.interrupted()) == []
+
+
+FORKED = {
+    "a question, forked behind it": (["user"], None, "user"),
+    "a question that became the last again": (["user", "assistant"], "pop", "user"),
+    "an answer that became the last again": (["user", "assistant", "user"], "pop", None),
+    "a call, forked behind it": (["user", "call"], None, "assistant"),
+    "an answer, forked behind it": (["user", "assistant"], None, None),
+}
+
+
+@pytest.mark.parametrize("what", FORKED)
+def test_a_turn_that_branches_share_is_open_if_what_its_branch_shows_last_is(
+    timed: Any, clock: Any, what: str
+):
+    said, then, role = FORKED[what]
+    session = timed.sessions.create().id
+    for each in said:
+        calls = CALLS[:1] if each == "call" else None
+        timed.messages.save(session, "user" if each == "user" else "assistant", tool_calls=calls)
+    timed.branches.create(session, name="side")
+    if then == "pop":
+        timed.branches.switch(session, "main")
+        timed.messages.pop(session)
+    clock.now += timedelta(minutes=6)
+    found = [turn.last.role for turn in timed.sessions.interrupted()]
+    assert found == ([role] if role else [])

@@ -4,6 +4,7 @@ import random
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
@@ -21,11 +22,12 @@ from agentstore.errors import (
 )
 from agentstore.records import SessionSummary
 from agentstore.repositories import session_pages
+from agentstore.retention import RetentionPolicy
 from agentstore.schema import tables
 from agentstore.values.redaction import Secrets
 from agentstore.values.validation import LISTED_WITHIN, SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.conftest import on
-from tests.contract.clocks import at_once
+from tests.contract.clocks import Clock, at_once
 from tests.drivers import FULL
 from tests.raw_sql import execute, raw
 
@@ -142,6 +144,52 @@ def test_a_session_fails_for_a_reason_that_holds_no_secret_and_a_retry_changes_n
     assert (listed.id, listed.failure) == (session.id, failed.failure)
     with pytest.raises(InvalidInput, match="reason"):
         store.sessions.fail(session.id, reason=5)
+
+
+def test_a_session_shows_a_failure_as_long_as_there_is_one(place):
+    clock = Clock(NOON)
+    keep = RetentionPolicy(tool_logs=timedelta(hours=1), finished_tasks=timedelta(hours=1))
+    with place.open(clock=clock) as store:
+        of_log, of_task, both, of_itself = (store.sessions.create().id for _ in range(4))
+
+        def shown() -> set[str]:
+            return {each.id for each in store.sessions.iter(failed=True)}
+
+        def killed(session_id: str, end: str) -> Any:
+            task = store.tasks.create(session_id, "work")
+            if end == "start":
+                store.tasks.start(task.id)
+                return store.tasks.fail(task.id, "no")
+            [held] = store.tasks.claim("a worker", lease=60)
+            if end == "fail":
+                return store.tasks.fail(held.id, "no", fence=held.fence)
+            if end == "fail_many":
+                return store.tasks.fail_many([(held, "no")]).settled[0]
+            clock.now += timedelta(minutes=2)
+            return store.tasks.rescue()[0]
+
+        tasks = [killed(of_task, end) for end in ("start", "fail", "fail_many", "rescue")]
+        assert [task.status for task in tasks] == ["failed", "dead", "dead", "dead"]
+        assert shown() == {of_task}
+        for n in range(3):
+            store.tool_logs.log(of_log, "search", success=n > 0)
+        store.tool_logs.log(both, "search", error="no")
+        tried_again = killed(both, "fail")
+        store.sessions.fail(of_itself)
+        store.tool_logs.log(of_itself, "search", error="no")
+        everything = {of_log, of_task, both, of_itself}
+        assert shown() == everything
+        store.tasks.retry(tasks[0].id)
+        assert (store.tasks.requeue(limit=2), shown()) == (2, everything)
+        assert (store.tasks.requeue(limit=1), shown()) == (1, everything - {of_task})
+        clock.now += timedelta(hours=2)
+        store.tool_logs.log(of_log, "search", error="again")
+        store.prune(keep)
+        assert store.tasks.find(tried_again.id) is None
+        assert shown() == {of_log, of_itself}
+        clock.now += timedelta(hours=2)
+        store.prune(keep)
+        assert shown() == {of_itself}
 
 
 def test_sessions_with_failures_are_listed_page_by_page_in_the_order_of_their_activity(store):

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
@@ -65,6 +66,23 @@ def test_a_model_without_a_price_has_no_cost_and_sums_say_so(place):
         store.usage.record(session.id, model="small", output_tokens=1_000_000)
         (total,) = store.usage.sum_by("total", session_id=session.id)
         assert (total.cost, total.unpriced_requests) == (Decimal("0.60"), 2)
+
+
+def test_sums_of_sessions_say_which_models_were_used_the_most_used_first(store):
+    ids = [store.sessions.create().id for _ in range(3)]
+    for model, requests in (("small", 1), ("large", 2), (None, 5), ("small", 2), ("other", 1)):
+        store.usage.record(ids[0], model=model, input_tokens=1, cost="0.1", requests=requests)
+    store.usage.record(ids[1], input_tokens=1)
+    found = store.usage.of_sessions(ids)
+    assert {id: sums.models for id, sums in found.items()} == {
+        ids[0]: ("small", "large", "other"),
+        ids[1]: (),
+    }
+    assert (found[ids[0]].requests, found[ids[0]].cost) == (11, Decimal("0.5"))
+    (last,) = store.usage.of_sessions(ids[:1], most=2).values()
+    assert (last.models, last.partial) == (("small", "other"), True)
+    (total,) = store.usage.sum_by("total", session_id=ids[0])
+    assert replace(found[ids[0]], key=None, models=()) == total
 
 
 def test_what_several_sessions_used_is_added_up_at_once_and_by_session(store):

@@ -21,6 +21,7 @@ from starlette.testclient import TestClient
 from agentstore import AsyncStore, Store
 from agentstore.errors import NotFound
 from agentstore.explorer import explorer
+from agentstore.explorer import pages as explorer_pages
 from agentstore.explorer.application import PAGES
 from agentstore.explorer.rendering import Visit
 from agentstore.explorer.users import cell
@@ -311,7 +312,7 @@ def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
         )
         assert other.id in client.get("/" + there[1].replace("&amp;", "&")).text
         listed = client.get("/?failed=1").text
-        assert f'href="failures?session={session}">failed calls</a>' in listed
+        assert f'href="failures?session={session}">failures</a>' in listed
         got = client.get(f"/call?id={log.id}", follow_redirects=False).headers["location"]
         assert f"hit={asking.seq}" in got
         got = client.get(f"/call?id={other.id}", follow_redirects=False).headers["location"]
@@ -438,6 +439,24 @@ def followed(client, address, rel):
     return pages
 
 
+@pytest.mark.parametrize("taken", ["by another branch", "by messages that are gone"])
+def test_the_end_of_a_branch_is_known_where_later_numbers_are_taken(store, taken):
+    session = store.sessions.create().id
+    store.messages.save_many(session, [{"role": "user", "content": f"no {n}"} for n in range(3)])
+    if taken == "by another branch":
+        store.branches.create(session, name="side")
+        store.messages.save(session, "user", "aside")
+    else:
+        store.messages.save(session, "user", "gone")
+        store.messages.pop(session)
+    with visiting(store) as client:
+        end = client.get(f"/session?id={session}&branch=main&through=20").text
+        assert ("no 2" in end, "after=3" in end) == (True, False)
+        assert "after=2" in client.get(f"/session?id={session}&branch=main&through=2").text
+        behind = client.get(f"/session?id={session}&branch=main&after=3")
+        assert (behind.status_code, "no 2" in behind.text) == (200, True)
+
+
 def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
     session = store.sessions.create().id
     saved = store.messages.save_many(
@@ -548,6 +567,36 @@ def test_a_turn_tells_what_its_last_request_read_and_what_all_of_them_used(store
         assert client.get(f"/{grown}").status_code == 204
         store.usage.record(session, input_tokens=7)
         assert "7 tokens" in client.get(f"/{grown}").text
+
+
+def test_a_conversation_marks_where_other_branches_part_from_it(store):
+    session = store.sessions.create().id
+    for text in ("one", "two"):
+        store.messages.save(session, "user", text)
+        store.messages.save(session, "assistant", f"to {text}")
+    for name, after, of in (("b", 1, "main"), ("c", 2, "b"), ("d", 1, "b"), ("e", 0, "main")):
+        store.branches.switch(session, of)
+        store.branches.create(session, name=name, after_turn=after)
+        store.messages.save(session, "user", f"on {name}")
+    with visiting(store) as client:
+
+        def parts(branch, page="session", **query):
+            asked = {"id": session, "branch": branch, **query}
+            html = client.get(f"/{page}", params=asked).text
+            found = re.findall(
+                r'<article class="msg[^"]*" id="(m\d+)"|<p class="sub fork">(.*)</p>', html
+            )
+            return [seq or re.findall("<bdi>([^<]*)", forks) for seq, forks in found]
+
+        assert parts("main") == [["e"], "m1", "m2", ["b", "d"], "m3", "m4"]
+        assert parts("b") == [["e"], "m1", "m2", ["main", "d"], "m5", ["c"]]
+        assert parts("c") == [["e"], "m1", "m2", ["main", "d"], "m5", ["b"], "m6"]
+        assert parts("e") == [["main"], "m8"]
+        assert parts("main", through=1) == [["e"], "m1"]
+        assert parts("main", after=2) == ["m3", "m4"]
+        assert parts("e", page="tail") == [["main"], "m8"]
+        assert parts("main", page="tail", after=1) == ["m2", ["b", "d"], "m3", "m4"]
+        assert parts("main", page="export", format="html") == ["m1", "m2", "m3", "m4"]
 
 
 def test_sessions_are_filtered_paged_and_found(store):
@@ -710,7 +759,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
         store.messages.save_many(session, [{"role": "user", "content": "x"}] * 7)
     with store.transaction() as tx:
         for _ in range(201):
-            tx.usage.record(session, input_tokens=5, cost="0.01")
+            tx.usage.record(session, model="small", input_tokens=5, cost="0.01")
+        tx.usage.record(session, model="large")
     asked = []
     ask = Visit.ask
 
@@ -724,7 +774,8 @@ def test_a_page_of_sessions_is_three_calls_however_many_it_has(store, monkeypatc
     assert len(asked) == 3
     assert len(re.findall('<td data-label="(?:Turns|Messages)" class="num">7</td>', html)) == 100
     more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
-    assert html.count(f"1,000{more}") == html.count(f"$2.0000{more}") == 1
+    assert html.count(f"995{more}") == html.count(f"$1.9900{more}") == 1
+    assert '<span title="small, large">small +1</span>' in html
 
 
 def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):
@@ -780,6 +831,26 @@ def test_a_hit_in_the_result_of_a_call_is_unfolded_where_it_leads(store):
         assert " open" not in client.get(f"/session?id={session}").text
 
 
+def test_a_picture_that_a_tool_gives_stands_with_its_call_and_on_its_page(store):
+    session = store.sessions.create().id
+    call = {"id": "a", "type": "function", "function": {"name": "draw", "arguments": "{}"}}
+    store.messages.save(session, "assistant", None, tool_calls=[call])
+    drawn = {"type": "image", "data": DRAWN.partition(",")[2], "mimeType": "image/png"}
+    said = {"type": "text", "text": "Here it is"}
+    result = store.messages.save(session, "tool", [said, drawn], tool_call_id="a")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        card = re.search(r'(?s)<details class="call.*?</details>', html)[0]
+        assert "Here it is" in card
+        there = re.search('<img src="([^"]+)"', card)[1].replace("&amp;", "&")
+        assert html.count("<img") == 1
+        assert "iVBOR" not in html
+        got = client.get(f"/{there}")
+        assert (got.content, got.headers["content-type"]) == (DOT, "image/png")
+        assert f'src="{there}"'.replace("&", "&amp;") in client.get(f"/message?id={result.id}").text
+        assert "<img" not in client.get(f"/export?id={session}").text
+
+
 def test_control_characters_are_shown_by_their_numbers_which_every_font_has(store):
     session = store.sessions.create().id
     store.messages.save(session, "user", "a\x1bb\x7fc\x85d\u202ee")
@@ -830,6 +901,55 @@ def test_one_searches_in_one_conversation(store):
             assert "Two</a>" not in html
         assert ">developer</a>" in client.get("/search?q=needle").text
         assert kept not in client.get("/search?q=needle").text
+
+
+def test_a_search_is_narrowed_by_a_name_and_by_days_and_shows_markdown_as_it_reads(store):
+    ada = store.users.create("Ada Lovelace", id="u-1").id
+    session = store.sessions.create(ada, title="Hers").id
+    store.messages.save(session, "assistant", "It is **the needle** of `a needle`, and **no")
+    store.messages.save(session, "tool", "**needle**", tool_call_id="x")
+    other = store.sessions.create(store.users.create("Bob", id="u-2").id, title="His").id
+    store.messages.save(other, "user", "a needle")
+    with visiting(store) as client:
+        html = client.get("/search?q=needle&user=lovelace&role=assistant").text
+        assert "His</a>" not in html
+        assert "user <b>Ada Lovelace</b>" in html
+        assert (
+            "It is <strong>the <mark>needle</mark></strong> of "
+            "<code>a </code><mark><code>needle</code></mark>, and no</p>"
+        ) in html
+        assert "**<mark>needle</mark>**" in client.get("/search?q=needle&role=tool").text
+        assert "His</a>" in client.get("/search?q=needle&since=2020-01-01").text
+        assert "His</a>" not in client.get("/search?q=needle&until=2020-01-01").text
+        several = client.get("/search?q=needle&user=u-", follow_redirects=False)
+        assert (several.status_code, several.headers["location"]) == (303, "users?q=u-")
+
+
+def test_checkpoints_are_searched_when_one_asks_and_so_many_at_a_time(store, monkeypatch):
+    monkeypatch.setattr(explorer_pages, "_THREADS_ON_A_PAGE", 20)
+    ada = store.users.create("Ada", id="ada").id
+    for n in range(25):
+        values = {"messages": [{"role": "user", "content": f"A **needle**, {n}"}]}
+        first = store.checkpoints.put(f"t{n:02}", {}, user_id=ada if n in (0, 24) else None)
+        store.checkpoints.put(f"t{n:02}", values if n % 12 == 0 else {}, parent_id=first.id)
+    with visiting(store) as client:
+        html = client.get("/search?q=needle").text
+        assert "Nothing was found" in html
+        asked = re.search(r'<a href="([^"]+)">checkpoints</a>', html)[1].replace("&amp;", "&")
+        html = client.get(f"/{asked}").text
+        titles = r'<h2 dir="auto"><a href="(checkpoint\?[^"]+)">(t\d+)</a>'
+        found = re.findall(titles, html)
+        assert [title for _, title in found] == ["t24", "t12"]
+        assert "A <strong><mark>needle</mark></strong>, 24" in html
+        assert "messages[0].content" in html
+        assert "needle" in client.get(f"/{found[0][0].replace('&amp;', '&')}").text
+        assert "of 20 threads were read" in html
+        further = re.search(r'<a href="([^"]+)">look further', html)[1].replace("&amp;", "&")
+        html = client.get(f"/{further}").text
+        assert [title for _, title in re.findall(titles, html)] == ["t00"]
+        assert "look further" not in html
+        html = client.get(f"/{asked}&user=ada").text
+        assert [title for _, title in re.findall(titles, html)] == ["t24", "t00"]
 
 
 def test_tasks_say_what_the_error_is_and_whose_they_are_before_who_works(store):
@@ -1191,12 +1311,13 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         assert store.marks.of([id]).get(id, ()) == ()
         edit("task", task)
         assert store.tasks.get(task).status == "pending"
-        assert len(caplog.records) == 6
+        edit("rating", id, "good", headers={})  # a browser of another machine, without TLS
+        assert len(caplog.records) == 7
         assert "好" not in caplog.text
         before = store.messages.get(id)
         for wrong in (
             {"token": "x"},
-            {"headers": {}},
+            {"token": "x", "headers": {}},
             {"headers": {"Sec-Fetch-Site": "cross-site"}},
         ):
             assert edit("rating", id, "bad", **wrong).status_code == 403
@@ -1205,6 +1326,15 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         assert edit("note", id, "x" * 200_000).status_code == 413
         assert client.get("/edit").status_code == 405
         assert store.messages.get(id) == before
+        logs = [*store.tool_logs.iter(session_id=session, tool="explorer", order="oldest")]
+        done = ["mark", "unmark", "rating", "note", "note", "task", "rating"]
+        assert [log.input["action"] for log in logs] == done
+        assert {log.input["from"] for log in logs} == {"testclient"}
+        assert [log.message_id for log in logs] == [
+            each and id for each in (1, 1, 1, 1, 1, None, 1)
+        ]
+        assert "fine" in edit("mark", id, "fine").text  # where logs stand, too
+        assert "好" not in str(logs)
 
 
 def test_sessions_whose_turn_was_interrupted_are_listed(engine_url):

@@ -160,6 +160,7 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "search": lambda _: _at("search", q="bitten OR plain"),
     "search newest": lambda _: _at("search", q="script", order="recent", role="user"),
     "search in a session": lambda there: _at("search", q="x*", session=there.session),
+    "search in checkpoints": lambda _: _at("search", q="bitten OR plain", **{"in": "checkpoints"}),
     "search help": lambda _: "search",
     "picture": lambda there: _at("attachment", id=there.picture),
     "file": lambda there: _at("attachment", id=there.file),

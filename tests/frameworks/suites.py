@@ -1,7 +1,10 @@
 """The frameworks' own tests, with our class in the place of theirs.
 
+    python -m tests.frameworks.suites a2a tests/server/tasks/test_inmemory_task_store.py    # of 1.3
     python -m tests.frameworks.suites agentscope tests/memory_test.py    # of AgentScope v1.0.21
     python -m tests.frameworks.suites agentos tests/test_checkpoint_engine.py    # of its sdist
+    python -m tests.frameworks.suites chatkit tests/test_store.py    # of its sdist
+    python -m tests.frameworks.suites agent_framework tests/workflow/test_checkpoint.py
 
 Prints how many passed, beside the ceiling: how many can, because the others ask for another
 library's private parts. It fails if fewer do. On SQLite files, or with ``--engine postgresql``.
@@ -13,16 +16,19 @@ import argparse
 import itertools
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from agentstore import migrations
+from agentstore import AsyncStore, migrations
 from tests.drivers import INSTALLATIONS
 from tests.servers import Server
 
-CEILINGS = {"agentos": 17, "agentscope": 6}
+CEILINGS = {"a2a": 39, "agent_framework": 41, "agentos": 17, "agentscope": 6, "chatkit": 30}
 
 
 class Databases:
@@ -45,7 +51,6 @@ class Databases:
 def put_agentscope(databases: Databases) -> None:
     from agentscope import memory
 
-    from agentstore import AsyncStore
     from agentstore.integrations.agentscope import AgentStoreMemory
 
     stores: dict[object, AsyncStore] = {}
@@ -67,36 +72,89 @@ def put_agentscope(databases: Databases) -> None:
         setattr(memory, name, Ours)
 
 
+class Once:
+    """An adapter with a store for each call: each of their tests has a loop, and closes nothing."""
+
+    def __init__(self, url: str, adapter: Callable[[Any], Any]) -> None:
+        self.url, self.adapter = url, adapter
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            async with AsyncStore(self.url) as store:
+                return await getattr(self.adapter(store), name)(*args, **kwargs)
+
+        return call
+
+
 def put_agentos(databases: Databases) -> None:
     from agentos.checkpoint import sqlite
 
-    from agentstore import AsyncStore
     from agentstore.integrations.agentos import AgentStoreCheckpointer
 
     urls: dict[str, str] = {}
 
-    class Once:
-        """A store for each call: their tests have a loop for each test, and close nothing."""
-
-        def __init__(self, url: str) -> None:
-            self.url = url
-
-        def __getattr__(self, name: str) -> Any:
-            async def call(*args: Any, **kwargs: Any) -> Any:
-                async with AsyncStore(self.url) as store:
-                    return await getattr(AgentStoreCheckpointer(store), name)(*args, **kwargs)
-
-            return call
-
     def ours(db_path: str = "checkpoints.db") -> Any:
         if db_path not in urls:
             urls[db_path] = databases.new()
-        return Once(urls[db_path])
+        return Once(urls[db_path], AgentStoreCheckpointer)
 
     sqlite.SQLiteCheckpointer = ours
 
 
-PUT = {"agentos": put_agentos, "agentscope": put_agentscope}
+def put_a2a(databases: Databases) -> None:
+    from a2a.server import tasks
+
+    from agentstore.integrations.a2a import AgentStoreTaskStore
+
+    def ours(use_copying: bool = True) -> Any:
+        return Once(databases.new(), AgentStoreTaskStore)
+
+    tasks.InMemoryTaskStore = ours
+
+
+def put_chatkit(databases: Databases) -> None:
+    from pydantic import create_model
+
+    from agentstore.integrations.chatkit import AgentStoreChatKitStore
+
+    class Ours(AgentStoreChatKitStore[Any]):
+        """Takes what the store of their tests takes; each test has one of its own."""
+
+        def __init__(self, path: str) -> None:
+            super().__init__(AsyncStore(databases.new()), lambda context: context.user_id)
+
+    for name, has in (
+        ("helpers", {}),
+        ("helpers.mock_store", {"SQLiteStore": Ours}),
+        ("tests._types", {"RequestContext": create_model("RequestContext", user_id=(str, ...))}),
+    ):
+        sys.modules[name] = module = ModuleType(name)
+        vars(module).update(has)
+
+
+def put_agent_framework(databases: Databases) -> None:
+    import agent_framework
+
+    from agentstore.integrations.agent_framework import AgentStoreCheckpointStorage
+
+    kinds = ("ApprovalRequest", "CustomData", "ExecutorState", "ToolApprovalRequest")
+    own = [f"test_checkpoint:_Test{kind}" for kind in kinds]
+    adapter = partial(AgentStoreCheckpointStorage, allowed_checkpoint_types=own)
+
+    def ours(*path: object, allowed_checkpoint_types: object = None) -> Any:
+        return Once(databases.new(), adapter)
+
+    module: Any = agent_framework
+    module.FileCheckpointStorage = module.InMemoryCheckpointStorage = ours
+
+
+PUT = {
+    "a2a": put_a2a,
+    "agent_framework": put_agent_framework,
+    "agentos": put_agentos,
+    "agentscope": put_agentscope,
+    "chatkit": put_chatkit,
+}
 
 
 class Counted:

@@ -209,6 +209,38 @@ async def test_a_search_marks_its_hits_and_leads_to_the_message_on_its_branch(ur
         assert "what not: word -other." in await hand.type("-no")
 
 
+@in_a_loop
+async def test_a_search_in_errors_lists_calls_that_failed_and_leads_to_who_called(url):
+    with Store(url) as store:
+        asking = next(m for m in store.messages.history("talk", limit=20) if m.tool_calls)
+        error = "Timed out\x1b[31m after 60 s"
+        store.tool_logs.log("talk", "look_0", success=False, error=error, message_id=asking.id)
+        store.tool_logs.log("talk", "look_1", success=False, error="No such day")
+        store.tool_logs.log("talk", "look_2", success=False)
+        store.tool_logs.log("hostile", "look_4", error="Timed out")
+        store.tool_logs.log("talk", "look_5", output="timed out")
+    async with browsing(url) as hand:
+        await hand.press("/")
+        found = await hand.type("in:errors TIMED out session:talk")
+        assert "search errors of tools  TIMED out" in found
+        assert "look_0" in found
+        assert r"Timed out\x1b[31m after 60 s" in found
+        assert re.findall(r"look_\d", found) == ["look_0"]
+        opened = await hand.press("enter")
+        assert re.search(r"▌ assistant  #3 .*\n▌   ▸ get_", opened)
+        await hand.press("/")
+        all_of_it = await hand.type("in:errors")
+        assert "search errors of this session" in all_of_it
+        assert re.findall(r"look_\d", all_of_it) == ["look_2", "look_1", "look_0"]
+        assert "On another branch" not in await hand.press("enter")
+        await hand.press("escape", "/")
+        assert "in:errors goes with" in await hand.type("in:errors role:tool")
+        assert "Rain" in await hand.type("marmot")
+    async with browsing(url, user="bob") as hand:
+        await hand.press("/")
+        assert "Nothing was found" in await hand.type("in:errors")
+
+
 @pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_what_messages_hold_is_never_obeyed_whichever_screen_shows_it(url):

@@ -112,6 +112,14 @@ def test_one_line_of_filters_is_read_and_what_cannot_be_is_said():
         '"a b" -c d=e',
         {"session_id": "s", "role": "tool", "order": "recent"},
     )
+    assert search_filters("in:errors timed out session:s", lambda _: now) == (
+        "timed out",
+        {"in": "errors", "session_id": "s"},
+    )
+    with pytest.raises(InvalidInput, match="in:errors goes with session:, since: and until:"):
+        search_filters("in:errors role:tool", lambda _: now)
+    with pytest.raises(InvalidInput, match="in must be one of errors"):
+        search_filters("in:titles x", lambda _: now)
 
 
 def test_a_tree_of_branches_stays_narrow_however_deep_it_is():

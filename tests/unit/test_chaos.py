@@ -26,6 +26,7 @@ from tests.chaos import (
     forks,
     full_disks,
     ledger,
+    patroni,
     power_cuts,
     recorded,
     recording,
@@ -33,7 +34,7 @@ from tests.chaos import (
     two_worlds,
     writer_kills,
 )
-from tests.chaos.__main__ import exit_code
+from tests.chaos.__main__ import exit_code, run
 from tests.chaos.arena import SQLITE, Arena, House, Unavailable
 from tests.chaos.cases import CASES, Row, module_of, table
 from tests.chaos.deeds import Home
@@ -459,7 +460,38 @@ def test_a_file_is_damaged_in_each_way(tmp_path, written, way):
 def test_a_run_fails_where_anything_is_lost_or_wrong():
     assert exit_code([Row("", SQLITE, Tally(tries=1))]) == 0
     assert exit_code([Row("", SQLITE, Tally(tries=1)), Row("", SQLITE, Tally(lost=1))]) == 1
-    assert exit_code([Row("", SQLITE, Tally(wrong=1))]) == 1
+    assert exit_code([Row("", SQLITE, Tally(tries=1, wrong=1))]) == 1
+
+
+def test_a_case_whose_programs_are_not_installed_says_how_to_and_fails(arena, monkeypatch):
+    monkeypatch.setattr(patroni.shutil, "which", lambda name, path: None)
+    rows: list[Row] = []
+    given: Any = types.SimpleNamespace(cases=["patroni"], engines=[], minutes=1, rounds=1)
+    run(given, 0, arena.house, rows)
+    (row,) = rows
+    assert "patroni" in row.tally.note
+    assert "apt-get install" in row.cells[-1]
+    assert exit_code(rows) == 1
+
+
+def test_the_longest_pause_is_that_of_a_caller_that_saves_messages_all_the_time():
+    def note(caller: str, what: str, at: float, end: str = ledger.OK) -> Note:
+        return {"caller": caller, "what": what, "end": end, "at": at}
+
+    notes = [
+        note("saves", "messages", 1.0),
+        note("saves", "messages", 9.5),
+        note("saves", "messages", 10.5, ledger.REFUSED),
+        note("saves", "messages", 12.0),
+        note("saves", "messages", 90.0),
+        note("was silent before", "messages", 8.0),
+        note("was silent before", "messages", 50.0),
+        note("reads, too", "messages", 9.5),
+        note("reads, too", "log", 60.0),
+    ]
+    assert patroni.longest_pause(notes, 10.0, 99.0) == 2.5
+    assert patroni.longest_pause(notes, 10.0, 11.0) == 1.5
+    assert patroni.longest_pause(notes, 5.0, 99.0) == 0.0
 
 
 def test_every_case_is_named_and_says_where_it_applies():

@@ -248,9 +248,12 @@ EXTRAS = {
     "explorer.rendering": {"jinja2", "markdown_it", "markupsafe", "starlette"},
     "explorer.sharing": {"markdown_it", "markupsafe"},
     "explorer.users": {"starlette"},
+    "integrations.a2a": {"a2a", "cryptography", "google"},
     "integrations.adk": {"google"},
+    "integrations.agent_framework": {"agent_framework"},
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},
+    "integrations.chatkit": {"chatkit", "pydantic"},
     "integrations.langchain": {"langchain_core"},
     "integrations.langgraph.savers": {"langchain_core", "langgraph", "ormsgpack"},
     "integrations.langgraph.stores": {"langgraph"},
@@ -271,7 +274,17 @@ EXTRAS = {
 
 BROUGHT = {top for tops in EXTRAS.values() for top in tops}
 
-HEAVY = {"agentos", "agentscope", "google", "llama_index", "strands"}
+HEAVY = {
+    "a2a",
+    "agent_framework",
+    "agentos",
+    "agentscope",
+    "chatkit",
+    "cryptography",
+    "google",
+    "llama_index",
+    "strands",
+}
 """Of these, what is not installed here: tests/frameworks imports it."""
 
 

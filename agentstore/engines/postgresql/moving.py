@@ -73,6 +73,9 @@ _ACTIVITY = "activity"
 _RESERVING = 7_310_867_143_522_948_097
 """The advisory lock of those who reserve numbers; any that nobody else uses."""
 
+_LONGEST_WAIT = "5s"
+"""For transactions that have written, before tables are locked against writers."""
+
 _APART = 2**30
 """Numbers that are left out before those that are reserved: see ``reserve``."""
 
@@ -222,7 +225,13 @@ FROM (
         return found
 
     def hold(self, connection: Connection, tables: Tables) -> None:
-        """Lock the tables against writers; readers go on."""
+        """Lock the tables against writers; readers go on.
+
+        Writers who come later wait behind this one, so it does not wait long for those before.
+        """
+        driver_of(connection).execute(
+            "SELECT set_config('lock_timeout', %s, true)", [_LONGEST_WAIT]
+        )
         every = sql.SQL(", ").join(map(named_object, tables.metadata.sorted_tables))
         lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(every)
         driver_of(connection).execute(lock)

@@ -30,6 +30,7 @@ from agentstore import errors
 from agentstore.engines.base.dialect import Space
 from agentstore.engines.sqlite.moving import know_ids
 from agentstore.settings import Settings
+from agentstore.values.types import raise_as_sqlalchemy
 
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 """What SQLite says where the index of a WAL is not there and cannot be made."""
@@ -343,35 +344,36 @@ class FileSpace(Space):
         """Move pages one by one: the driver stops at the first row of a pragma that has none to
         show, so that ``incremental_vacuum(100)`` would move one page too.
         """
-        free = min(pages, self.free_pages(connection))
+        free, step = min(pages, self.free_pages(connection)), "PRAGMA incremental_vacuum(1)"
         cursor = connection.connection.cursor()
         try:
             for _ in range(free):
-                cursor.execute("PRAGMA incremental_vacuum(1)")
+                cursor.execute(step)
                 cursor.fetchall()
-        finally:
-            cursor.close()
+        except sqlite3.Error as error:
+            raise_as_sqlalchemy(connection, error, step, cursor)
+        cursor.close()
         return free
 
     def tidy(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Copy the WAL into the file, and cut it off if nobody is in its way.
 
         First as far as that goes beside others; then the rest, for which writers do wait, but it
-        is little, and if a reader is in the way it is left to the next time.
+        is little, and if a reader is in the way, or the disk is full, it is left to the next time.
         """
         driver: Any = connection.connection.dbapi_connection
         cursor = driver.cursor()
         try:
             cursor.execute("PRAGMA busy_timeout")
             (patience,) = cursor.fetchone()
-            cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            cursor.fetchall()
-            cursor.execute("PRAGMA busy_timeout=0")
             try:
+                cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                cursor.fetchall()
+                cursor.execute("PRAGMA busy_timeout=0")
                 cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 cursor.fetchall()
             except sqlite3.OperationalError:
-                pass  # somebody else is at it
+                pass  # somebody else is at it, or the disk is full
             finally:
                 cursor.execute(f"PRAGMA busy_timeout={int(patience)}")
         finally:

@@ -46,6 +46,7 @@ from agentstore.repositories.checkpoints.removal import as_many_as, remove_some,
 from agentstore.repositories.listing import ALONE, Pace
 from agentstore.repositories.messages.append import abort_streams, idle_streams
 from agentstore.repositories.operations import Units, window
+from agentstore.repositories.session_pages import FAILED_TASKS, settle_failures
 from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.upkeep.deletion import is_closed, owned, reclaimed
 from agentstore.retention import RetentionPolicy
@@ -471,7 +472,7 @@ class _RowRule(Rule):
             along, old = [c.status == self.status], c[self.time] < until
             return walked(unit, table, [c.pk, c.session_id], position, along, old)
         if self._goes_with_session:
-            query = select(c.session_id)
+            query = select(c.session_id, c.success)
         else:
             query = select(c.user_id).where(owner_not_being_deleted(unit.tables, c.user_id))
         return oldest(unit, query, [c[self.time], c.pk], position, until)
@@ -489,6 +490,12 @@ class _RowRule(Rule):
         matching = [table.c[self.time] < self.until(terms)]
         if self.status is not None:
             matching.append(table.c.status == self.status)
+        failed = {item.session_id for item in items[: pace.rows] if self._failed(item)} - {None}
+        if failed:  # a locked session and what failed in it are left for the next time
+            sessions = unit.tables.sessions.c
+            shown = {*lock_free(unit, sessions.id, sessions.id.in_(failed))}
+            left = failed - shown
+            items = [i for i in items if not (self._failed(i) and i.session_id in left)]
         most = min(pace.rows, len(items))
         together = _TOGETHER if unit.dialect.single_writer else ALONE * _TOGETHER
         deleted = done = 0
@@ -500,7 +507,13 @@ class _RowRule(Rule):
                 these = [table.c.pk.in_(free.with_for_update(skip_locked=True))]
             deleted += unit.connection.execute(delete(table).where(*these)).rowcount
             done += len(few)
+        if failed:
+            settle_failures(unit, shown)
         return Done(deleted, {self.table: deleted}, items[done:])
+
+    def _failed(self, item: Any) -> bool:
+        """Say whether it is a failure, which its session shows."""
+        return self.status in FAILED_TASKS or (self.table == "tool_logs" and not item.success)
 
 
 class _ReservationRule(_RowRule):
