@@ -94,7 +94,7 @@ $(SDKS)/.installed: pyproject.toml constraints.txt
 
 SUITES := $(FRAMEWORKS)/suites
 OWN_TESTS := $(FRAMEWORKS)/bin/python -m tests.frameworks.suites
-AGENTOS := nexus-agentos==1.50.10
+SDISTS := nexus-agentos==1.50.10 openai-chatkit==1.6.5
 A2A ?=
 AGENTSCOPE ?=
 AGENT_FRAMEWORK ?=
@@ -105,10 +105,11 @@ test-frameworks: $(FRAMEWORKS)/.installed $(SDKS)/.installed
 	$(SDKS)/bin/python -m tests.frameworks.langgraph_conformance
 	$(SDKS)/bin/python -m tests.frameworks.openai_suite
 	$(FRAMEWORKS)/bin/python -m pytest -p no:asyncio tests/frameworks
-	$(FRAMEWORKS)/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest $(SUITES) $(AGENTOS)
-	tar xzf $(SUITES)/nexus_agentos-*.tar.gz -C $(SUITES)
+	$(FRAMEWORKS)/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest $(SUITES) $(SDISTS)
+	for sdist in $(SUITES)/*.tar.gz; do tar xzf $$sdist -C $(SUITES) || exit 1; done
 	for engine in sqlite postgresql; do \
 		$(OWN_TESTS) agentos $(SUITES)/nexus_agentos-*/tests/test_checkpoint_engine.py --engine $$engine || exit 1; \
+		$(OWN_TESTS) chatkit $(SUITES)/openai_chatkit-*/tests/test_store.py --engine $$engine || exit 1; \
 		test -z "$(AGENT_FRAMEWORK)" || $(OWN_TESTS) agent_framework $(AGENT_FRAMEWORK)/python/packages/core/tests/workflow/test_checkpoint.py --engine $$engine || exit 1; \
 		test -z "$(A2A)" || $(OWN_TESTS) a2a $(A2A)/tests/server/tasks/test_inmemory_task_store.py --engine $$engine || exit 1; \
 		test -z "$(AGENTSCOPE)" || $(OWN_TESTS) agentscope $(AGENTSCOPE)/tests/memory_test.py --engine $$engine || exit 1; \

@@ -2,8 +2,9 @@
 
 - ``application`` has the table of pages, makes the ASGI application of it, and says to the browser
   what it may do.
-- ``pages`` has the pages but for those of a conversation (``conversation``, ``cards``), of users
-  and memories (``users``), and of what two states differ in (``differences``).
+- ``pages`` has the pages but for those of a conversation (``conversation``, ``cards``,
+  ``contents``), of users and memories (``users``), and of what two states differ in
+  (``differences``).
 - ``sharing`` is the door of ``agentstore ui``, its token or a password, and one conversation as a
   file.
 - ``rendering`` is what the pages share: the templates' environment, messages as HTML, charts, and
@@ -55,8 +56,8 @@ def explorer(store: Repositories | AsyncRepositories, *, edit: bool = False) -> 
         store: A ``Store`` or an ``AsyncStore``, or one of a scope. The explorer never closes it.
         edit: If True, everybody who reaches it may set marks, ratings and notes of messages, and
             try tasks again. Run it in one process then: its forms hold a token of that process.
-            Each change is logged by the logger ``agentstore.explorer``, with the id and who sent
-            it.
+            Each change is logged, with the id and who sent it: in its session, as a call of the
+            tool ``explorer``, and by the logger ``agentstore.explorer``.
 
     Raises:
         InvalidInput: The extra ``ui`` is not installed.

@@ -41,6 +41,7 @@ from agentstore.explorer import pages as sessions
 from agentstore.explorer import pages as tasks
 from agentstore.explorer import users as usage
 from agentstore.explorer.rendering import TooCostly, Visit, link, render, static_file
+from agentstore.transactions import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,8 @@ def application(store: object, *, edit: bool = False) -> ASGIApp:
         sent_from = request.headers.get("sec-fetch-site", "same-origin")
         if sent_from != "same-origin" or not _same(given.get("token", ""), token):
             raise HTTPException(403)
-        back = await _edit(Visit(request, store, "edit", nav, ""), given)
         who = request.client.host if request.client else "?"
+        back = await _edit(Visit(request, store, "edit", nav, ""), given, who)
         _LOG.info("%s of %s was edited from %s", given["action"], given["id"], who)
         return RedirectResponse(back, 303)
 
@@ -190,27 +191,35 @@ async def _form(request: Request) -> dict[str, str]:
         raise InvalidInput("The form is not in UTF-8, or has more than 10 fields.") from None
 
 
-async def _edit(visit: Visit, given: dict[str, str]) -> str:
-    """Do what a form asks for; give the address of the page that it stands on."""
-    store, ask = visit.store, visit.ask
+async def _edit(visit: Visit, given: dict[str, str], who: str) -> str:
+    """Do what a form asks for, and log it; give the address of the page that it stands on."""
     action, id, value = (given.get(name, "").strip() for name in ("action", "id", "value"))
-    value = value.replace("\r\n", "\n")  # how forms end lines
-    if action == "task":
-        await ask(store.tasks.retry, id)
-        return link("task", id=id)
-    message = await ask(store.messages.get, id)
-    if action in ("mark", "unmark") and value:
-        new, old = (value, None) if action == "mark" else (None, value)
-        await ask(store.marks.update, message.session_id, new, old, [id])
-    elif action in ("rating", "note"):
-        if action == "rating" and value not in ("", "good", "bad"):
-            raise InvalidInput("rating must be good, bad or empty.")
-        kept = {name: each for name, each in (message.metadata or {}).items() if name != action}
-        metadata = kept | ({action: value} if value else {})
-        await ask(store.messages.update, id, metadata=metadata or None)
-    else:
-        raise InvalidInput("The form must have an action, and a mark to set or to take away.")
-    return link("message", id=id)
+
+    def change(tx: Transaction) -> str | None:
+        if action == "task":
+            return tx.tasks.retry(id).session_id
+        message = tx.messages.get(id)
+        if action in ("mark", "unmark") and value:
+            new, old = (value, None) if action == "mark" else (None, value)
+            tx.marks.update(message.session_id, new, old, [id])
+        elif action in ("rating", "note"):
+            if action == "rating" and value not in ("", "good", "bad"):
+                raise InvalidInput("rating must be good, bad or empty.")
+            kept = {name: each for name, each in (message.metadata or {}).items() if name != action}
+            metadata = kept | ({action: value} if value else {})
+            tx.messages.update(id, metadata=metadata or None)
+        else:
+            raise InvalidInput("The form must have an action, and a mark to set or to take away.")
+        return message.session_id
+
+    def edit(tx: Transaction) -> None:
+        if (session_id := change(tx)) is not None:
+            done = {"action": action, "id": id, "from": who}
+            of = None if action == "task" else id
+            tx.tool_logs.log(session_id, "explorer", input=done, message_id=of)
+
+    await visit.ask(visit.store.run, edit)
+    return link("task" if action == "task" else "message", id=id)
 
 
 def _status(error: Exception) -> int:

@@ -11,11 +11,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import accumulate, groupby
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from markupsafe import Markup
 
 from agentstore.explorer import rendering
+from agentstore.explorer.contents import HeldCall, HeldResult, MessageParts, held_by, shown_kind
 from agentstore.explorer.rendering import Allowance, link
 from agentstore.records import (
     AttachmentRecord,
@@ -353,7 +354,9 @@ def _unanswered(following: Iterable[MessageParts], beside: Beside) -> State:
 
 
 def _only_answers(holds: MessageParts, shown: set[str]) -> bool:
-    said = holds.texts or holds.thoughts or holds.pictures or holds.rest
+    with_calls = sum(len(each.pictures) for each in holds.results)
+    pictures = len(holds.pictures) > with_calls
+    said = holds.texts or holds.thoughts or pictures or holds.rest
     return bool(holds.results) and not said and all(each.key in shown for each in holds.results)
 
 
@@ -374,6 +377,11 @@ def _call_card(
     value: Any = result.value if result is not None else None
     if result is None and log is not None:
         value = log.output
+    said = None if value is None else _value(value, room)
+    if result is not None and answer is not None:
+        for number in result.pictures[: room.parts(len(result.pictures))]:
+            address = held_by(answer).pictures[number]
+            said = (said or Markup()) + _shown_picture(answer, number, address, room)
     arguments = call.arguments
     if isinstance(arguments, str) and (read := rendering.document(arguments)) is not None:
         arguments = read
@@ -383,7 +391,7 @@ def _call_card(
         state,
         _brief(arguments),
         None if nothing else _value(arguments, room),
-        None if value is None else _value(value, room),
+        said,
         log,
         answer,
         tried=called.logs[:-1],
@@ -463,24 +471,29 @@ def _parts(
         cut = room.cut(text, room.said)
         parts.append(room.made(said_as_html(cut, whole=len(cut) == len(text)), cut))
         left += len(text) - len(cut)
+    with_calls = {n for each in holds.results if each.key in shown for n in each.pictures}
     for number, address in enumerate(pictures):
-        if room.pictures and shown_kind(address) is not None:
-            shown_at = link("picture", id=message.id, n=number)
-            picture = Markup('<p class="file"><img src="{}" alt="{}" loading="lazy"></p>')
-            parts.append(picture.format(shown_at, "a picture in the message"))
-            continue
-        if address[:5].lower() == "data:":
-            size = f"{len(address) * 3 // 4:,} bytes, in the message"
-            words = f"{address[5:64].partition(';')[0].partition(',')[0]}, {size}"
-        else:
-            words = f"picture or file: {address[:200]}"
-        parts.append(Markup("<p>{}</p>").format(rendering.offered(address, words)))
+        if number not in with_calls:
+            parts.append(_shown_picture(message, number, address, room))
     parts += [_value(each.value, room) for each in results]
     for rest in others:
         kind = rest.get("type") if isinstance(rest, dict) else None
         folded = Markup('<details class="json"><summary>{}</summary>{}</details>')
         parts.append(folded.format(str(kind or "JSON")[:_BRIEF], _value(rest, room)))
     return parts, left, sum(map(len, held)) - sum(map(len, few))
+
+
+def _shown_picture(message: MessageRecord, number: int, address: str, room: Allowance) -> Markup:
+    """Give a picture of a message as HTML; a link, or words, if it may not be shown."""
+    if room.pictures and shown_kind(address) is not None:
+        shown_at = link("picture", id=message.id, n=number)
+        picture = Markup('<p class="file"><img src="{}" alt="{}" loading="lazy"></p>')
+        return picture.format(shown_at, "a picture in the message")
+    words = f"picture or file: {address[:200]}"
+    if address[:5].lower() == "data:":
+        size = f"{len(address) * 3 // 4:,} bytes, in the message"
+        words = f"{address[5:64].partition(';')[0].partition(',')[0]}, {size}"
+    return Markup("<p>{}</p>").format(rendering.offered(address, words))
 
 
 def last_through(turns: Sequence[TurnCards], seq: int) -> int | None:
@@ -595,167 +608,6 @@ def logs_between(
         if numbers[at + 1] - numbers[at] <= 1:
             found[at - 1].append(log)
     return found
-
-
-# What a message holds, in whichever format it was saved: calls, results, texts and the rest.
-#
-# Chat completions, Anthropic's blocks and items of the Responses API are told by what they look
-# like, as in ``values.chat``. What is not known is shown as JSON. Callers choose all of this, so
-# nothing is relied upon: not that a name is a text, nor that a list holds dicts.
-
-
-SHOWN: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Pictures that may be shown in a page. Not SVG, which can hold a script."""
-
-_TEXTS = ("text", "input_text", "output_text", "summary_text", "refusal")
-_THOUGHTS = ("thinking", "reasoning", "redacted_thinking")
-
-
-@dataclass(frozen=True, slots=True)
-class HeldCall:
-    """A call of a tool.
-
-    Attributes:
-        key: What a result names it by; None where nothing can answer it.
-        arguments: What it is called with: a text, which mostly is JSON, or JSON.
-    """
-
-    key: str | None
-    name: str
-    arguments: Any
-
-
-@dataclass(frozen=True, slots=True)
-class HeldResult:
-    """The result of a call.
-
-    Attributes:
-        key: The call's.
-        value: A text, or JSON.
-        failed: Whether it says that it is an error.
-    """
-
-    key: str
-    value: Any
-    failed: bool = False
-
-
-@dataclass(slots=True)
-class MessageParts:
-    """What one message holds, each kind in its order.
-
-    Attributes:
-        texts: What was said.
-        thoughts: What was thought before.
-        pictures: Addresses of pictures and files; a ``data:`` address holds them itself.
-        rest: Whatever else there is, as JSON.
-    """
-
-    texts: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    pictures: list[str] = field(default_factory=list)
-    calls: list[HeldCall] = field(default_factory=list)
-    results: list[HeldResult] = field(default_factory=list)
-    rest: list[Any] = field(default_factory=list)
-
-
-def held_by(message: MessageRecord) -> MessageParts:
-    """Say what a message holds."""
-    held = MessageParts()
-    content, payload = message.content, message.payload
-    if message.role == "tool" and message.tool_call_id is not None:
-        failed = message.status == "interrupted"
-        held.results.append(HeldResult(message.tool_call_id, content, failed))
-    elif isinstance(content, str):
-        held.texts.append(content)
-    else:
-        for block in content or ():
-            _take_held(held, block)
-    for call in message.tool_calls or ():
-        _take_call(held, call)
-    if held == MessageParts() and payload is not None:
-        inner = payload.get("content") if isinstance(payload, dict) else None
-        if isinstance(payload, dict) and isinstance(payload.get("type"), str):
-            _take_held(held, payload)
-        elif isinstance(inner, list | str):
-            for block in [inner] if isinstance(inner, str) else inner:
-                _take_held(held, block)
-        else:
-            held.rest.append(payload)
-    return held
-
-
-def _take_held(held: MessageParts, block: Any) -> None:
-    """Sort one block, or item, in."""
-    if isinstance(block, str):
-        held.texts.append(block)
-        return
-    kind = block.get("type") if isinstance(block, dict) else None
-    if not isinstance(kind, str):
-        held.rest.append(block)
-    elif kind in _TEXTS and isinstance(text := block.get("text", block.get(kind)), str):
-        held.texts.append(text)
-    elif kind in _THOUGHTS:
-        found = block.get("thinking") or "\n".join(_texts_in(block.get("summary")))
-        held.thoughts.append(found) if isinstance(found, str) and found else held.rest.append(block)
-    elif kind == "tool_result" and isinstance(block.get("tool_use_id"), str):
-        value, failed = block.get("content"), block.get("is_error") is True
-        held.results.append(HeldResult(block["tool_use_id"], value, failed))
-    elif kind.endswith("_call_output") and isinstance(block.get("call_id"), str):
-        held.results.append(HeldResult(block["call_id"], block.get("output")))
-    elif kind.endswith(("tool_use", "_call")):
-        _take_call(held, block)
-    elif kind == "message" and isinstance(block.get("content"), list):
-        for inner in block["content"]:
-            _take_held(held, inner)
-    elif (address := _picture(block)) is not None:
-        held.pictures.append(address)
-    else:
-        held.rest.append(block)
-
-
-def _take_call(held: MessageParts, call: Any) -> None:
-    function = call.get("function") if isinstance(call, dict) else None
-    described = function if isinstance(function, dict) else call
-    if not isinstance(described, dict):
-        held.rest.append(call)
-        return
-    kind = str(call.get("type", "")).removesuffix("_call")
-    name = described.get("name")
-    keys = [call.get(each) for each in ("call_id", "id")]
-    key = next((each for each in keys if isinstance(each, str)), None)
-    known = [described[each] for each in ("arguments", "input", "args") if each in described]
-    arguments = known[0] if known else {k: v for k, v in call.items() if k not in ("id", "type")}
-    held.calls.append(HeldCall(key, name if isinstance(name, str) else kind or "?", arguments))
-
-
-def _texts_in(blocks: Any) -> Iterator[str]:
-    for block in blocks if isinstance(blocks, list) else ():
-        if isinstance(block, dict) and isinstance(block.get("text"), str):
-            yield block["text"]
-
-
-def _picture(block: dict[str, Any]) -> str | None:
-    """Give the address of what a block shows."""
-    for name in ("image_url", "file_url", "source", "url", "input_audio"):
-        found = block.get(name)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, dict):
-            data, address = found.get("data"), found.get("url")
-            if isinstance(address, str):
-                return address
-            if isinstance(data, str):
-                kind = found.get("media_type", found.get("format", "unknown"))
-                return f"data:{kind};base64,{data}"
-    return None
-
-
-def shown_kind(address: str) -> str | None:
-    """Give what the picture in a ``data:`` address is; None if it is none that may be shown."""
-    head = address[:64].partition(",")[0].lower()
-    kind = head.removeprefix("data:").partition(";")[0]
-    return kind if head.startswith("data:") and head.endswith(";base64") and kind in SHOWN else None
 
 
 # The tree of a session's branches as SVG: the main line goes down, forks go to the right.

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from agentstore.explorer import rendering
 from agentstore.explorer.cards import (
+    MOST_BRANCHES,
     Beside,
     TurnCards,
     TurnUse,
@@ -19,10 +20,12 @@ from agentstore.explorer.cards import (
     turns_of,
     use_by_turns,
 )
+from agentstore.explorer.differences import forks_of
 from agentstore.explorer.rendering import Allowance, Asker, Visit, link, render
 from agentstore.records import (
     AttachmentRecord,
     BranchRecord,
+    CountedBranch,
     MessageRecord,
     SessionRecord,
     ToolLogRecord,
@@ -63,6 +66,7 @@ async def page(visit: Visit) -> Response:
         left_out=None,
         grown=False,
         **await _summary(visit, branch, turns, None if last else messages[-1].seq),
+        forks=await _forks(visit, branch, turns, messages, begun=begun),
         used=used.get(session.id),
         documents=await visit.make(_documents, session),
         older=None if begun else visit.here(through=messages[0].seq - 1, after=None),
@@ -111,6 +115,8 @@ async def tail(visit: Visit) -> Response:
         "grown": True,
     }
     values |= await _summary(visit, branch, [*settled, *live])
+    begun = len(fresh) == len(found)
+    values["forks"] = await _forks(visit, branch, [*settled, *live], fresh, begun=begun)
     return HTMLResponse(await visit.make(render, "tail.html", values), 286 if over else 200)
 
 
@@ -152,6 +158,31 @@ async def _summary(
         and await visit.make(rendering.markdown, found.content[:_MOST_OF_A_DOCUMENT]),
         "summary_after": last_through(turns, found.through_seq) if found and here else None,
     }
+
+
+async def _forks(
+    visit: Visit,
+    branch: BranchRecord,
+    turns: Sequence[TurnCards],
+    messages: Sequence[MessageRecord],
+    *,
+    begun: bool,
+) -> dict[int, list[CountedBranch]]:
+    """Give the branches that part from this one, by the number of the card behind which they do.
+
+    The number is negative if they do so before the first card, with which the branch begins.
+    """
+    id, marked = branch.session_id, dict[int, list[CountedBranch]]()
+    found = await visit.ask(visit.store.branches.list, id, limit=MOST_BRANCHES)
+    for seq, others in forks_of(found.items, branch.name).items():
+        at = None
+        if seq == 0 and begun and turns:
+            at = -turns[0].cards[0].message.seq
+        elif messages and messages[0].seq <= seq <= messages[-1].seq:
+            at = last_through(turns, seq)
+        if at is not None:
+            marked.setdefault(at, []).extend(others)
+    return marked
 
 
 async def _branch(visit: Visit, session_id: str) -> BranchRecord:

@@ -324,6 +324,20 @@ def shared_by(branches: Sequence[CountedBranch], left: str, right: str) -> int:
     return 0
 
 
+def forks_of(branches: Sequence[CountedBranch], name: str) -> dict[int, list[CountedBranch]]:
+    """Give the branches that part from one, by the last sequence number that they have in common.
+
+    Those that it grew from are among them; those that part from such another one are not.
+    """
+    line = _line({branch.name: branch for branch in branches}, name)
+    forks: dict[int, list[CountedBranch]] = {}
+    for each in branches:
+        shared = shared_by(branches, name, each.name)
+        if each.name != name and (each.name in line or shared == each.fork_seq):
+            forks.setdefault(shared, []).append(each)
+    return forks
+
+
 def _line(branches: Mapping[str, CountedBranch], name: str | None) -> dict[str, int]:
     """Give the branches that one grew from, itself first, and up to where it shows each."""
     line: dict[str, int] = {}

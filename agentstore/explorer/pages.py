@@ -26,15 +26,13 @@ from agentstore.errors import InvalidInput, NotFound
 from agentstore.explorer import rendering
 from agentstore.explorer.cards import (
     MOST_BRANCHES,
-    SHOWN,
     Beside,
     BranchPlace,
     draw,
-    held_by,
     said_as_html,
-    shown_kind,
     turns_of,
 )
+from agentstore.explorer.contents import SHOWN, bytes_of, held_by, shown_kind
 from agentstore.explorer.conversation import is_over, of_message
 from agentstore.explorer.differences import (
     SideBySide,
@@ -761,7 +759,7 @@ async def picture(visit: Visit) -> Response:
     if kind is None:
         raise NotFound("picture", str(number))
     try:
-        content = base64.b64decode(pictures[number].partition(",")[2])
+        content = base64.b64decode(bytes_of(pictures[number]))
     except ValueError:
         raise NotFound("picture", str(number)) from None
     return Response(content, media_type=kind, headers=_POLICY)
@@ -796,6 +794,7 @@ async def message_page(visit: Visit) -> Response:
         session=session,
         marks=marks.get(message.id, ()),
         files=files,
+        pictures=[n for n, each in enumerate(held_by(message).pictures) if shown_kind(each)][:100],
         said=said,
         stored=stored,
         back=of_message(message),

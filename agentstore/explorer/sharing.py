@@ -17,7 +17,8 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from agentstore.explorer import rendering
-from agentstore.explorer.cards import Beside, held_by, last_through, turns_of
+from agentstore.explorer.cards import Beside, last_through, turns_of
+from agentstore.explorer.contents import held_by
 from agentstore.explorer.conversation import beside_of, is_over
 from agentstore.explorer.rendering import Allowance, Asker, render, static_file, visible
 from agentstore.records import MessageRecord, SessionRecord, SummaryRecord, ToolLogRecord

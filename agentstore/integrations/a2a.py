@@ -12,13 +12,21 @@ those begin with the same characters, by which a notification finds whom to tell
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from a2a.server.agent_execution.active_task import TERMINAL_TASK_STATES
+from a2a.server.cluster import (
+    ConcurrentTaskModificationError,
+    StoredTask,
+    TaskVersion,
+    VersionedTaskStore,
+)
 from a2a.server.context import ServerCallContext
+from a2a.server.events import Event
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 from a2a.server.tasks import PushNotificationConfigStore, TaskStore
 from a2a.server.tasks.push_notification_config_store import normalize_push_notification_config
@@ -27,6 +35,7 @@ from a2a.types.a2a_pb2 import (
     ListTasksResponse,
     Task,
     TaskPushNotificationConfig,
+    TaskState,
 )
 from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
 from a2a.utils.errors import InvalidParamsError
@@ -83,28 +92,31 @@ class _OfUsers:
         return self.owner_resolver(context) or ANONYMOUS
 
 
-class AgentStoreTaskStore(_OfUsers, TaskStore):
-    """The tasks of each user, in an ``AsyncStore``.
+class _Tasks(_OfUsers):
+    """What the task stores have: the one that saves what it is given, and the one that compares."""
 
-    To each user another one's task is as if it did not exist. Any number of processes may use it at
-    once. Close the store, not this.
-    """
-
-    async def save(self, task: Task, context: ServerCallContext) -> None:
-        """Save a task, whole: of several writers the last one's is there, and never a mixture.
-
-        Raises:
-            InvalidInput: The user's name cannot be the id of a user.
-        """
+    async def _save(
+        self,
+        task: Task,
+        context: ServerCallContext,
+        check: Callable[[SessionRecord], None] = lambda _: None,
+    ) -> int:
+        """Save a task, whole, and give its new version; ``check`` may raise what forbids it."""
         written = MessageToDict(task)
         messages = _messages(written)
         owner, id = self._owner(context), self.session_id(task.id, context)
         found_by = {"a2a": "task", "a2a_task": task.id, "a2a_context": task.context_id}
 
+        version = 0
+
         def save(tx: Transaction) -> None:
+            nonlocal version
             tx.sessions.ensure(id, title=_title(task.id))
             # This locks the session until the end: of two writers, one waits here for the other.
-            tx.sessions.patch(id, metadata=found_by, state={"task": written})
+            before = tx.sessions.patch(id)
+            check(before)
+            version = _version(before) + 1
+            tx.sessions.patch(id, metadata=found_by, state={"task": written, "version": version})
             there = _ours(tx, id)
             new = {
                 key: message
@@ -125,16 +137,16 @@ class AgentStoreTaskStore(_OfUsers, TaskStore):
                 tx.messages.save_many(id, [*new.values()], on_duplicate="replace")
 
         await with_user(self.store, owner, lambda: self.store.scoped(owner).run(save))
+        return version
 
-    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Give a task of the calling user, or None."""
+    async def _get(self, task_id: str, context: ServerCallContext) -> tuple[Task, int] | None:
         id = self.session_id(task_id, context)
 
-        def read(tx: Transaction) -> Task | None:
+        def read(tx: Transaction) -> tuple[Task, int] | None:
             found = tx.sessions.find(id)
             if found is None or "a2a" not in found.metadata:
                 return None
-            return _whole(found, _ours(tx, id))
+            return _whole(found, _ours(tx, id)), _version(found)
 
         return await self.store.scoped(self._owner(context)).read(read)
 
@@ -192,6 +204,65 @@ class AgentStoreTaskStore(_OfUsers, TaskStore):
         sessions = self.store.scoped(self._owner(context)).sessions
         with suppress(NotFound):
             await sessions.delete(self.session_id(task_id, context))
+
+
+class AgentStoreTaskStore(_Tasks, TaskStore):
+    """The tasks of each user, in an ``AsyncStore``.
+
+    To each user another one's task is as if it did not exist. Any number of processes may use it at
+    once. Close the store, not this.
+    """
+
+    async def save(self, task: Task, context: ServerCallContext) -> None:
+        """Save a task, whole: of several writers the last one's is there, and never a mixture.
+
+        Raises:
+            InvalidInput: The user's name cannot be the id of a user.
+        """
+        await self._save(task, context)
+
+    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """Give a task of the calling user, or None."""
+        found = await self._get(task_id, context)
+        return None if found is None else found[0]
+
+
+class AgentStoreVersionedTaskStore(_Tasks, VersionedTaskStore):
+    """The same tasks, where several replicas of a server work on one: nobody's change is lost."""
+
+    async def save(
+        self,
+        task: Task,
+        *,
+        event: Event | None,
+        prev: Task | None,
+        prev_version: TaskVersion,
+        context: ServerCallContext,
+    ) -> TaskVersion:
+        """Save a task, if nobody else has saved it since it was read; give its new version.
+
+        A task that is cancelled is saved all the same, unless it has ended, or is not there.
+
+        Raises:
+            ConcurrentTaskModificationError: Of A2A's: somebody else was faster.
+        """
+        cancelled = task.status.state == TaskState.TASK_STATE_CANCELED
+
+        def check(before: SessionRecord) -> None:
+            there = _version(before) > 0
+            if cancelled and there:
+                stale = _whole(before).status.state in TERMINAL_TASK_STATES
+            else:
+                stale = cancelled or prev_version != TaskVersion(_version(before))
+            if stale:
+                raise ConcurrentTaskModificationError(task.id)
+
+        return TaskVersion(await self._save(task, context, check))
+
+    async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
+        """Give a task of the calling user with its version, or None."""
+        found = await self._get(task_id, context)
+        return None if found is None else StoredTask(found[0], TaskVersion(found[1]))
 
 
 class AgentStorePushNotificationConfigStore(_OfUsers, PushNotificationConfigStore):
@@ -276,7 +347,7 @@ class AgentStorePushNotificationConfigStore(_OfUsers, PushNotificationConfigStor
         id = self.session_id(task_id, context)
 
         def remove(tx: Transaction) -> None:
-            state = tx.sessions.patch(id, state={}).state  # locks it
+            state = tx.sessions.patch(id).state or {}  # locks it
             left = {
                 key: value
                 for key, value in state.items()
@@ -318,6 +389,11 @@ def _session_id(task_id: str, owner: str) -> str:
 
 def _title(task_id: str) -> str:
     return f"A2A: {task_id}"
+
+
+def _version(record: SessionRecord) -> int:
+    """Give how often a task was saved; 0 if it was not yet."""
+    return (record.state or {}).get("version", 0)
 
 
 _STATUS = f"{_OURS}status/0"

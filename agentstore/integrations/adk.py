@@ -107,11 +107,7 @@ class AgentStoreSessionService(BaseSessionService):
         after = config.after_timestamp if config else None
         try:
             written = await self._store.messages.payloads(
-                key,
-                recent if after is None else None,
-                keep_tool_calls=False,
-                keep_system=False,
-                unanswered="keep",
+                key, recent if after is None else None, **_AS_THEY_CAME
             )
         except NotFound:
             return None
@@ -206,7 +202,7 @@ class AgentStoreSessionService(BaseSessionService):
         states = _by_scope(delta)
 
         def append(tx: Transaction) -> bool:
-            _require_fresh(tx.sessions.get(key), session, event)
+            _require_fresh(tx, key, session, event)
             try:
                 tx.messages.save_many(key, [adk_message(written)], on_duplicate="refuse")
             except AlreadyExists:
@@ -281,16 +277,29 @@ def _time(record: SessionRecord) -> float:
     return float(record.metadata.get("adk_time", record.created_at.timestamp()))
 
 
-def _require_fresh(record: SessionRecord, session: Session, event: Event) -> None:
+_AS_THEY_CAME: dict[str, Any] = {
+    "keep_tool_calls": False,
+    "keep_system": False,
+    "unanswered": "keep",
+}
+
+
+def _require_fresh(tx: Transaction, key: str, session: Session, event: Event) -> None:
     """Refuse a session object that has not seen the newest event, unless this is that event.
 
-    One that was loaded without events is known by the time.
+    One that was loaded without events is known by the time. Where the newest event was taken away,
+    or is of another branch, the last one that is shown counts.
     """
+    record = tx.sessions.get(key)
     newest = record.metadata.get("adk_event")
     if newest == event.id and newest is not None:
         return
     if session.events:
-        fresh = session.events[-1].id == newest
+        seen = session.events[-1].id
+        fresh = seen == newest
+        if not fresh:
+            there = [each for each in tx.messages.payloads(key, None, **_AS_THEY_CAME) if each]
+            fresh = bool(there) and there[-1].get("id") == seen
     else:
         fresh = newest is None or session.last_update_time == _time(record)
     if not fresh:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,9 +27,17 @@ from agentstore.errors import InvalidInput, InvalidJson, NotFound
 from agentstore.integrations import key_of, of_kind, settled, with_user
 
 if TYPE_CHECKING:
+    from agent_framework import AgentResponse, AgentSession, SessionContext
+
     from agentstore.records import CheckpointRecord, MessageRecord
+    from agentstore.transactions import Transaction
+
+AnyScope = AsyncStore | AsyncScopedStore
 
 _ROLES = {"user", "assistant", "system", "tool", "developer"}
+_USED: ContextVar[dict[str, Any] | None] = ContextVar("used", default=None)
+"""What the run that is being saved has used; the framework's hook does not pass it on."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,7 +53,7 @@ class AgentStoreHistoryProvider(HistoryProvider):
 
     def __init__(
         self,
-        store: AsyncStore | AsyncScopedStore,
+        store: AnyScope,
         *,
         source_id: str = DEFAULT_SOURCE_ID,
         user_id: str | None = None,
@@ -79,7 +89,8 @@ class AgentStoreHistoryProvider(HistoryProvider):
             store_context_from=store_context_from,
             store_outputs=store_outputs,
         )
-        self.store = of_kind(store, AsyncRepositories)
+        of_kind(store, AsyncRepositories)
+        self.store = store
         self.user_id = user_id
         self.limit = limit
         self.skip_excluded = skip_excluded
@@ -120,14 +131,22 @@ class AgentStoreHistoryProvider(HistoryProvider):
             return
         store, user_id, key = self._place(session_id, state)
         written = [message.to_dict() for message in messages]
+        options: dict[str, Any] = {
+            "idempotency_key": idempotency_key,
+            "create_session": {"user_id": user_id},
+        }
+        used = _USED.get()
 
         async def save(new: list[dict[str, Any]]) -> None:
-            await store.messages.save_many(
-                key,
-                new,
-                idempotency_key=idempotency_key,
-                create_session={"user_id": user_id},
-            )
+            def save_and_record(tx: Transaction) -> None:
+                tx.messages.save_many(key, new, **options)
+                with suppress(InvalidInput):  # counts that are none: the messages are what matters
+                    tx.usage.record(key, **used or {})
+
+            if used is None:
+                await store.messages.save_many(key, new, **options)
+            else:
+                await store.run(save_and_record)
 
         async def save_all() -> None:
             try:
@@ -136,6 +155,25 @@ class AgentStoreHistoryProvider(HistoryProvider):
                 await save([*map(_new_message_as_text, written)])
 
         await settled(with_user(self.store, user_id, save_all))
+
+    async def after_run(
+        self,
+        *,
+        agent: Any,
+        session: AgentSession,
+        context: SessionContext,
+        state: dict[str, Any],
+    ) -> None:
+        """Save what was said, with what the models used for it, in one transaction.
+
+        What they used is recorded by a provider that loads messages, not by one that only stores.
+        """
+        used = _usage(context.response) if self.load_messages and context.response else None
+        before = _USED.set(used)
+        try:
+            await super().after_run(agent=agent, session=session, context=context, state=state)
+        finally:
+            _USED.reset(before)
 
     async def clear(self, session_id: str | None, *, state: dict[str, Any] | None = None) -> None:
         """Delete the messages; the session stays, with its usage and its logs."""
@@ -159,7 +197,7 @@ class AgentStoreHistoryProvider(HistoryProvider):
 
     def _place(
         self, session_id: str | None, state: Mapping[str, Any] | None
-    ) -> tuple[AsyncRepositories, str | None, str]:
+    ) -> tuple[AnyScope, str | None, str]:
         """Say where a session is: in which scope, whose, and under which id."""
         store, user_id = _scope(self.store, (state or {}).get("user_id", self.user_id))
         return store, user_id, self.session_key(session_id, user_id)
@@ -173,7 +211,7 @@ class AgentStoreCheckpointStorage:
 
     def __init__(
         self,
-        store: AsyncStore | AsyncScopedStore,
+        store: AnyScope,
         *,
         user_id: str | None = None,
         allowed_checkpoint_types: Sequence[str] = (),
@@ -186,8 +224,9 @@ class AgentStoreCheckpointStorage:
             allowed_checkpoint_types: The application's classes that checkpoints may hold, each as
                 ``"module:qualname"``; the framework's own, and common ones, always may.
         """
-        self._base = of_kind(store, AsyncRepositories)
-        self.store, self.user_id = _scope(self._base, user_id)
+        of_kind(store, AsyncRepositories)
+        self._base = store
+        self.store, self.user_id = _scope(store, user_id)
         self._allowed = frozenset(allowed_checkpoint_types)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
@@ -284,7 +323,30 @@ class AgentStoreCheckpointStorage:
         )
 
 
-def _scope(store: AsyncRepositories, user_id: str | None) -> tuple[AsyncRepositories, str | None]:
+def _usage(response: AgentResponse) -> dict[str, Any] | None:
+    """Give what an answer used, for ``usage.record``; None if it does not say."""
+    counts = response.usage_details
+    if not counts:
+        return None
+    model = getattr(response.raw_representation, "model", None)
+    return {
+        "usage": {
+            "input_tokens": counts.get("input_token_count") or 0,
+            "output_tokens": counts.get("output_token_count") or 0,
+            "total_tokens": counts.get("total_token_count"),
+            "input_tokens_details": {
+                "cached_tokens": counts.get("cache_read_input_token_count"),
+                "cache_write_tokens": counts.get("cache_creation_input_token_count"),
+            },
+            "output_tokens_details": {
+                "reasoning_tokens": counts.get("reasoning_output_token_count")
+            },
+        },
+        "model": model if isinstance(model, str) else None,
+    }
+
+
+def _scope(store: AnyScope, user_id: str | None) -> tuple[AnyScope, str | None]:
     """Give the scope of a user, and who it is."""
     if isinstance(store, AsyncScopedStore):
         if user_id not in (None, store.user_id):
@@ -293,9 +355,7 @@ def _scope(store: AsyncRepositories, user_id: str | None) -> tuple[AsyncReposito
                 "scope of this user."
             )
         return store, store.user_id
-    if isinstance(store, AsyncStore) and user_id is not None:
-        return store.scoped(user_id), user_id
-    return store, user_id
+    return (store, None) if user_id is None else (store.scoped(user_id), user_id)
 
 
 def _new_message(written: dict[str, Any]) -> dict[str, Any]:

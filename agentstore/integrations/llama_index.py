@@ -1,4 +1,4 @@
-"""LlamaIndex: a chat store.
+"""LlamaIndex: the chat store of its older memories, and that of ``Memory``.
 
 A key is a session, and each chat message one message of it. Its role, its text and its calls are
 where every message has them; the message as LlamaIndex writes it, whole, is the ``payload``, and is
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.storage.chat_store.base import BaseChatStore
+from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 
 from agentstore.aio import AsyncRepositories
 from agentstore.errors import NotFound
-from agentstore.integrations import AnyStore, of_kind
+from agentstore.integrations import AnyStore, of_kind, settled
 from agentstore.transactions import Repositories, Transaction
 
 if TYPE_CHECKING:
@@ -186,6 +187,166 @@ class AgentStoreChatStore(BaseChatStore):
         of_kind(self._store, AsyncRepositories)
         done: T = await self._store.run(work)
         return done
+
+
+class AgentStoreMemoryStore(AsyncDBChatStore):
+    """The messages of ``Memory``, by its session id: pass it as ``chat_store``.
+
+    A message that the memory has archived has a mark, and is still a message of the session. A
+    write that was begun ends before a cancellation of its caller goes on. Messages are read as they
+    were added: nothing is repaired.
+    """
+
+    _store: Any = PrivateAttr()
+
+    def __init__(self, store: AnyStore) -> None:
+        """Read and write a store's sessions.
+
+        Args:
+            store: The store, or ``store.scoped(user_id)``. An ``AsyncStore`` can be used in its
+                event loop alone; the memory's synchronous methods need a ``Store``.
+        """
+        super().__init__()
+        self._store = store
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Give the name by which LlamaIndex knows the class."""
+        return "AgentStoreMemoryStore"
+
+    async def get_messages(
+        self,
+        key: str,
+        status: MessageStatus | None = MessageStatus.ACTIVE,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> list[ChatMessage]:
+        """Give messages of a session, the oldest first; none if there is no such session.
+
+        Args:
+            key: The session.
+            status: Only the active ones, or the archived ones; None for both.
+            limit: How many at most, the oldest.
+            offset: How many of the oldest to leave out.
+        """
+        found = await self._run(partial(_with_status, key, status))
+        begin = offset or 0
+        end = None if limit is None else begin + limit
+        return [*map(_message, found[begin:end])]
+
+    async def count_messages(
+        self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE
+    ) -> int:
+        """Count messages of a session."""
+
+        def count(tx: Transaction) -> int:
+            return tx.messages.size(key, **_marks(status)) if tx.sessions.find(key) else 0
+
+        return await self._run(count)
+
+    async def add_message(
+        self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Add a message; the session is made if there is none."""
+        await self.add_messages(key, [message], status)
+
+    async def add_messages(
+        self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Add messages, all or none."""
+        new = _with_marks(messages, status)
+
+        def add(tx: Transaction) -> None:
+            tx.messages.save_many(key, new, create_session=True)
+
+        await self._run(add)
+
+    async def set_messages(
+        self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Replace the messages of a session, the archived ones too, in one transaction."""
+        await self._run(partial(_set, key, _with_marks(messages, status)))
+
+    async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """Delete the message with this number, its ``seq``; give what it was, or None."""
+
+        def delete(tx: Transaction) -> ChatMessage | None:
+            found = [each for each in _with_status(key, None, tx) if each.seq == idx]
+            return _taken(tx, key, found)[0] if found else None
+
+        return await self._run(delete)
+
+    async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
+        """Delete the messages of a session, or only those with a status; the session stays."""
+
+        def delete(tx: Transaction) -> None:
+            if status is not None:
+                _taken(tx, key, _with_status(key, status, tx))
+            elif tx.sessions.find(key) is not None:
+                tx.messages.clear(key)
+
+        await self._run(delete)
+
+    async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Delete the oldest active messages of a session; give what they were."""
+        active = partial(_with_status, key, MessageStatus.ACTIVE)
+        return await self._run(lambda tx: _taken(tx, key, active(tx)[:n]))
+
+    async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Archive the oldest active messages of a session; give them."""
+
+        def archive(tx: Transaction) -> list[ChatMessage]:
+            oldest = _with_status(key, MessageStatus.ACTIVE, tx)[:n]
+            for begin in range(0, len(oldest), _AT_ONCE):
+                ids = [each.id for each in oldest[begin : begin + _AT_ONCE]]
+                tx.marks.update(key, _ARCHIVED, ids=ids)
+            return [*map(_message, oldest)]
+
+        return await self._run(archive)
+
+    async def get_keys(self) -> list[str]:
+        """Give the sessions that have messages, in the order of their creation."""
+        return await self._run(
+            lambda tx: [each.id for each in tx.sessions.iter_walk() if each.message_count]
+        )
+
+    async def _run(self, work: Callable[[Transaction], T]) -> T:
+        run = self._store.run
+        call = asyncio.to_thread(run, work) if isinstance(self._store, Repositories) else run(work)
+        done: T = await settled(call)
+        return done
+
+
+_ARCHIVED = MessageStatus.ARCHIVED.value
+"""The mark of archived messages."""
+
+_AT_ONCE = 5_000
+"""Ids that ``messages.delete`` and ``marks.update`` take."""
+
+
+def _marks(status: MessageStatus | None) -> dict[str, Any]:
+    if status is None:
+        return {}
+    return {"mark" if status is MessageStatus.ARCHIVED else "exclude_mark": _ARCHIVED}
+
+
+def _with_marks(messages: Sequence[ChatMessage], status: MessageStatus) -> list[dict[str, Any]]:
+    marks = [_ARCHIVED] if status is MessageStatus.ARCHIVED else []
+    return [{**_new_message(message), "marks": marks} for message in messages]
+
+
+def _with_status(key: str, status: MessageStatus | None, tx: Transaction) -> list[MessageRecord]:
+    if tx.sessions.find(key) is None:
+        return []
+    return tx.messages.history(key, None, unanswered="keep", **_marks(status))
+
+
+def _taken(tx: Transaction, key: str, going: Sequence[MessageRecord]) -> list[ChatMessage]:
+    """Delete messages; give what they were."""
+    for begin in range(0, len(going), _AT_ONCE):
+        ids = [each.id for each in going[begin : begin + _AT_ONCE]]
+        tx.messages.delete(ids, session_id=key)
+    return [*map(_message, going)]
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

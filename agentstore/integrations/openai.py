@@ -93,6 +93,7 @@ class AgentStoreSession:
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         session_settings: SessionSettings | dict[str, Any] | None = None,
+        turn_limit: int | None = None,
     ) -> None:
         """Stand for a session; nothing is read or written yet.
 
@@ -105,7 +106,15 @@ class AgentStoreSession:
             title: What a new session is called.
             metadata: A JSON object that a new session begins with.
             session_settings: The SDK's; ``limit`` counts where a call names none.
+            turn_limit: How many turns to read where neither names a limit: the last ones, each
+                whole, from what the user said to the end of the answer.
+
+        Raises:
+            InvalidInput: ``turn_limit`` is no whole number from 1.
         """
+        if turn_limit is not None and (type(turn_limit) is not int or turn_limit < 1):
+            raise InvalidInput("turn_limit must be an int from 1. Leave it out to read all turns.")
+        self.turn_limit = turn_limit
         self.session_id = session_id
         self.store = store
         self._new: dict[str, Any] = {"user_id": user_id, "title": title, "metadata": metadata}
@@ -123,15 +132,12 @@ class AgentStoreSession:
         """Give the last items, the oldest of them first.
 
         Args:
-            limit: How many; None means as many as the settings say, or all; below 0 all.
+            limit: How many; None means as many as the settings say, or the last turns, or all;
+                below 0 all.
         """
-        count = self._limit(limit)
-        if count == 0:
-            return []
+        window = self._window(limit)
         nothing: list[TResponseInputItem] = []
-        return await self._found(
-            lambda s: s.messages.chat(self.session_id, count, **AS_STORED), nothing
-        )
+        return await self._found(lambda s: s.messages.chat(self.session_id, **window), nothing)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append items, all or none; the session is created if there is none.
@@ -241,9 +247,13 @@ class AgentStoreSession:
             return missing
         return result
 
-    def _limit(self, limit: int | None) -> int | None:
+    def _window(self, limit: int | None) -> dict[str, Any]:
+        """Say how far back to read; turns are counted as tokens are, one for a user's message."""
         found = resolve_session_limit(limit, self.session_settings)
-        return None if found is not None and found < 0 else found
+        if found is None and self.turn_limit is not None:
+            turns = {"max_tokens": self.turn_limit, "token_counter": _begins_turn}
+            return {**AS_STORED, "limit": None, **turns}
+        return {**AS_STORED, "limit": None if found is not None and found < 0 else found}
 
 
 @dataclass(frozen=True)
@@ -260,6 +270,10 @@ class CompactionSnapshot:
     items: list[TResponseInputItem]
     complete: bool
     replace_suffix: Callable[[int, list[TResponseInputItem]], Coroutine[Any, Any, bool]]
+
+
+def _begins_turn(item: dict[str, Any]) -> int:
+    return int(item.get("role") == "user")
 
 
 def _item(message: MessageRecord) -> Any:
@@ -386,6 +400,7 @@ class PlacedSession(AgentStoreSession):
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         session_settings: SessionSettings | dict[str, Any] | None = None,
+        turn_limit: int | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         """Stand for a session, on its branch ``main``; see ``AgentStoreSession``.
@@ -397,6 +412,7 @@ class PlacedSession(AgentStoreSession):
             title: See there.
             metadata: See there.
             session_settings: See there.
+            turn_limit: See there.
             logger: Where branches that were made, switched to and deleted are told. What was said
                 never is.
         """
@@ -407,6 +423,7 @@ class PlacedSession(AgentStoreSession):
             title=title,
             metadata=metadata,
             session_settings=session_settings,
+            turn_limit=turn_limit,
         )
         self._place: Place = (MAIN, None)
         self._last: asyncio.Future[None] | None = None
@@ -427,12 +444,10 @@ class PlacedSession(AgentStoreSession):
             limit: See there.
             branch_id: The branch; None means this object's.
         """
-        count = self._limit(limit)
-        if count == 0:
-            return []
+        window = self._window(limit)
         found: list[TResponseInputItem] = await self._read(
             branch_id,
-            lambda s, branch: s.messages.chat(self.session_id, count, branch=branch, **AS_STORED),
+            lambda s, branch: s.messages.chat(self.session_id, branch=branch, **window),
             [],
         )
         return found

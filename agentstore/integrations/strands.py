@@ -8,16 +8,16 @@ the ``payload``, from which it comes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 from strands.multiagent import MultiAgentBase
 from strands.session import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
-from agentstore.errors import AlreadyExists, NotFound
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.integrations import key_of, of_kind
 from agentstore.transactions import Repositories
 
@@ -89,7 +89,7 @@ class AgentStoreSessionRepository(SessionRepository):
     def create_message(
         self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
     ) -> None:
-        """Save a message; one with the same number is replaced."""
+        """Save a message; one with the same number on the active branch is replaced."""
         written = session_message.to_dict()
         said = written["redact_message"] or written["message"]
         message: dict[str, Any] = {
@@ -98,21 +98,25 @@ class AgentStoreSessionRepository(SessionRepository):
             "external_id": str(session_message.message_id),
             "payload": written,
         }
+        key, new = key_of(session_id, agent_id), cast("list[Mapping[str, Any]]", [message])
         with _told("agent", agent_id):
-            self.store.messages.save_many(
-                key_of(session_id, agent_id),
-                [message],  # type: ignore[list-item]
-                on_duplicate="replace",
-            )
+            [there] = self.store.messages.save_many(key, new)
+            if there.payload == written:
+                return
+            shown = self.store.messages.history(key, None, unanswered="keep")
+            if there.id not in {each.id for each in shown}:  # the number was used on another branch
+                message["external_id"] += f" on {self.store.branches.active(key).number}"
+            self.store.messages.save_many(key, new, on_duplicate="replace")
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
     ) -> SessionMessage | None:
         """Read a message by its number; None if it does not exist."""
-        found = self.store.messages.find_by_external_id(
-            key_of(session_id, agent_id), str(message_id)
-        )
-        return None if found is None else SessionMessage.from_dict(found.payload)
+        with suppress(SessionException):
+            for each in self.list_messages(session_id, agent_id):
+                if each.message_id == message_id:
+                    return each
+        return None
 
     def update_message(
         self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
@@ -141,13 +145,19 @@ class AgentStoreSessionRepository(SessionRepository):
 
         Raises:
             SessionException: The agent does not exist.
+            InvalidInput: Somebody else saved a message in the agent's session.
         """
         with _told("agent", agent_id):
             found = self.store.messages.history(
                 key_of(session_id, agent_id), None, unanswered="keep"
             )
         end = None if limit is None else offset + limit
-        return [SessionMessage.from_dict(message.payload) for message in found[offset:end]]
+        if not all(isinstance(each.payload, dict) and "message" in each.payload for each in found):
+            raise InvalidInput(
+                f"The session {key_of(session_id, agent_id)!r} holds messages that Strands did not "
+                "save. Delete them; keep a session of its own for the agent."
+            )
+        return [SessionMessage.from_dict(each.payload) for each in found[offset:end]]
 
     def create_multi_agent(
         self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any
@@ -179,7 +189,7 @@ def _told(kind: str, key: str) -> Iterator[None]:
     try:
         yield
     except AlreadyExists as error:
-        raise SessionException(f"There is a {kind} {key!r} already.") from error
+        raise SessionException(f"The {kind} {key!r} exists already.") from error
     except NotFound as error:
         raise SessionException(f"There is no {kind} {key!r}.") from error
 

@@ -67,7 +67,7 @@ def interrupted_turns(
     """Read a page; see ``Sessions.interrupted``."""
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
         raise InvalidInput("older_than must be a timedelta of 0 or more.")
-    oldest = shifted(unit.now(), -older_than)
+    oldest = shifted(unit.now(), -min(older_than, timedelta.max // 2))  # -max is too small
     listed = Listed(user_id, "active", None, "newest", failed=False)
     page = page_of_sessions(unit, listed, limit, cursor, documents=False, preview=False)
     ids = [session.id for session in page if session.last_active_at < oldest]

@@ -12,6 +12,7 @@ Where a filter lets some through, sessions are read in batches until the page is
 from __future__ import annotations
 
 import unicodedata
+from collections import namedtuple
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -278,9 +279,16 @@ def _statement(
 
 def find_session(unit: Unit, session_id: str) -> SessionRecord | None:
     """Give a session, or None."""
-    query = select_session(unit.tables)
-    row = unit.connection.execute(query, {"session_id": session_id}).first()
-    return None if row is None else session_record(row)
+    statement, row = _finding(unit.tables, dialect_of(unit.connection))
+    found = statement.fetch(unit.connection, {"session_id": session_id})
+    return session_record(row(found[0])) if found else None
+
+
+@lru_cache(maxsize=256)
+def _finding(tables: Tables, driver: Dialect) -> tuple[Prepared, Callable[[Any], Any]]:
+    query = select_session(tables)
+    names = [str(column.key) for column in query.selected_columns]
+    return Prepared(query, driver), cast("Any", namedtuple)("SessionRow", names)._make
 
 
 def session_record(row: Any) -> SessionRecord:

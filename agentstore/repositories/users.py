@@ -29,7 +29,9 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
+    Dialect,
     Select,
     bindparam,
     case,
@@ -37,11 +39,13 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     update,
 )
 
 from agentstore.engines.base.dialect import Mode
+from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -85,7 +89,7 @@ from agentstore.repositories.upkeep.deletion import delete_user
 from agentstore.schema import Tables, owner_not_being_deleted, session_is_open
 from agentstore.values import validation
 from agentstore.values.encoding import canonical_json
-from agentstore.values.types import MAX_INTEGER, new_id, require_utc, shifted
+from agentstore.values.types import MAX_INTEGER, SOUGHT_ID, new_id, require_utc, shifted
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors, check_limit
 
 # What users may spend: at once, or reserved first and settled when the cost is known.
@@ -135,9 +139,8 @@ class Quotas(Repository):
             InvalidInput: The amount is negative, not a whole number or more than 10**9.
         """
         validation.tokens("tokens", tokens)
-        used = self.tables.users.c.quota_used
         for _ in self._twice(user_id):
-            row = self._spend(user_id, tokens, {"quota_used": used + tokens})
+            row = self._spend("quota_used", tokens, user_id=user_id)
             if row is not None:
                 remaining: int | None = row[0]
                 return None if remaining is None else max(0, remaining)
@@ -198,7 +201,8 @@ class Quotas(Repository):
         check_reservation(tokens, ttl)
         session_id = validation.optional_key("session_id", session_id)
         for _ in self._twice(user_id):
-            if (record := self._set_aside(user_id, tokens, ttl, session_id)) is not None:
+            record = self._set_aside(tokens, ttl, session_id, user_id=user_id)
+            if record is not None:
                 return record
         raise self._too_much(user_id, tokens)
 
@@ -216,14 +220,10 @@ class Quotas(Repository):
             InvalidInput: The amount or the time is not positive, or the session has no user.
         """
         check_reservation(tokens, ttl)
-        sessions = self.tables.sessions.c
-        owner = select(sessions.user_id).where(
-            sessions.id == session_id, session_is_open(self.tables)
-        )
-        if (
-            record := self._set_aside(owner.scalar_subquery(), tokens, ttl, session_id)
-        ) is not None:
+        record = self._set_aside(tokens, ttl, session_id, of_session=session_id)
+        if record is not None:
             return record
+        owner = _owner_of(self.tables, session_id)
         row = required(self.connection.execute(owner).first(), "session", session_id)
         if row.user_id is None:
             raise InvalidInput(
@@ -268,26 +268,20 @@ class Quotas(Repository):
 
     def _end(self, reservation_id: str, tokens: int) -> int | None:
         """Delete a reservation, and consume so many tokens; give what is left."""
-        users = self.tables.users
-        found = self._take(reservation_id)
-        counted = _counted(found)
-        spoken_for = users.c.quota_used + (users.c.quota_reserved - counted)
-        query = (
-            update(users)
-            .where(
-                users.c.id == found.user_id,
-                *([spoken_for <= MAX_INTEGER - tokens] if tokens else []),
+        connection = self.connection
+        lock, take, settle = _ending(self.tables, dialect_of(connection))
+        lock.rows(connection, {"id": reservation_id})
+        taken = take.fetch(connection, {"id": reservation_id})
+        if not taken:
+            raise NotFound(
+                "reservation", reservation_id, "It was settled or released, or never made."
             )
-            .values(
-                quota_used=users.c.quota_used + tokens,
-                quota_reserved=users.c.quota_reserved - counted,
-            )
-            .returning(*self._quota(found.user_id))
-        )
-        row = self.connection.execute(query).first()
-        if row is None:
-            raise CounterOverflow("user", found.user_id)
-        return _left(row)
+        ((user_id, held, lapsed),) = taken
+        amounts = {"tokens": tokens, "held": 0 if lapsed else held, "now": self.unit.now()}
+        settled = settle.fetch(connection, {"user_id": user_id, **amounts})
+        if not settled:
+            raise CounterOverflow("user", user_id)
+        return _left(settled[0])
 
     def _twice(self, user_id: str) -> Any:
         """Go round once, and once more if that made an expired reservation lapse."""
@@ -298,15 +292,14 @@ class Quotas(Repository):
             yield
 
     def _set_aside(
-        self, user_id: Any, tokens: int, ttl: timedelta, session_id: str | None
+        self, tokens: int, ttl: timedelta, session_id: str | None, **owner: str
     ) -> ReservationRecord | None:
-        """Reserve, if so many tokens are left; the id may be an expression."""
-        reserved = self.tables.users.c.quota_reserved
-        row = self._spend(user_id, tokens, {"quota_reserved": reserved + tokens})
+        """Reserve, if so many tokens are left; ``owner`` is as in ``_spend``."""
+        row = self._spend("quota_reserved", tokens, **owner)
         if row is None:
             return None
         now = self.unit.now()
-        record = ReservationRecord(new_id(), row.id, tokens, now, shifted(now, ttl), session_id)
+        record = ReservationRecord(new_id(), row[1], tokens, now, shifted(now, ttl), session_id)
         new = {
             "id": record.id,
             "user_id": record.user_id,
@@ -315,77 +308,32 @@ class Quotas(Repository):
             "created_at": record.created_at,
             "expires_at": record.expires_at,
         }
-        self.connection.execute(insert(self.tables.quota_reservations), new)
+        reserving = _reserving(self.tables, dialect_of(self.connection), (*new,))
+        reserving.execute_many(self.connection, [new])
         return record
 
-    def _spend(self, user_id: Any, tokens: int, values: dict[str, Any]) -> Any:
-        """Change the user's row if so many tokens are left; give what is left then, and the id."""
-        users = self.tables.users
-        spoken_for = users.c.quota_used + users.c.quota_reserved
-        # Without a limit there is that of the column; together they never overflow.
-        enough = spoken_for <= func.coalesce(users.c.quota_total, MAX_INTEGER) - tokens
-        query = (
-            update(users)
-            .where(
-                users.c.id == user_id,
-                users.c.deleting.is_(None),
-                *([enough] if tokens else []),
-            )
-            .values(values)
-            .returning(
-                case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for),
-                users.c.id,
-            )
-        )
-        return self.connection.execute(query).first()
+    def _spend(self, column: str, tokens: int, **owner: str) -> tuple[Any, ...] | None:
+        """Raise a column of the user's row, if so many tokens are left.
 
-    def _take(self, reservation_id: str) -> Any:
-        """Delete a reservation, and give what it was. The user's row is locked first, in the
-        order in which everybody locks.
+        Args:
+            column: ``quota_used`` or ``quota_reserved``.
+            tokens: By how many.
+            owner: The user, as ``user_id``; or a session of the user's, as ``of_session``.
+
+        Returns:
+            What is left then, and the user's id; None if nothing was spent.
         """
-        reservations, users = self.tables.quota_reservations, self.tables.users
-        owner = select(reservations.c.user_id).where(reservations.c.id == reservation_id)
-        lock = select(users.c.pk).where(users.c.id == owner.scalar_subquery()).with_for_update()
-        self.connection.execute(lock)
-        query = (
-            delete(reservations)
-            .where(
-                reservations.c.id == reservation_id,
-                owner_not_being_deleted(self.tables, reservations.c.user_id),
-            )
-            .returning(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
-        )
-        found = self.connection.execute(query).first()
-        if found is None:
-            raise NotFound(
-                "reservation", reservation_id, "It was settled or released, or never made."
-            )
-        return found
+        spending = _spending(self.tables, dialect_of(self.connection), column, *owner)
+        spent = spending.fetch(self.connection, {"tokens": tokens, **owner})
+        return spent[0] if spent else None
 
     def _remaining(self, user_id: str) -> int | None:
         """Give the tokens left, expired reservations not counted; None without limit."""
         users = self.tables.users.c
-        query = select(*self._quota(user_id)).where(users.id == user_id, users.deleting.is_(None))
+        query = select(*_quota(self.tables, user_id, self.unit.now()))
+        query = query.where(users.id == user_id, users.deleting.is_(None))
         row = required(self.connection.execute(query).first(), "user", user_id)
         return _left(row)
-
-    def _quota(self, user_id: str) -> tuple[Any, ...]:
-        """Give the columns of which ``_left`` makes what is left of a user's quota.
-
-        The subquery names the user itself: what SQLite returns of a change is written without the
-        names of tables, so that a column of the user's would be one of the reservation's there.
-        """
-        users, reservations = self.tables.users.c, self.tables.quota_reservations.c
-        expired = (
-            select(exact_sum(reservations.tokens))
-            .where(
-                reservations.user_id == user_id,
-                reservations.expires_at <= self.unit.now(),
-                reservations.lapsed.is_(False),
-            )
-            .scalar_subquery()
-        )
-        return users.quota_total, users.quota_used, users.quota_reserved, expired
 
     def _too_much(self, user_id: str, tokens: int) -> AgentStoreError:
         """Say why so many tokens cannot be spent; raises NotFound."""
@@ -415,8 +363,95 @@ def reservation_record(row: Any) -> ReservationRecord:
     )
 
 
-def _counted(found: Any) -> int:
-    return 0 if found.lapsed else int(found.tokens)
+def _owner_of(tables: Tables, session_id: Any) -> Select[Any]:
+    """Select the user of a session."""
+    sessions = tables.sessions.c
+    return select(sessions.user_id).where(sessions.id == session_id, session_is_open(tables))
+
+
+@lru_cache(maxsize=256)
+def _spending(tables: Tables, driver: Dialect, column: str, owner: str) -> Prepared:
+    """Raise a column of a user's row; see ``Quotas._spend``."""
+    users = tables.users
+    user_id: Any = bindparam(owner, type_=users.c.id.type)
+    if owner == "of_session":
+        user_id = _owner_of(tables, user_id).scalar_subquery()
+    spoken_for = users.c.quota_used + users.c.quota_reserved
+    # Without a limit there is that of the column; together they never overflow.
+    most = func.coalesce(users.c.quota_total, MAX_INTEGER)
+    return Prepared(
+        update(users)
+        .where(
+            users.c.id == user_id,
+            users.c.deleting.is_(None),
+            or_(_TOKENS == 0, spoken_for <= most - _TOKENS),
+        )
+        .values({column: users.c[column] + _TOKENS})
+        .returning(
+            case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for),
+            users.c.id,
+        ),
+        driver,
+    )
+
+
+@lru_cache(maxsize=256)
+def _reserving(tables: Tables, driver: Dialect, columns: tuple[str, ...]) -> Prepared:
+    return Prepared(insert(tables.quota_reservations), driver, columns)
+
+
+@lru_cache(maxsize=256)
+def _ending(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Prepared]:
+    """Lock the user of a reservation, in the order in which everybody locks; delete it; settle."""
+    reservations, users = tables.quota_reservations, tables.users
+    here = reservations.c.id == bindparam("id", type_=SOUGHT_ID)
+    owner = select(reservations.c.user_id).where(here).scalar_subquery()
+    theirs = owner_not_being_deleted(tables, reservations.c.user_id)
+    user_id = bindparam("user_id", type_=users.c.id.type)
+    now = bindparam("now", type_=reservations.c.expires_at.type)
+    held = bindparam("held", type_=BigInteger())
+    spoken_for = users.c.quota_used + (users.c.quota_reserved - held)
+    return (
+        Prepared(select(users.c.pk).where(users.c.id == owner).with_for_update(), driver),
+        Prepared(
+            delete(reservations)
+            .where(here, theirs)
+            .returning(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed),
+            driver,
+        ),
+        Prepared(
+            update(users)
+            .where(users.c.id == user_id, or_(_TOKENS == 0, spoken_for <= MAX_INTEGER - _TOKENS))
+            .values(
+                quota_used=users.c.quota_used + _TOKENS,
+                quota_reserved=users.c.quota_reserved - held,
+            )
+            .returning(*_quota(tables, user_id, now)),
+            driver,
+        ),
+    )
+
+
+def _quota(tables: Tables, user_id: Any, now: Any) -> tuple[Any, ...]:
+    """Give the columns of which ``_left`` makes what is left of a user's quota.
+
+    The subquery names the user itself: what SQLite returns of a change is written without the
+    names of tables, so that a column of the user's would be one of the reservation's there.
+    """
+    users, reservations = tables.users.c, tables.quota_reservations.c
+    expired = (
+        select(exact_sum(reservations.tokens))
+        .where(
+            reservations.user_id == user_id,
+            reservations.expires_at <= now,
+            reservations.lapsed.is_(False),
+        )
+        .scalar_subquery()
+    )
+    return users.quota_total, users.quota_used, users.quota_reserved, expired
+
+
+_TOKENS: ColumnElement[int] = bindparam("tokens", type_=BigInteger())
 
 
 def _left(row: Any) -> int | None:
@@ -424,7 +459,7 @@ def _left(row: Any) -> int | None:
     for name, amount in (("quota_used", used), ("quota_reserved", reserved)):
         if amount is None:
             raise InvalidRow("users", name, "NULL")
-    return None if total is None else max(0, int(total) - int(used) - int(reserved) + lapsing)
+    return None if total is None else max(0, int(total) - int(used) - int(reserved) + (lapsing or 0))
 
 
 def check_reservation(tokens: int, ttl: timedelta) -> None:

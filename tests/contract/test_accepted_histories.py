@@ -238,6 +238,10 @@ def test_a_budget_cuts_at_whole_turns_and_counts_prompts_and_summary(store, sess
     assert chat(10, 100) == [SYSTEM, *turns[98], *turns[99]]
     assert chat(2, 100) == [SYSTEM, *turns[99][1:]]
     assert chat(0, 5) == []
+    for fitting in (4, 396):  # of which the second look has read all
+        shown = chain.from_iterable(turns[-fitting // 4 :])
+        assert chat(None, fitting, keep_system=False) == [*shown]
+    assert chat(None, 401, keep_system=False)[0] == SYSTEM
     seen = []
     counted = chat(None, 130, prepend_summary=True, token_counter=lambda m: seen.append(m) or 10)
     assert counted == [

@@ -199,7 +199,7 @@ def test_a_target_that_is_not_there_yet_is_made(new, engine):
     assert contents(target) == hers_alone(new, source, ada)
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["postgresql-sqlite"])
 @each_plain_pair
 def test_a_repeated_copy_changes_nothing_and_says_who_was_there(pair, new):
     source, ada = furnished(new, pair[0])
@@ -268,7 +268,7 @@ def test_an_id_that_is_another_s_in_the_target_is_refused(pair, new, kind):
     assert rows_of(target) == before
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_who_has_changed_on_either_side_since_the_copy_is_refused(pair, new):
     source, ada = furnished(new, pair[0])
@@ -422,7 +422,7 @@ def test_what_the_user_writes_meanwhile_arrives_too(pair, new, move):
         assert newest.content == "written meanwhile"
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_a_user_who_goes_on_writing_is_not_copied(pair, new):
     source, ada = furnished(new, pair[0])
@@ -439,7 +439,7 @@ def test_a_user_who_goes_on_writing_is_not_copied(pair, new):
     assert rows_of(target) == before
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["postgresql-sqlite"])
 @each_plain_pair
 def test_what_others_write_to_the_source_is_no_change(pair, new):
     source, ada = furnished(new, pair[0])
@@ -540,7 +540,7 @@ def test_a_move_does_not_wait_for_a_transaction_that_stays_open(new, monkeypatch
     assert copy_users(source, target, ada, move=True).there == ()
 
 
-@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
+@pytest.mark.long(but=["sqlite-postgresql"])
 @each_plain_pair
 def test_a_move_that_ends_before_the_source_is_empty_is_gone_on_with(pair, new, monkeypatch):
     source, ada = furnished(new, pair[0])

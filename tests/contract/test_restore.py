@@ -205,7 +205,8 @@ def test_turns_that_began_and_did_not_end_are_found_with_what_is_known(timed: An
     assert (held.tokens, held.session_id) == (10, ids["reserved"])
     assert "hm?" not in repr(found["asked"])
     assert list(timed.sessions.iter_interrupted(user_id=timed.users.create("Bo").id)) == []
-    assert len(timed.sessions.interrupted(older_than=timedelta(minutes=7))) == 0
+    for longer in (timedelta(minutes=7), timedelta.max):
+        assert len(timed.sessions.interrupted(older_than=longer)) == 0
 
 
 def test_a_turn_that_somebody_works_on_is_not_interrupted(timed: Any, clock: Any):

@@ -569,6 +569,36 @@ def test_a_turn_tells_what_its_last_request_read_and_what_all_of_them_used(store
         assert "7 tokens" in client.get(f"/{grown}").text
 
 
+def test_a_conversation_marks_where_other_branches_part_from_it(store):
+    session = store.sessions.create().id
+    for text in ("one", "two"):
+        store.messages.save(session, "user", text)
+        store.messages.save(session, "assistant", f"to {text}")
+    for name, after, of in (("b", 1, "main"), ("c", 2, "b"), ("d", 1, "b"), ("e", 0, "main")):
+        store.branches.switch(session, of)
+        store.branches.create(session, name=name, after_turn=after)
+        store.messages.save(session, "user", f"on {name}")
+    with visiting(store) as client:
+
+        def parts(branch, page="session", **query):
+            asked = {"id": session, "branch": branch, **query}
+            html = client.get(f"/{page}", params=asked).text
+            found = re.findall(
+                r'<article class="msg[^"]*" id="(m\d+)"|<p class="sub fork">(.*)</p>', html
+            )
+            return [seq or re.findall("<bdi>([^<]*)", forks) for seq, forks in found]
+
+        assert parts("main") == [["e"], "m1", "m2", ["b", "d"], "m3", "m4"]
+        assert parts("b") == [["e"], "m1", "m2", ["main", "d"], "m5", ["c"]]
+        assert parts("c") == [["e"], "m1", "m2", ["main", "d"], "m5", ["b"], "m6"]
+        assert parts("e") == [["main"], "m8"]
+        assert parts("main", through=1) == [["e"], "m1"]
+        assert parts("main", after=2) == ["m3", "m4"]
+        assert parts("e", page="tail") == [["main"], "m8"]
+        assert parts("main", page="tail", after=1) == ["m2", ["b", "d"], "m3", "m4"]
+        assert parts("main", page="export", format="html") == ["m1", "m2", "m3", "m4"]
+
+
 def test_sessions_are_filtered_paged_and_found(store):
     ada = store.users.create("Ada", id="ada").id
     for n in range(60):
@@ -799,6 +829,26 @@ def test_a_hit_in_the_result_of_a_call_is_unfolded_where_it_leads(store):
         html = client.get(f"/{into}").text
         assert re.findall(r'id="(m\d)" open', html) == ["m3"]
         assert " open" not in client.get(f"/session?id={session}").text
+
+
+def test_a_picture_that_a_tool_gives_stands_with_its_call_and_on_its_page(store):
+    session = store.sessions.create().id
+    call = {"id": "a", "type": "function", "function": {"name": "draw", "arguments": "{}"}}
+    store.messages.save(session, "assistant", None, tool_calls=[call])
+    drawn = {"type": "image", "data": DRAWN.partition(",")[2], "mimeType": "image/png"}
+    said = {"type": "text", "text": "Here it is"}
+    result = store.messages.save(session, "tool", [said, drawn], tool_call_id="a")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        card = re.search(r'(?s)<details class="call.*?</details>', html)[0]
+        assert "Here it is" in card
+        there = re.search('<img src="([^"]+)"', card)[1].replace("&amp;", "&")
+        assert html.count("<img") == 1
+        assert "iVBOR" not in html
+        got = client.get(f"/{there}")
+        assert (got.content, got.headers["content-type"]) == (DOT, "image/png")
+        assert f'src="{there}"'.replace("&", "&amp;") in client.get(f"/message?id={result.id}").text
+        assert "<img" not in client.get(f"/export?id={session}").text
 
 
 def test_control_characters_are_shown_by_their_numbers_which_every_font_has(store):
@@ -1276,6 +1326,15 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         assert edit("note", id, "x" * 200_000).status_code == 413
         assert client.get("/edit").status_code == 405
         assert store.messages.get(id) == before
+        logs = [*store.tool_logs.iter(session_id=session, tool="explorer", order="oldest")]
+        done = ["mark", "unmark", "rating", "note", "note", "task", "rating"]
+        assert [log.input["action"] for log in logs] == done
+        assert {log.input["from"] for log in logs} == {"testclient"}
+        assert [log.message_id for log in logs] == [
+            each and id for each in (1, 1, 1, 1, 1, None, 1)
+        ]
+        assert "fine" in edit("mark", id, "fine").text  # where logs stand, too
+        assert "好" not in str(logs)
 
 
 def test_sessions_whose_turn_was_interrupted_are_listed(engine_url):

@@ -3,6 +3,7 @@
     python -m tests.frameworks.suites a2a tests/server/tasks/test_inmemory_task_store.py    # of 1.3
     python -m tests.frameworks.suites agentscope tests/memory_test.py    # of AgentScope v1.0.21
     python -m tests.frameworks.suites agentos tests/test_checkpoint_engine.py    # of its sdist
+    python -m tests.frameworks.suites chatkit tests/test_store.py    # of its sdist
     python -m tests.frameworks.suites agent_framework tests/workflow/test_checkpoint.py
 
 Prints how many passed, beside the ceiling: how many can, because the others ask for another
@@ -18,6 +19,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from agentstore import AsyncStore, migrations
 from tests.drivers import INSTALLATIONS
 from tests.servers import Server
 
-CEILINGS = {"a2a": 39, "agent_framework": 41, "agentos": 17, "agentscope": 6}
+CEILINGS = {"a2a": 39, "agent_framework": 41, "agentos": 17, "agentscope": 6, "chatkit": 30}
 
 
 class Databases:
@@ -110,6 +112,26 @@ def put_a2a(databases: Databases) -> None:
     tasks.InMemoryTaskStore = ours
 
 
+def put_chatkit(databases: Databases) -> None:
+    from pydantic import create_model
+
+    from agentstore.integrations.chatkit import AgentStoreChatKitStore
+
+    class Ours(AgentStoreChatKitStore[Any]):
+        """Takes what the store of their tests takes; each test has one of its own."""
+
+        def __init__(self, path: str) -> None:
+            super().__init__(AsyncStore(databases.new()), lambda context: context.user_id)
+
+    for name, has in (
+        ("helpers", {}),
+        ("helpers.mock_store", {"SQLiteStore": Ours}),
+        ("tests._types", {"RequestContext": create_model("RequestContext", user_id=(str, ...))}),
+    ):
+        sys.modules[name] = module = ModuleType(name)
+        vars(module).update(has)
+
+
 def put_agent_framework(databases: Databases) -> None:
     import agent_framework
 
@@ -131,6 +153,7 @@ PUT = {
     "agent_framework": put_agent_framework,
     "agentos": put_agentos,
     "agentscope": put_agentscope,
+    "chatkit": put_chatkit,
 }
 
 

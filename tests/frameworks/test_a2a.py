@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from a2a.auth.user import User
+from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
 from a2a.types.a2a_pb2 import (
@@ -34,6 +35,7 @@ from agentstore.errors import InvalidInput
 from agentstore.integrations.a2a import (
     AgentStorePushNotificationConfigStore,
     AgentStoreTaskStore,
+    AgentStoreVersionedTaskStore,
 )
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "a2a_tasks.py"
@@ -252,6 +254,68 @@ def test_of_two_writers_one_task_is_there_whole(engine_url):
     ]
 
 
+def test_with_versions_nobody_s_change_is_lost(engine_url):
+    async def add(tasks, name):
+        """Add to the history, reading it again whenever somebody else was faster."""
+        for n in range(4):
+            while True:
+                stored = await tasks.get("t", ANN)
+                task = a_task(texts=()) if stored is None else stored.task
+                task.history.append(say(f"{name} {n}"))
+                version = TaskVersion.MISSING if stored is None else stored.version
+                try:
+                    new = await tasks.save(
+                        task, event=None, prev=None, prev_version=version, context=ANN
+                    )
+                except ConcurrentTaskModificationError:
+                    continue
+                assert new.is_after(version)
+                break
+
+    async def race():
+        async with AsyncStore(engine_url) as one, AsyncStore(engine_url) as other:
+            stores = [AgentStoreVersionedTaskStore(store) for store in (one, other)]
+            await asyncio.gather(*(add(stores[n % 2], str(n)) for n in range(4)))
+            return await stores[0].get("t", ANN)
+
+    said = [message.parts[0].text for message in run(race()).task.history]
+    assert sorted(said) == [f"{name} {n}" for name in range(4) for n in range(4)]
+
+
+def test_a_task_that_is_cancelled_needs_no_version_and_stays_so(opening_async):
+    async def cancel():
+        async with opening_async() as store:
+            tasks, plain = AgentStoreVersionedTaskStore(store), AgentStoreTaskStore(store)
+            done = a_task(state=TaskState.TASK_STATE_CANCELED)
+
+            async def save(task, version=TaskVersion.MISSING):
+                return await tasks.save(
+                    task, event=None, prev=None, prev_version=version, context=ANN
+                )
+
+            async def refused(*args):
+                with pytest.raises(ConcurrentTaskModificationError):
+                    await save(*args)
+
+            await refused(done)
+            assert await tasks.get("t", ANN) is None
+            configs = AgentStorePushNotificationConfigStore(store)
+            await configs.set_info("t", TaskPushNotificationConfig(), ANN)
+            first = await save(a_task())
+            await configs.set_info("t", TaskPushNotificationConfig(id="1"), ANN)
+            second = await save(a_task(said="on"), first)
+            await refused(a_task(), first)
+            await refused(a_task())
+            await plain.save(a_task(said="by another"), ANN)
+            await refused(a_task(), second)
+            await save(done, first)
+            await refused(done)
+            assert (await tasks.get("t", ANN)).task == done
+            assert (await tasks.list(ListTasksRequest(), ANN)).tasks == [done]
+
+    run(cancel())
+
+
 def test_two_processes_may_set_configurations_at_once(engine_url):
     async def race():
         async with AsyncStore(engine_url) as one, AsyncStore(engine_url) as other:
@@ -322,11 +386,15 @@ def test_a_save_writes_only_what_has_changed(opening_async):
             tasks = AgentStoreTaskStore(store)
             task = a_task(texts=["one", "two"])
             await tasks.save(task, ANN)
-            first = await store.messages.history(tasks.session_id("t", ANN))
+            first, _ = await store.messages.history(tasks.session_id("t", ANN))
+            await store.messages.update(first.id, content="corrected")
             task.history.append(say("three"))
             await tasks.save(task, ANN)
             then = await store.messages.history(tasks.session_id("t", ANN))
-            assert (then[:2], len(then)) == (first, 3)
+            assert [message.content for message in then] == ["corrected", "two", "three"]
+            task.history[0].role = Role.ROLE_AGENT
+            await tasks.save(task, ANN)
+            assert await tasks.get("t", ANN) == task
 
     run(save())
 
@@ -366,6 +434,20 @@ def test_with_a_user_go_tasks_and_configurations(opening_async):
             assert (await store.sessions.list()).items == ()
 
     run(delete())
+
+
+def test_configurations_are_of_a_task_that_may_come_later_and_of_no_other_session(opening_async):
+    async def ask():
+        async with opening_async() as store:
+            configs = AgentStorePushNotificationConfigStore(store)
+            await configs.set_info("t", TaskPushNotificationConfig(url="x"), ANN)
+            assert await AgentStoreTaskStore(store).get("t", ANN) is None
+            id = configs.session_id("t", ANN)
+            alike = id[:-1] + ("0" if id[-1] != "0" else "1")
+            await store.sessions.create(id=alike, state={"push:1": {"id": "1", "url": "y"}})
+            assert [found.url for found in await configs.get_info_for_dispatch("t")] == ["x"]
+
+    run(ask())
 
 
 def test_an_encrypted_configuration_needs_its_key(opening_async):

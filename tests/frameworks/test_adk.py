@@ -170,6 +170,35 @@ def test_who_has_not_seen_the_newest_event_is_refused_and_nobody_else(engine_url
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("how", ["popped", "forked", "forked, and back"])
+def test_a_session_goes_on_from_what_it_shows_when_events_were_taken_from_it(engine_url, how):
+    async def run():
+        async with AsyncStore(engine_url) as store:
+            service = AgentStoreSessionService(store)
+            stale = await service.create_session(**WHO, session_id="s")
+            for n in range(4):
+                await service.append_event(stale, event(str(n), "agent" if n % 2 else "user"))
+            [key] = [session.id async for session in store.sessions.iter()]
+            if how == "popped":
+                await store.messages.pop(key)
+            else:
+                await store.branches.create(key, name="side", from_turn=2)
+            if how == "forked, and back":
+                await service.append_event(
+                    await service.get_session(**WHO, session_id="s"), event()
+                )
+                await store.branches.switch(key, "main")
+            loaded = await service.get_session(**WHO, session_id="s")
+            shown = [e.content.parts[0].text for e in loaded.events]
+            assert shown == {"popped": ["0", "1", "2"], "forked": ["0", "1"]}.get(how, list("0123"))
+            await service.append_event(loaded, event("next"))
+            assert await service.get_session(**WHO, session_id="s") == loaded
+            with pytest.raises(StaleSessionError):
+                await service.append_event(stale, event("late"))
+
+    asyncio.run(run())
+
+
 def test_a_retried_event_changes_nothing_and_another_one_with_its_id_is_refused(engine_url):
     async def run():
         async with AsyncStore(engine_url) as store:

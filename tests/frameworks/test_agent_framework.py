@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from agent_framework import (
     Agent,
+    AgentSession,
     BaseChatClient,
     ChatResponse,
     Content,
@@ -39,6 +41,7 @@ from agentstore.integrations.agent_framework import (
     AgentStoreCheckpointStorage,
     AgentStoreHistoryProvider,
 )
+from agentstore.repositories.usage import Usage
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "agent_framework_agent.py"
 TRAPS = "NUL \x00, 😀, 北京"
@@ -176,6 +179,73 @@ def test_an_agent_goes_on_where_another_process_ended(opening_async):
     asyncio.run(run())
 
 
+class Costly(Model):
+    """Says what it used."""
+
+    counts: ClassVar[dict] = {}
+
+    def _inner_get_response(self, **kwargs):
+        async def answer():
+            text = Message("assistant", ["hi"])
+            return ChatResponse(messages=text, usage_details=self.counts, model="gpt-4o-mini")
+
+        return answer()
+
+
+def test_what_a_run_used_is_recorded_once_with_what_it_said(opening_async):
+    async def run():
+        async with opening_async() as store:
+            memory = AgentStoreHistoryProvider(store, user_id="ann")
+            audit = AgentStoreHistoryProvider(store, source_id="audit", load_messages=False)
+            client = Costly()
+            session = AgentSession(session_id="s1")
+            for counts in (
+                {},
+                {"input_token_count": "many"},
+                {
+                    "input_token_count": 50,
+                    "output_token_count": 7,
+                    "total_token_count": 57,
+                    "cache_read_input_token_count": 20,
+                },
+            ):
+                client.counts = counts
+                await Agent(client, context_providers=[memory, audit]).run("q", session=session)
+            assert len(await memory.get_messages("s1")) == 6
+            [used] = await store.usage.list("ann/s1")
+            assert (used.turn, used.model, used.input_tokens, used.output_tokens) == (
+                3,
+                "gpt-4o-mini",
+                50,
+                7,
+            )
+            assert (await store.usage.list("s1#audit")).items == ()
+            await memory.save_messages("s1", SAID[:1])
+            assert len(await store.usage.list("ann/s1")) == 1
+
+    asyncio.run(run())
+
+
+def test_messages_and_usage_are_saved_together_or_not_at_all(opening_async, monkeypatch):
+    async def run():
+        async with opening_async() as store:
+            memory = AgentStoreHistoryProvider(store)
+            client = Costly()
+            client.counts = {"input_token_count": 5, "output_token_count": 7}
+
+            def broken(*_args, **_kwargs):
+                raise RuntimeError("power cut")
+
+            monkeypatch.setattr(Usage, "record", broken)
+            with pytest.raises(RuntimeError, match="power cut"):
+                await Agent(client, context_providers=[memory]).run(
+                    "q", session=AgentSession(session_id="s1")
+                )
+            assert await memory.get_messages("s1") == []
+
+    asyncio.run(run())
+
+
 def test_two_providers_of_one_agent_have_histories_of_their_own(opening_async):
     async def run():
         async with opening_async() as store:
@@ -210,6 +280,8 @@ def test_each_call_is_its_users(opening_async):
                 await scoped.get_messages("s1", state={"user_id": "ann"})
             with pytest.raises(NotFound, match="user"):
                 await AgentStoreHistoryProvider(store.scoped("eve")).save_messages("s1", SAID[:1])
+            await store.messages.save("bob/s2", "user", "nobody's", create_session=True)
+            assert await provider.get_messages("s2", state={"user_id": "bob"}) == []
             await scoped.clear("s1")
             await scoped.clear("none")
             assert await scoped.get_messages("s1") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import runpy
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,15 @@ from llama_index.core.base.llms.types import (
 )
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.llms import MockLLM
-from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.storage.chat_store import SimpleChatStore
+from llama_index.core.storage.chat_store.base_db import MessageStatus
+from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import Store
 from agentstore.errors import AgentStoreError, InvalidInput
-from agentstore.integrations.llama_index import AgentStoreChatStore
+from agentstore.integrations.llama_index import AgentStoreChatStore, AgentStoreMemoryStore
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "llama_index_store.py"
 TRAPS = "NUL \x00, a lone surrogate \ud800, 😀"
@@ -219,6 +223,127 @@ def test_every_synchronous_method_works_in_a_thread_beside_the_loop(opening_asyn
     closed = asyncio.run(run())
     with pytest.raises(InvalidInput, match="asynchronous method"):
         closed.get_messages("a")
+
+
+ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
+
+
+async def queue_script(store):
+    """Do what a store of ``Memory`` can do; give all that it answered."""
+    answers = []
+
+    async def tell(call):
+        answers.append(await call)
+        for status in (ACTIVE, ARCHIVED, None):
+            answers.append(await store.get_messages("a", status))
+            answers.append(await store.count_messages("a", status))
+
+    await tell(store.get_keys())
+    for emptied in (store.delete_messages("a"), store.archive_oldest_messages("a", 1)):
+        await tell(emptied)
+    await tell(store.add_messages("a", MESSAGES[:4]))
+    await tell(store.add_message("b", MESSAGES[4]))
+    await tell(store.archive_oldest_messages("a", 2))
+    await tell(store.add_message("a", MESSAGES[4], status=ARCHIVED))
+    await tell(store.add_message("a", MESSAGES[5]))
+    for limit, offset in ((1, None), (2, 1), (0, 0), (9, 2), (1, 9)):
+        await tell(store.get_messages("a", limit=limit, offset=offset))
+    await tell(store.archive_oldest_messages("a", 1))
+    await tell(store.delete_oldest_messages("a", 1))
+    await tell(store.delete_messages("a", ARCHIVED))
+    await tell(store.delete_oldest_messages("a", 9))
+    await tell(store.set_messages("a", MESSAGES, ARCHIVED))
+    await tell(store.set_messages("a", MESSAGES[2:]))
+    await tell(store.delete_messages("a", ACTIVE))
+    answers.append(sorted(await store.get_keys()))
+    await tell(store.delete_messages("b"))
+    answers.append(await store.get_keys())
+    return answers
+
+
+def test_the_store_of_memory_answers_as_llama_index_s_own_does(opening, tmp_path):
+    async def run():
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'theirs.db'}")
+        expected = await queue_script(SQLAlchemyChatStore("messages", async_engine=engine))
+        await engine.dispose()
+        async with opening() as store:
+            assert await queue_script(AgentStoreMemoryStore(store)) == expected
+
+    asyncio.run(run())
+
+
+def remembering(store, **options):
+    return Memory.from_defaults(
+        session_id="a",
+        token_limit=40,
+        token_flush_size=10,
+        tokenizer_fn=str.split,
+        chat_store=store,
+        **options,
+    )
+
+
+def test_memory_archives_what_is_too_long_and_goes_on_after_a_restart(opening, tmp_path):
+    async def run():
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'theirs.db'}")
+        theirs = remembering(SQLAlchemyChatStore("messages", async_engine=engine))
+        for n in range(8):
+            async with opening() as store:
+                for memory in (theirs, remembering(AgentStoreMemoryStore(store))):
+                    await memory.aput(ChatMessage(f"question {n} " + "word " * 4, role="user"))
+                    await memory.aput(ChatMessage(f"answer {n}", role="assistant"))
+        async with opening() as store:
+            ours = remembering(AgentStoreMemoryStore(store))
+            assert await ours.aget() == await theirs.aget()
+            archived = await ours.aget_all(ARCHIVED)
+            assert archived == await theirs.aget_all(ARCHIVED) != []
+            assert await AgentStoreChatStore(store).aget_messages("a") == await theirs.aget_all()
+        await engine.dispose()
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_write_of_memory_is_done_when_the_cancellation_goes_on(opening):
+    async def run():
+        async with opening() as store:
+            memory = AgentStoreMemoryStore(store)
+            for n in range(10):
+                task = asyncio.ensure_future(memory.add_messages(f"{n}", MESSAGES))
+                for _ in range(n % 5 + 1):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                assert await memory.count_messages(f"{n}") == len(MESSAGES)
+
+    asyncio.run(run())
+
+
+def test_the_synchronous_methods_of_memory_need_a_synchronous_store(engine_url):
+    with Store(engine_url) as store:
+        memory = remembering(AgentStoreMemoryStore(store), chat_history=MESSAGES[:2])
+        memory.put(MESSAGES[5])
+        assert memory.get_all() == [*MESSAGES[:2], MESSAGES[5]]
+        memory.reset()
+        assert memory.get() == []
+
+
+def test_a_message_of_memory_is_deleted_by_its_number(opening):
+    async def run():
+        async with opening() as store:
+            memory = AgentStoreMemoryStore(store)
+            assert await memory.delete_message("a", 1) is None
+            await memory.set_messages("a", MESSAGES)
+            assert await memory.delete_message("a", 2) == MESSAGES[1]
+            assert await memory.delete_message("a", 2) is None
+            assert await memory.get_messages("a") == [MESSAGES[0], *MESSAGES[2:]]
+            many = [ChatMessage(str(n)) for n in range(5_100)]
+            await memory.set_messages("a", many)
+            assert await memory.archive_oldest_messages("a", 5_050) == many[:5_050]
+            await memory.delete_messages("a", ARCHIVED)
+            assert await memory.get_messages("a", None) == many[5_050:]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("name", ["", "n" * 300, "名" * 300, "look"])

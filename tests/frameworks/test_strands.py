@@ -177,6 +177,41 @@ def test_what_was_redacted_is_not_searched_any_more(store):
     assert not store.messages.search("aubergine")
 
 
+def said(agent):
+    return [block["text"] for message in agent.messages for block in message["content"]]
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_an_agent_goes_on_on_a_branch_and_leaves_the_others_as_they_are(store, turn):
+    for text in ("one", "two"):
+        agent(store)(text)
+    before = store.messages.history("s/helper", branch="main")
+    store.branches.create("s/helper", name="side", from_turn=turn)
+    for text in ("three", "four"):
+        agent(store)(text)
+    kept = ["one", "1: one"][: 2 * (turn - 1)]
+    expected = [*kept, "three", f"{2 * turn - 1}: three", "four", f"{2 * turn + 1}: four"]
+    assert said(agent(store)) == expected
+    assert store.messages.history("s/helper", branch="main") == before
+    store.branches.switch("s/helper", "main")
+    assert said(agent(store)) == ["one", "1: one", "two", "3: two"]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        lambda store: store.messages.save("s/helper", "user", "by hand"),
+        lambda store: store.messages.begin("s/helper"),
+        lambda store: store.branches.compact("s/helper", "Said one.", to_turn=1),
+    ],
+)
+def test_messages_of_somebody_else_are_refused_with_words_of_what_to_do(store, foreign):
+    agent(store)("one")
+    foreign(store)
+    with pytest.raises(InvalidInput, match="did not save"):
+        agent(store)
+
+
 def test_any_text_comes_back(store):
     repository = AgentStoreSessionRepository(store)
     repository.create_session(Session("s", SessionType.AGENT))

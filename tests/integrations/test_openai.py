@@ -140,6 +140,46 @@ def test_the_limit_of_the_settings_counts_unless_a_call_names_one(run):
     run(body)
 
 
+@pytest.mark.parametrize("kind", [AgentStoreSession, AgentStoreAdvancedSession])
+def test_a_limit_of_turns_reads_whole_turns_unless_items_are_limited(run, kind):
+    async def body(store):
+        def session(**options):
+            return kind(session_id="s", store=store, **options)
+
+        turns = [
+            [{"role": "developer", "content": "be brief"}],
+            *([user(str(n)), AWKWARD[3], AWKWARD[4], AWKWARD[6]] for n in range(60)),
+            [user("and"), user("so"), AWKWARD[2]],
+        ]
+        items = [item for turn in turns for item in turn]
+        await session().add_items(items)
+        for count, read in ((1, 2), (2, 3), (3, 7), (40, 155)):
+            assert await session(turn_limit=count).get_items() == items[-read:]
+        assert await session(turn_limit=99).get_items() == items
+        assert await session(turn_limit=1).get_items(4) == items[-4:]
+        assert await session(turn_limit=1).get_items(-1) == items
+        assert await session(turn_limit=1, session_settings={"limit": 3}).get_items() == items[-3:]
+        assert await kind(session_id="none", store=store, turn_limit=1).get_items() == []
+        for wrong in (0, -1, 1.0, True, "2"):
+            with pytest.raises(InvalidInput, match="turn_limit"):
+                session(turn_limit=wrong)
+
+    run(body)
+
+
+def test_a_run_reads_the_last_turns_and_saves_all(run):
+    async def body(store):
+        session = AgentStoreSession("s", store, turn_limit=1)
+        model = Scripted(*([says(f"answer {n}")] for n in range(3)))
+        for n in range(3):
+            await Runner.run(Agent("helper", model=model), f"turn {n}", session=session)
+        read = [item["content"] for item in model.inputs[2] if item["role"] == "user"]
+        assert read == ["turn 1", "turn 2"]
+        assert len(await session.get_items(-1)) == 6
+
+    run(body)
+
+
 def test_a_session_has_owner_and_title_and_is_on_the_lists(run, engine_url):
     async def body(store):
         with Store(engine_url) as beside:

@@ -17,7 +17,16 @@ from agentstore import Store, migrations
 from tests.programs.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"a2a", "adk", "agent_framework", "agentos", "agentscope", "llama_index", "strands"}
+HEAVY = {
+    "a2a",
+    "adk",
+    "agent_framework",
+    "agentos",
+    "agentscope",
+    "chatkit",
+    "llama_index",
+    "strands",
+}
 """Pages about frameworks that are not installed here: tests/frameworks runs their blocks."""
 PAGES = sorted(
     [

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentstore.explorer import cards, differences, rendering
+from agentstore.explorer import cards, contents, differences, rendering
 from agentstore.explorer.differences import shared_by, side_by_side
 from agentstore.explorer.rendering import marked
-from agentstore.records import CountedBranch, Page
+from agentstore.records import CountedBranch, MessageRecord, Page
 from agentstore.records.work import Items
+from tests.explorer.visited import DOT, DRAWN
 from tests.strategies import json_values
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -364,6 +367,64 @@ def test_numbers_and_times_are_written_in_few_characters():
     now = datetime.now(UTC)
     ahead = [now + timedelta(seconds=s) for s in (-1, 60.5, 600.5, 7_201, 200_000)]
     assert [*map(rendering.ahead, ahead)] == ["over", "in 60 s", "in 10 min", "in 2 h", "in 2 d"]
+
+
+IN_BASE64 = base64.b64encode(DOT).decode()
+SAFE = base64.urlsafe_b64encode(b"\xff\xd8\xff\xe0" + bytes(range(248, 256)) * 9).decode()
+
+
+def a_message(**parts: Any) -> MessageRecord:
+    said: dict[str, Any] = {"role": "user", "content": None, "tool_calls": None, "payload": None}
+    said |= {"tool_call_id": None, "status": "complete", **parts}
+    return cast("MessageRecord", SimpleNamespace(**said))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image_url", "image_url": {"url": DRAWN}},
+        {"type": "input_image", "image_url": DRAWN},
+        {"type": "image", "source": {"type": "base64", "media_type": "x", "data": IN_BASE64}},
+        {"type": "image", "base64": IN_BASE64, "mime_type": "image/png"},
+        {"type": "image", "data": IN_BASE64, "mimeType": "image/png"},
+        {"inline_data": {"mime_type": "image/png", "data": IN_BASE64}},
+        {"image": {"format": "png", "source": {"bytes": {"data": IN_BASE64}}}},
+        {"kind": "binary", "data": IN_BASE64, "media_type": "image/png"},
+        {"block_type": "image", "image": IN_BASE64, "image_mimetype": "image/png"},
+    ],
+)
+def test_a_picture_is_shown_in_whichever_form_a_framework_holds_it(block: Any) -> None:
+    block = json.loads(json.dumps(block).replace('"media_type": "x"', '"media_type": "image/png"'))
+    for held in (
+        contents.held_by(a_message(content=[block])),
+        contents.held_by(a_message(content="A dot", payload={"parts": [{"text": "A dot"}, block]})),
+        contents.held_by(a_message(role="tool", tool_call_id="c", content=[block, {"text": "x"}])),
+    ):
+        assert [*map(contents.shown_kind, held.pictures)] == ["image/png"]
+        assert base64.b64decode(contents.bytes_of(held.pictures[0])) == DOT
+        assert not held.rest
+        assert [(each.value, *each.pictures) for each in held.results] in (
+            [],
+            [([{"text": "x"}], 0)],
+        )
+
+
+def test_a_picture_is_held_once_and_other_texts_are_none() -> None:
+    both = a_message(content=[{"image_url": {"url": DRAWN}}], payload={"a": [IN_BASE64, SAFE]})
+    held = contents.held_by(both)
+    assert [*map(contents.shown_kind, held.pictures)] == ["image/png", "image/jpeg"]
+    assert base64.b64decode(contents.bytes_of(held.pictures[1])).startswith(b"\xff\xd8\xff")
+    drawn = {"type": "image_generation_call", "id": "i", "result": IN_BASE64, "status": "done"}
+    held = contents.held_by(a_message(role="assistant", content=[drawn]))
+    assert (held.calls[0].arguments, len(held.pictures)) == ({"status": "done"}, 1)
+    for text in (
+        "R0lGOD",
+        "iVBORw0KGgo <b>",
+        f"see {IN_BASE64}",
+        "data:image/svg+xml;base64,PHN2Zz4=",
+    ):
+        assert contents.pictures_in([{"a": text}]) == []
+    assert contents.pictures_in(["x"] * 20_000 + [IN_BASE64]) == []
 
 
 def test_nothing_of_a_snippet_is_markup_within_a_hit_or_around_it():

@@ -13,12 +13,14 @@ import sqlite3
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
     ColumnElement,
     Connection,
+    Dialect,
     TableClause,
     column,
     func,
@@ -45,6 +47,7 @@ from agentstore.engines.base.moving import (
     words_of,
 )
 from agentstore.engines.base.search import all_named
+from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.engines.sqlite import search
 from agentstore.errors import DatabaseCorrupt, InvalidRow, named
 from agentstore.schema import Names, Tables
@@ -792,9 +795,15 @@ def last_taken(tables: Tables) -> ColumnElement[int]:
 
 def take_activity(connection: Connection, tables: Tables) -> int:
     """Take a number that is no message's."""
+    ((taken,),) = _taking(tables, dialect_of(connection)).rows(connection, {})
+    return int(taken)
+
+
+@lru_cache(maxsize=256)
+def _taking(tables: Tables, driver: Dialect) -> Prepared:
     counter = counter_of(tables.names)
     took = update(counter).values(taken=last_taken(tables) + 1).returning(counter.c.taken)
-    return int(connection.execute(took).scalar_one())
+    return Prepared(took, driver)
 
 
 # Which row of a file it is that cannot be read: looked for only when one could not.

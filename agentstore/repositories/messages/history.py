@@ -728,7 +728,7 @@ def within(
 ) -> tuple[list[MessageRecord], int]:
     """Give the history of the newest turns that fit, and how many prompts it begins with.
 
-    Prompts and summary are counted first, and always stay.
+    Prompts that are to be kept, and the summary, are counted first, and always stay.
 
     Raises:
         TurnTooLarge: Not even the newest turn fits.
@@ -736,7 +736,8 @@ def within(
     count = _FIRST_LOOK if limit is None else limit
     while True:
         result = history.read(count, terms)
-        prompts, rest = result.lines[: result.prompts], result.lines[result.prompts :]
+        kept = result.prompts if terms.keep_system else 0
+        prompts, rest = result.lines[:kept], result.lines[kept:]
         room = budget.tokens - sum(map(budget.count, prompts))
         room -= 0 if summary is None else budget.count(summary)
         counts = map(budget.count, reversed(rest))
@@ -751,11 +752,11 @@ def within(
     if fitting:
         # An item's result may stand in a later turn than its call.
         rest = history.repaired(rest[fitting[0] :], terms) if fitting[0] else rest
-        return prompts + rest, result.prompts
+        return prompts + rest, kept or leading_prompts(rest)
     if rest or room < 0:
         newest = through_end[starts[-1]] if starts else 0
         raise TurnTooLarge(newest + budget.tokens - room, budget.tokens)
-    return prompts, result.prompts
+    return prompts, kept
 
 
 def _turns(messages: Sequence[MessageRecord], *, whole: bool) -> list[int]:
