@@ -459,7 +459,9 @@ def _left(row: Any) -> int | None:
     for name, amount in (("quota_used", used), ("quota_reserved", reserved)):
         if amount is None:
             raise InvalidRow("users", name, "NULL")
-    return None if total is None else max(0, int(total) - int(used) - int(reserved) + (lapsing or 0))
+    if total is None:
+        return None
+    return max(0, int(total) - int(used) - int(reserved) + (lapsing or 0))
 
 
 def check_reservation(tokens: int, ttl: timedelta) -> None:

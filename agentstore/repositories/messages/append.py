@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Literal, Required, Self, TypedDict, get_args
 
 from sqlalchemy import (
     ColumnElement,
+    Dialect,
     Row,
     Select,
     Table,
@@ -22,7 +24,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    literal,
     literal_column,
     or_,
     select,
@@ -30,6 +31,7 @@ from sqlalchemy import (
 )
 
 from agentstore.engines.base.dialect import FULL, room_in
+from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -49,14 +51,19 @@ from agentstore.repositories.line_changes import (
     lock_session,
     lock_session_of,
 )
-from agentstore.repositories.lines import message_records, require, select_messages
+from agentstore.repositories.lines import (
+    find_message,
+    message_records,
+    require,
+    select_messages,
+)
 from agentstore.repositories.new_sessions import (
     CreateSession,
     NewSession,
     make_unless_there,
     session_to_create,
 )
-from agentstore.repositories.operations import chunks
+from agentstore.repositories.operations import chunks, required
 from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables, session_not_being_deleted
 from agentstore.values import validation
@@ -824,38 +831,46 @@ def idle_streams(tables: Tables, oldest: datetime) -> Select[Any]:
 
 def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> int:
     """Add a piece of text; see ``Messages.append``."""
-    messages, chunks = unit.tables.messages.c, unit.tables.message_chunks
-    here = chunks.c.message_id == bindparam("id", type_=SOUGHT_ID)
-    next_ = select(func.coalesce(func.max(chunks.c.position) + 1, 0)).where(here)
-    piece = select(
-        messages.id,
-        next_.scalar_subquery(),
-        messages.session_id,
-        literal(text, chunks.c.content.type),
-        literal(unit.now(), chunks.c.created_at.type),
-    ).where(
-        messages.id == bindparam("id", type_=SOUGHT_ID),
-        messages.status == STREAMING,
-        session_not_being_deleted(unit.tables, messages.session_id),
-    )
-    if position is not None:
-        piece = piece.where(next_.scalar_subquery() == position)
-    # Who ends the message locks its row, and then looks which pieces there are: either this
-    # one is among them, or it finds that the message has ended.
-    piece = piece.with_for_update(read=True, of=unit.tables.messages)
-    columns = ["message_id", "position", "session_id", "content", "created_at"]
-    added = insert(chunks).from_select(columns, piece).returning(chunks.c.position)
+    connection = unit.connection
+    add, counting = _adding(unit.tables, dialect_of(connection), position is not None)
+    piece = {"id": message_id, "text": text, "now": unit.now(), "position": position}
     while True:
-        landed = unit.connection.execute(added, {"id": message_id}).scalar()
-        if landed is not None:
-            return int(landed) + 1
+        if landed := add.rows(connection, piece):
+            return int(landed[0][0]) + 1
         _require_streaming(unit, message_id)
-        count = int(unit.connection.execute(next_, {"id": message_id}).scalar_one())
+        count = int(counting.rows(connection, piece)[0][0])
         if position is not None and position < count:
             return count
         if position is None or position > count:
             raise InvalidInput(f"position must be {count}, the next piece's, not {position}.")
         # The one before it has come meanwhile: now it is its turn.
+
+
+@lru_cache(maxsize=256)
+def _adding(tables: Tables, driver: Dialect, positioned: bool) -> tuple[Prepared, Prepared]:
+    """Add a piece, at a position or at the end; and count the pieces."""
+    messages, chunks = tables.messages.c, tables.message_chunks
+    here = chunks.c.message_id == bindparam("id", type_=SOUGHT_ID)
+    next_ = select(func.coalesce(func.max(chunks.c.position) + 1, 0)).where(here)
+    position: ColumnElement[int] = bindparam("position", type_=chunks.c.position.type)
+    piece = select(
+        messages.id,
+        next_.scalar_subquery(),
+        messages.session_id,
+        bindparam("text", type_=chunks.c.content.type),
+        bindparam("now", type_=chunks.c.created_at.type),
+    ).where(
+        messages.id == bindparam("id", type_=SOUGHT_ID),
+        messages.status == STREAMING,
+        session_not_being_deleted(tables, messages.session_id),
+        *([next_.scalar_subquery() == position] if positioned else []),
+    )
+    # Who ends the message locks its row, and then looks which pieces there are: either this
+    # one is among them, or it finds that the message has ended.
+    piece = piece.with_for_update(read=True, of=tables.messages)
+    columns = ["message_id", "position", "session_id", "content", "created_at"]
+    add = insert(chunks).from_select(columns, piece).returning(chunks.c.position)
+    return Prepared(add, driver), Prepared(next_, driver)
 
 
 def end_stream(
@@ -871,8 +886,8 @@ def end_stream(
     """
     lock_session_of(unit, message_id)
     _require_streaming(unit, message_id)
-    _end(unit, _read(unit, message_id), status, ending)
-    return _read(unit, message_id)
+    _end(unit, required(find_message(unit, message_id), "message", message_id), status, ending)
+    return required(find_message(unit, message_id), "message", message_id)
 
 
 def abort_streams(unit: Unit, idle: Sequence[Row[Any]]) -> int:
@@ -883,7 +898,7 @@ def abort_streams(unit: Unit, idle: Sequence[Row[Any]]) -> int:
         with suppress(NotFound, StreamEnded):
             lock_session(unit, row.session_id)
             _require_streaming(unit, row.id)
-            record = _read(unit, row.id)
+            record = required(find_message(unit, row.id), "message", row.id)
             if record.status == INCOMPLETE:
                 _end(unit, record, INCOMPLETE, None)
                 aborted += 1
@@ -924,8 +939,3 @@ def _require_streaming(unit: Unit, message_id: str) -> None:
         raise NotFound("message", message_id)
     if status != STREAMING:
         raise StreamEnded(message_id, status)
-
-
-def _read(unit: Unit, message_id: str) -> MessageRecord:
-    query = select_messages(unit.tables).where(unit.tables.messages.c.id == message_id)
-    return message_records(unit, unit.connection.execute(query))[0]

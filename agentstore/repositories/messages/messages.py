@@ -29,6 +29,7 @@ from agentstore.repositories.line_changes import (
     settle_turn,
 )
 from agentstore.repositories.lines import (
+    find_message,
     message_record,
     message_records,
     newest,
@@ -436,9 +437,8 @@ class Messages(Repository):
     @reads
     def find(self, message_id: str) -> MessageRecord | None:
         """Give a message, or None."""
-        query = select_messages(self.tables).where(self.tables.messages.c.id == message_id)
-        row = self.connection.execute(query).first()
-        return None if row is None else complete(message_records(self.unit, [row])[0])
+        found = find_message(self.unit, message_id)
+        return None if found is None else complete(found)
 
     @scopes.SESSION
     @reads
