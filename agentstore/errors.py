@@ -889,16 +889,31 @@ class ExportIncomplete(AgentStoreError):
 # --- Embeddings -----------------------------------------------------------------------------
 
 
-@facts(
-    "The embedding function of {model!r} raised {error}; see the cause. What has no vector for "
-    "this reason waits for embed_pending()."
-)
+@facts()
 class EmbeddingFailed(AgentStoreError):
     """The application's embedding function raised something, which is the cause of this."""
 
     model: str
     error: str
     """The name of what it raised."""
+    failed: int = 0
+    """For how many memories or messages alone; 0 where it works for no text."""
+    made: int = 0
+    """How many others have got their vectors."""
+
+    def _words(self) -> str:
+        raised = f"The embedding function of {named(self.model)} raised {self.error}"
+        if self.failed:
+            return (
+                f"{raised} for {self.failed:,} of the texts, each asked for alone; {self.made:,} "
+                'have got their vectors. memories.list(vectors="pending") gives memories that '
+                "wait: change their texts, put them with embed=False, or call embed_pending() "
+                "again."
+            )
+        return (
+            f"{raised}; see the cause. What has no vector for this reason waits for "
+            "embed_pending()."
+        )
 
 
 @facts(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -31,7 +32,7 @@ from langchain_core.messages import (
 )
 
 from agentstore.aio import AsyncRepositories
-from agentstore.errors import InvalidJson, NotFound
+from agentstore.errors import InvalidInput, InvalidJson, NotFound
 from agentstore.integrations import AnyStore, of_kind
 from agentstore.transactions import Repositories
 
@@ -292,4 +293,32 @@ def _message(record: MessageRecord) -> BaseMessage:
         if payload.get(_MARK) is True:
             payload = {"type": payload["type"], "data": _unmarked(payload["data"])}
         return messages_from_dict([payload])[0]
-    return convert_to_messages([record.to_chat()])[0]
+    chat = record.to_chat()
+    made = [*map(_made_call, chat.pop("tool_calls", None) or ())]
+    call_id = {"tool_call_id": ""} if chat.get("role") == "tool" else {}
+    try:
+        message = convert_to_messages([call_id | chat])[0]
+    except (KeyError, NotImplementedError, TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"This session holds an item that LangChain cannot read ({type(error).__name__}). "
+            "Use a session of its own for the history."
+        ) from None
+    if isinstance(message, AIMessage):
+        message.tool_calls = [call for call in made if call["type"] == "tool_call"]
+        message.invalid_tool_calls = [call for call in made if call["type"] != "tool_call"]
+    return message
+
+
+def _made_call(call: dict[str, Any]) -> Any:
+    """Make a call of one that others have saved; an invalid one if its arguments are no object."""
+    said = call["function"] if isinstance(call.get("function"), dict) else call
+    args = said.get("arguments", said.get("args", said.get("input")))
+    name, id = (
+        each if isinstance(each, str) else None for each in (said.get("name"), call.get("id"))
+    )
+    text = args if isinstance(args, str) else None
+    with suppress(ValueError, RecursionError):
+        args = args if text is None else json.loads(text, strict=False)
+    if name is not None and isinstance(args, dict):
+        return {"name": name, "args": args, "id": id, "type": "tool_call"}
+    return {"name": name, "args": text, "id": id, "error": None, "type": "invalid_tool_call"}

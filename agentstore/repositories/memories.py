@@ -377,6 +377,7 @@ class Memories(Repository):
         Those wait whose embedding function failed when they were put, and those that were put in a
         transaction; and all messages of the embeddings' roles that have none. Each batch is kept at
         once, so it can be interrupted. What is changed meanwhile keeps the vector of what it is.
+        A text for which the function fails holds up no other: it goes on waiting.
 
         Args:
             limit: Of how many at most; None means all.
@@ -387,7 +388,8 @@ class Memories(Repository):
 
         Raises:
             InvalidInput: The store has no embeddings, or this is called in a transaction.
-            EmbeddingFailed: The embedding function raised something.
+            EmbeddingFailed: The embedding function raised something. If it did for some texts
+                alone, all others were tried first, and ``failed`` says for how many it did.
             InvalidEmbedding: It gave something else than vectors.
         """
         validation.optional_amount("limit", limit)
@@ -416,7 +418,9 @@ class Memories(Repository):
 
         Raises:
             InvalidInput: The store has no embeddings, or this is called in a transaction.
-            EmbeddingFailed: The embedding function raised something.
+            EmbeddingFailed: The embedding function raised something. If it did for some texts
+                alone, ``failed`` says for how many: these wait for ``embed_pending``, the new
+                vectors of all others are searched, and those of other models are not deleted.
             InvalidEmbedding: It gave something else than vectors.
         """
         return vectors.reembed(

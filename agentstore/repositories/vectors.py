@@ -75,8 +75,8 @@ from agentstore.values.validation import STREAMING, At, has_all
 Progress = Callable[[int, int], object]
 """Called with how many rows were looked at, and how many there are."""
 
-Made = Sequence[tuple[Any, bytes]]
-"""Rows, and their vectors."""
+Made = Sequence[tuple[Any, bytes | None]]
+"""Rows, and their vectors; None if they have yet to be made."""
 
 K = TypeVar("K")
 
@@ -90,6 +90,9 @@ _FUSED = 60
 
 CANDIDATES = 50
 """The best of each list that are fused, at least."""
+
+_ANY_TEXT = "text"
+"""What a function is asked for to know whether it works, after it failed for others."""
 
 _ROWS = 500
 """Memories, or messages, whose vectors of other models one transaction deletes."""
@@ -565,7 +568,7 @@ def _keep_memories(unit: Unit, embeddings: Embeddings, made: Made) -> None:
 
 
 def _keep_messages(unit: Unit, embeddings: Embeddings, made: Made) -> None:
-    """Keep vectors of messages that say the same still."""
+    """Keep vectors of messages that say the same still; those that have none wait anyway."""
     messages, table = unit.tables.messages.c, unit.tables.message_vectors
     these = _texts(unit).where(messages.pk.in_([row.pk for row, _ in made]))
     these = these.order_by(messages.pk).with_for_update(key_share=True)
@@ -574,7 +577,7 @@ def _keep_messages(unit: Unit, embeddings: Embeddings, made: Made) -> None:
     rows = [
         {"message_pk": row.pk, "model": model, "session_id": row.session_id, "vectors": vectors}
         for row, vectors in made
-        if there.get(row.pk) == row
+        if vectors is not None and there.get(row.pk) == row
     ]
     if rows:
         unit.connection.execute(unit.dialect.insert_missing(table), rows)
@@ -640,7 +643,8 @@ def embed_lacking(
 ) -> int:
     """Make the vectors that are missing, a batch at a time; give of how many rows.
 
-    What was kept stays, whatever happens after it.
+    What was kept stays, whatever happens after it. Where the function fails for a batch and not
+    for a word, the rows of the batch are tried one by one; those that fail wait.
 
     Args:
         units: What runs the transactions.
@@ -650,10 +654,10 @@ def embed_lacking(
         progress: Told after each batch.
 
     Raises:
-        EmbeddingFailed: The function raised something.
+        EmbeddingFailed: The function raised something; for some rows alone, after all the others.
         InvalidEmbedding: It gave something else than vectors.
     """
-    done, total = 0, 0
+    done, total, failed = 0, 0, list[EmbeddingFailed]()
     if progress is not None:
         total = units.run(Mode.READ, _count_lacking, embeddings, pending=pending)
     for kind in _kinds(embeddings):
@@ -665,10 +669,23 @@ def embed_lacking(
             )
             if not rows:
                 break
-            done += _embed(units, embeddings, kind, rows)
+            try:
+                done += _embed(units, embeddings, kind, rows)
+            except EmbeddingFailed:
+                embeddings.vectors([_ANY_TEXT])
+                for row in rows:
+                    try:
+                        done += _embed(units, embeddings, kind, [row])
+                    except EmbeddingFailed as error:
+                        failed.append(error)
+                        if not pending:
+                            units.run(Mode.WRITE, kind.keep, embeddings, [(row, None)])
             after = rows[-1].pk
             if progress is not None:
                 progress(done, max(total, done))
+    if failed:
+        last = failed[-1]
+        raise EmbeddingFailed(last.model, last.error, len(failed), done) from last.__cause__
     return done
 
 
@@ -677,10 +694,18 @@ def reembed(
 ) -> int:
     """Make all vectors that are missing, and say that the model is complete."""
     units.run(Mode.WRITE, _register, embeddings)
-    done = embed_lacking(units, embeddings, pending=False, progress=progress)
-    while more := embed_lacking(units, embeddings, pending=False):  # what was put meanwhile
-        done += more
+    done, more, failed = 0, 1, None
+    while more:  # what was put meanwhile
+        try:
+            more = embed_lacking(units, embeddings, pending=False, progress=progress)
+        except EmbeddingFailed as error:
+            if not error.failed:
+                raise
+            more, failed = error.made, error
+        done, progress = done + more, None
     units.run(Mode.WRITE, _complete, embeddings)
+    if failed is not None:  # the others are still found by what is there of them
+        raise EmbeddingFailed(failed.model, failed.error, failed.failed, done) from failed.__cause__
     if forget_others:
         units.run(Mode.WRITE, _forget_models, embeddings)
         for table in ("memory_vectors", "message_vectors"):

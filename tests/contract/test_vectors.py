@@ -167,6 +167,60 @@ def test_a_function_that_fails_loses_no_write_and_is_called_again_later(place, c
         assert by_meaning(store, "number 2")[0] == "2"
 
 
+def test_texts_for_which_the_function_always_fails_hold_up_no_others(place):
+    refused = ["poison"]
+    down: list[bool] = []
+    asked: list[int] = []
+
+    def picky(texts):
+        asked.append(len(texts))
+        if down or any(text.startswith(tuple(refused)) for text in texts):
+            raise OSError("secret words")
+        return vectors(texts)
+
+    texts = ["a", "poison", "b", "c", "poison 2", "poison 3", "d"]
+    with place.open(embeddings=model(function=picky, batch=3, roles=ROLES)) as store:
+        down.append(True)
+        session = store.sessions.create().id
+        for n, text in enumerate(texts):
+            store.memories.put([], f"{n}", {"text": text})
+            store.messages.save(session, "user", text)
+        asked.clear()
+        with pytest.raises(EmbeddingFailed) as caught:
+            store.memories.embed_pending()
+        assert (caught.value.failed, asked) == (0, [3, 1])
+        down.clear()
+        with pytest.raises(EmbeddingFailed, match="OSError for 1 ") as caught:
+            store.memories.embed_pending(3)
+        assert (caught.value.failed, caught.value.made) == (1, 3)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert "secret" not in str(caught.value)
+        told: list[Any] = []
+        with pytest.raises(EmbeddingFailed) as caught:
+            store.memories.embed_pending(progress=lambda *each: told.append(each))
+        assert (caught.value.failed, caught.value.made) == (6, 5)
+        assert told[-1][0] == 5
+        waiting = {memory.key for memory in store.memories.list(vectors="pending")}
+        assert waiting == {"1", "4", "5"}
+        assert store.memories.vector_status().pending_messages == 3
+        assert sorted(by_meaning(store, "a")) == ["0", "2", "3", "6"]
+    refused.append("d")
+    waiting.add("6")
+    with place.open(embeddings=model("new", picky, batch=3)) as store:
+        for _ in range(2):
+            with pytest.raises(EmbeddingFailed) as caught:
+                store.memories.reembed(forget_others=True)
+            assert caught.value.failed == 4
+        assert caught.value.made == 0
+        assert sorted(by_meaning(store, "a")) == ["0", "2", "3"]
+        assert {memory.key for memory in store.memories.list(vectors="pending")} == waiting
+        assert [each.vectors for each in store.memories.vector_status().models] == [4, 3]
+        for key in waiting:
+            store.memories.put([], key, {"text": "poison"}, embed=False)
+        assert store.memories.reembed(forget_others=True) == 0
+        assert [each.vectors for each in store.memories.vector_status().models] == [3]
+
+
 def test_a_list_can_have_those_with_a_vector_alone_or_those_without(meant, place):
     meant.memories.put(["a"], "made", {"text": "x"})
     meant.memories.put(["b"], "never", {"text": "x"}, embed=False)
@@ -312,7 +366,7 @@ def test_another_model_is_told_at_once_never_mixed_and_made_while_the_old_one_se
 
         def some(texts):
             limited.append(texts)
-            if len(limited) == 3:
+            if len(limited) in (3, 4):  # and for a word alone, too
                 raise OSError
             return [[0.0, *vector(text)] for text in texts]
 

@@ -93,6 +93,50 @@ def test_the_synchronous_methods_do_the_same_and_others_see_chat_messages(engine
         assert store.sessions.get("chat-1").message_count == 0
 
 
+def called(arguments: object, **more: object) -> dict[str, object]:
+    return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}} | more
+
+
+CALLED = {"name": "f", "id": "c", "args": {"a": 1}, "type": "tool_call"}
+INVALID = {"name": "f", "id": "c", "args": None, "error": None, "type": "invalid_tool_call"}
+OF_OTHERS = {
+    "a call": (called('{"a": 1}'), CALLED),
+    "an object": (called({"a": 1}), CALLED),
+    "another form": ({"id": "c", "name": "f", "args": {"a": 1}}, CALLED),
+    "no JSON": (called("{cut"), INVALID | {"args": "{cut"}),
+    "no object": (called("[1]"), INVALID | {"args": "[1]"}),
+    "too deep": (called("[" * 100_000), INVALID | {"args": "[" * 100_000}),
+    "no arguments": ({"id": "c", "function": {"name": "f"}}, INVALID),
+    "no name": ({"id": 5, "function": {}}, INVALID | {"id": None, "name": None}),
+}
+
+
+@pytest.mark.parametrize("what", OF_OTHERS)
+def test_calls_that_others_saved_are_read_and_those_that_cannot_be_are_invalid_ones(
+    engine_url, what
+):
+    call, made = OF_OTHERS[what]
+    with Store(engine_url) as store:
+        history_of(store).add_user_message("hello")
+        store.messages.save("chat-1", "assistant", "Let me look.", tool_calls=[call])
+        said = history_of(store, unanswered="keep").messages[-1]
+        assert (said.content, [*said.tool_calls, *said.invalid_tool_calls]) == (
+            "Let me look.",
+            [made],
+        )
+
+
+def test_what_langchain_has_no_message_for_is_refused_in_words(engine_url):
+    with Store(engine_url) as store:
+        history_of(store).add_user_message("hello")
+        store.messages.save("chat-1", "tool", "a result without a call")
+        assert history_of(store, unanswered="keep").messages[-1].tool_call_id == ""
+        item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+        store.messages.save_chat("chat-1", item)
+        with pytest.raises(InvalidInput, match="cannot read"):
+            history_of(store, unanswered="keep").messages  # noqa: B018 - it reads
+
+
 def test_a_cut_keeps_calls_and_prompts_and_a_lost_result_has_a_placeholder(engine_url):
     with Store(engine_url) as store:
         history_of(store).add_messages(MESSAGES[:4])

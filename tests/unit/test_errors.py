@@ -319,8 +319,13 @@ EXAMPLES = [
     ),
     Example(
         errors.EmbeddingFailed("m", "OSError"),
-        {"model": "m", "error": "OSError"},
+        {"model": "m", "error": "OSError", "failed": 0, "made": 0},
         ("'m' raised OSError", "embed_pending()"),
+    ),
+    Example(
+        errors.EmbeddingFailed("m", "OSError", 2, 1_998),
+        {"model": "m", "error": "OSError", "failed": 2, "made": 1_998},
+        ("OSError for 2", "1,998 have", 'vectors="pending"', "embed=False", "embed_pending()"),
     ),
     Example(
         errors.InvalidEmbedding("m", 8, "a vector of 7 numbers"),
