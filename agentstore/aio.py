@@ -329,6 +329,8 @@ class AsyncStore(AsyncRepositories):
                     async_engine, dialect, settings, owns_engine=True
                 )
         self._standbys = getattr(self._unit_runner, "standbys", None)
+        if self._observer is not None and self._standbys is not None:
+            self._observer.follow(self._standbys.lags)
         self._opened = False
         self._closed = self._inherited = False
         register_for_fork(self)

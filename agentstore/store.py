@@ -144,6 +144,8 @@ class Store(Repositories):
             kind = StandbyRunner
         self._runner = kind(engine, dialect, settings, owns_engine=self._owns_engine)
         self._standbys = getattr(self._runner, "standbys", None)
+        if self._observer is not None and self._standbys is not None:
+            self._observer.follow(self._standbys.lags)
         super().__init__(StoreRunner(self, self._runner), self._observer)
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import wraps
@@ -87,6 +87,11 @@ class Observer:
                 _is_call(getattr(kind, member)) for member in dir(kind)
             ):
                 setattr(repositories, name, self.watched(name, kind)(repository._runner))
+
+    def follow(self, lags: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        """Tell of standbys, too: a method gives their names and by how many seconds they lag."""
+        if self._telemetry is not None:
+            self._telemetry.follow(lags)
 
     @contextmanager
     def call(self, name: str) -> Iterator[None]:

@@ -258,6 +258,12 @@ class Standbys:
             for node in self.nodes
         )
 
+    def lags(self) -> list[tuple[str, float]]:
+        """Say by how many seconds each is behind; nothing while nobody reads, so nobody asks."""
+        known = () if self._quiet() else self.records()
+        behind = ((each.name, each.behind_seconds) for each in known)
+        return [(name, seconds) for name, seconds in behind if seconds is not None]
+
     # --- Asking ------------------------------------------------------------------------------
 
     def _ask_primary(self) -> None:

@@ -10,17 +10,30 @@ statement and no words of an error are handed out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from weakref import WeakMethod
 
 from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 _SCOPE = "agentstore"
 _DISTRIBUTION = "agentstore-db"
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 """As the conventions advise."""
+
+
+Lags = Callable[[], Iterable[tuple[str, float]]]
+_followed: set[WeakMethod[Lags]] = set()
+"""Of all stores: of several gauges of one name only the first is asked."""
+
+
+def _observe(_: CallbackOptions) -> Iterator[Observation]:
+    for method in [*_followed]:
+        for name, seconds in () if (lags := method()) is None else lags():
+            yield Observation(seconds, {"server.address": name})
 
 
 class Telemetry:
@@ -35,7 +48,7 @@ class Telemetry:
         version = metadata.version(_DISTRIBUTION)
         self._system = system
         self._tracer = trace.get_tracer(_SCOPE, version)
-        meter = metrics.get_meter(_SCOPE, version)
+        self._meter = meter = metrics.get_meter(_SCOPE, version)
         self._durations = meter.create_histogram(
             "db.client.operation.duration",
             unit="s",
@@ -50,10 +63,30 @@ class Telemetry:
         self._errors = meter.create_counter(
             "agentstore.client.errors", unit="{error}", description="Calls that raised"
         )
+        self._active = meter.create_up_down_counter(
+            "agentstore.client.active_calls",
+            unit="{call}",
+            description="Calls under way, whatever they wait for",
+        )
+
+    def follow(self, lags: Lags) -> None:
+        """Say how far standbys are behind, whenever metrics are collected.
+
+        Args:
+            lags: A method that gives their names and seconds, until its object is gone.
+        """
+        _followed.add(WeakMethod(lags, _followed.discard))
+        self._meter.create_observable_gauge(
+            "agentstore.standby.lag",
+            [_observe],
+            unit="s",
+            description="Age of what a standby shows",
+        )
 
     @contextmanager
     def span(self, name: str, node: Callable[[], str | None]) -> Iterator[None]:
         """Be the parent of what happens in the block; ``node`` says which standby answered it."""
+        self._active.add(1, self._attributes(name))
         with self._tracer.start_as_current_span(
             f"{_SCOPE}.{name}",
             kind=SpanKind.CLIENT,
@@ -69,6 +102,7 @@ class Telemetry:
                 span.set_status(Status(StatusCode.ERROR))
                 raise
             finally:
+                self._active.add(-1, self._attributes(name))
                 if (address := node()) is not None:
                     span.set_attribute("server.address", address)
 

@@ -27,7 +27,7 @@ from chatkit.types import (
 from pydantic import TypeAdapter
 
 from agentstore.aio import AsyncScopedStore, AsyncStore
-from agentstore.errors import NotFound
+from agentstore.errors import AlreadyExists, NotFound
 from agentstore.integrations import key_of, of_kind, with_user
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
         """Give a thread; raises ChatKit's NotFoundError if the user has none with this id."""
         found = await self._scope(context).sessions.find(self.session_id(thread_id, context))
         if found is None:
-            raise _missing("thread", thread_id)
+            raise _missing("Thread", thread_id)
         return ThreadMetadata.model_validate(found.state["thread"])
 
     async def save_thread(self, thread: ThreadMetadata, context: TContext) -> None:
@@ -112,7 +112,7 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
 
         threads = await self._scope(context).read(read)
         threads.sort(key=lambda thread: (thread.created_at.timestamp(), thread.id))
-        return _page(threads, limit, after, order, "thread")
+        return _page(threads, limit, after, order, "Thread")
 
     async def delete_thread(self, thread_id: str, context: TContext) -> None:
         """Delete a thread with its items; attachments stay."""
@@ -139,30 +139,45 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
             for message in found
             if message.external_id is not None and message.payload is not None
         ]
-        return _page(items, limit, after, order, "item")
+        return _page(items, limit, after, order, "Item")
 
     async def add_thread_item(self, thread_id: str, item: ThreadItem, context: TContext) -> None:
-        """Add an item. The same one again, as after a cancelled call, replaces it.
+        """Add an item; the same one again, as after a cancelled call, changes nothing.
+
+        Raises:
+            NotFoundError: Of ChatKit's: the user has no such thread.
+            AlreadyExists: Another item of the thread has this id.
+        """
+        id, message = self.session_id(thread_id, context), _message(item)
+        messages = self._scope(context).messages
+        try:
+            await messages.save_many(id, [message], on_duplicate="refuse")
+        except NotFound:
+            raise _missing("Thread", thread_id) from None
+        except AlreadyExists:
+            there = await messages.find_by_external_id(id, item.id)
+            if there is None or there.payload != message["payload"]:
+                raise
+
+    async def save_item(self, thread_id: str, item: ThreadItem, context: TContext) -> None:
+        """Replace an item, in its place, whatever it was; or add it.
 
         Raises:
             NotFoundError: Of ChatKit's: the user has no such thread.
         """
-        message = {
-            "role": "user" if item.type == "user_message" else "assistant",
-            "content": _said(item),
-            "external_id": item.id,
-            "payload": _ITEM.dump_python(item, mode="json"),
-        }
-        try:
-            await self._scope(context).messages.save_many(
-                self.session_id(thread_id, context), [message], on_duplicate="replace"
-            )
-        except NotFound:
-            raise _missing("thread", thread_id) from None
+        id, message = self.session_id(thread_id, context), _message(item)
 
-    async def save_item(self, thread_id: str, item: ThreadItem, context: TContext) -> None:
-        """Replace an item, in its place; or add it."""
-        await self.add_thread_item(thread_id, item, context)
+        def save(tx: Transaction) -> None:
+            there = tx.messages.find_by_external_id(id, item.id)
+            if there is None:
+                tx.messages.save_many(id, [message], on_duplicate="replace")
+            else:  # a message keeps its role
+                tx.messages.update(there.id, content=message["content"], payload=message["payload"])
+
+        try:
+            await self._scope(context).run(save)
+        except NotFound:
+            raise _missing("Thread", thread_id) from None
 
     async def load_item(self, thread_id: str, item_id: str, context: TContext) -> ThreadItem:
         """Give an item; raises ChatKit's NotFoundError if there is none."""
@@ -170,7 +185,7 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
             self.session_id(thread_id, context), item_id
         )
         if found is None:
-            raise _missing("item", item_id)
+            raise _missing("Item", item_id)
         return _ITEM.validate_python(found.payload)
 
     async def delete_thread_item(self, thread_id: str, item_id: str, context: TContext) -> None:
@@ -201,7 +216,7 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
             self._uploads(context), attachment_id
         )
         if found is None:
-            raise _missing("attachment", attachment_id)
+            raise _missing("Attachment", attachment_id)
         return _ATTACHMENT.validate_python(found.payload)
 
     async def delete_attachment(self, attachment_id: str, context: TContext) -> None:
@@ -263,7 +278,7 @@ class AgentStoreAttachmentStore(_OfUsers, AttachmentStore[TContext]):
         def save(tx: Transaction) -> None:
             message = tx.messages.find_by_external_id(uploads, attachment_id)
             if message is None:
-                raise _missing("attachment", attachment_id)
+                raise _missing("Attachment", attachment_id)
             # This locks the session: of two who send bytes, the last one's stay.
             payload = {**message.payload, "upload_descriptor": None}
             tx.messages.update(message.id, payload=payload)
@@ -280,7 +295,7 @@ class AgentStoreAttachmentStore(_OfUsers, AttachmentStore[TContext]):
             message = tx.messages.find_by_external_id(self._uploads(context), attachment_id)
             found = () if message is None else tx.attachments.list(message.id).items
             if not found:
-                raise _missing("attachment", attachment_id)
+                raise _missing("Attachment", attachment_id)
             return tx.attachments.read(found[0].id)
 
         return await self._scope(context).read(read)
@@ -293,7 +308,7 @@ class AgentStoreAttachmentStore(_OfUsers, AttachmentStore[TContext]):
 
 
 def _missing(kind: str, id: str) -> NotFoundError:
-    return NotFoundError(f"There is no {kind} {id!r}.")
+    return NotFoundError(f"{kind} {id} not found")
 
 
 def _page(found: list[Any], limit: int, after: str | None, order: str, kind: str) -> Page[Any]:
@@ -309,10 +324,14 @@ def _page(found: list[Any], limit: int, after: str | None, order: str, kind: str
     return Page(data=found[:limit], has_more=more, after=found[limit - 1].id if more else None)
 
 
-def _said(item: ThreadItem) -> Any:
-    """Give what an item says, as content; the payload has the rest."""
-    if item.type not in ("user_message", "assistant_message"):
-        return None
-    texts = [part.text for part in item.content if part.text]
+def _message(item: ThreadItem) -> dict[str, Any]:
+    """Give an item for ``save_many``: what it says as content, the whole of it as payload."""
+    speaks = item.type in ("user_message", "assistant_message")
+    texts = [part.text for part in item.content if part.text] if speaks else []
     blocks = [{"type": "text", "text": text} for text in texts]
-    return texts[0] if len(texts) == 1 else blocks or None
+    return {
+        "role": "user" if item.type == "user_message" else "assistant",
+        "content": texts[0] if len(texts) == 1 else blocks or None,
+        "external_id": item.id,
+        "payload": _ITEM.dump_python(item, mode="json"),
+    }

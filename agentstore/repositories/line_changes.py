@@ -63,7 +63,7 @@ from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values import validation
-from agentstore.values.types import MAX_INTEGER, from_nanos
+from agentstore.values.types import MAX_INTEGER, SOUGHT_ID, from_nanos
 from agentstore.values.validation import STREAMING
 
 
@@ -94,11 +94,10 @@ def lock_session(unit: Unit, session_id: str) -> LockedSession:
     Raises:
         NotFound: There is no such session.
     """
-    sessions = unit.tables.sessions.c
-    columns = (sessions.active_branch, sessions.last_branch, sessions.last_seq, sessions.turn)
-    here = select(*columns).where(sessions.id == session_id, session_is_open(unit.tables))
-    row = required(unit.connection.execute(here.with_for_update()).first(), "session", session_id)
-    return LockedSession(session_id, *row)
+    connection = unit.connection
+    lock, _ = _locking(unit.tables, dialect_of(connection))
+    found = lock.fetch(connection, {"session_id": session_id})
+    return LockedSession(session_id, *required(found[0] if found else None, "session", session_id))
 
 
 def lock_session_of(unit: Unit, message_id: str) -> None:
@@ -107,12 +106,24 @@ def lock_session_of(unit: Unit, message_id: str) -> None:
     Raises:
         NotFound: There is no such message.
     """
-    messages = unit.tables.messages.c
+    connection = unit.connection
+    _, owner = _locking(unit.tables, dialect_of(connection))
+    found = owner.fetch(connection, {"id": message_id})
+    lock_session(unit, required(found[0][0] if found else None, "message", message_id))
+
+
+@lru_cache(maxsize=256)
+def _locking(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared]:
+    """Lock a session's row; and find the session of a message."""
+    sessions, messages = tables.sessions.c, tables.messages.c
+    columns = (sessions.active_branch, sessions.last_branch, sessions.last_seq, sessions.turn)
+    session_id = bindparam("session_id", type_=sessions.id.type)
+    here = select(*columns).where(sessions.id == session_id, session_is_open(tables))
     owner = select(messages.session_id).where(
-        messages.id == message_id, session_not_being_deleted(unit.tables, messages.session_id)
+        messages.id == bindparam("id", type_=SOUGHT_ID),
+        session_not_being_deleted(tables, messages.session_id),
     )
-    session_id = required(unit.connection.execute(owner).scalar(), "message", message_id)
-    lock_session(unit, session_id)
+    return Prepared(here.with_for_update(), driver), Prepared(owner, driver)
 
 
 def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:

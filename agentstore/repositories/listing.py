@@ -451,6 +451,10 @@ def _insert(kind: type[NewRow], tables: Tables, values: Select[Any]) -> Returnin
 LONG = 0.03
 """Seconds. A body that took longer makes the next one smaller."""
 
+ALONE = 3
+"""Where others wait only for the rows that a body deletes, and hardly anybody writes to those, it
+may take so many times as long."""
+
 FIRST = 96
 """Rows, to begin with."""
 
@@ -507,9 +511,11 @@ class Pace:
             self._began = time.monotonic()
             result = body(unit, self, *args, **kwargs)
             self._took = time.monotonic() - self._began
-            if self._took > LONG:
-                self.rows = max(min(LEAST, self._most), int(self.rows * LONG / self._took / 1.5))
-            elif self._took < LONG / 2:
+            ease = 1 if unit.dialect.single_writer else ALONE
+            long, least = ease * LONG, ease * LEAST
+            if self._took > long:
+                self.rows = max(min(least, self._most), int(self.rows * long / self._took / 1.5))
+            elif self._took < long / 2:
                 self.rows = min(self._most, 2 * self.rows)
             return result
 

@@ -28,11 +28,13 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, Dialect, bindparam, func, select, update
 
 from agentstore.engines.base.dialect import Mode
+from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
@@ -767,17 +769,15 @@ class Sessions(Repository):
     def _keep_layout(self, session_id: str, layout: Any) -> None:
         keep_layout(self.unit, session_id, layout)
 
-    def _lock(self, session_id: str) -> Any:
+    def _lock(self, session_id: str) -> _Locked:
         """Lock the session's row until the unit ends; give its status and last activity.
 
         A call that changes a session locks this row first, so that two changes wait for each other
         instead of deadlocking.
         """
-        sessions = self.tables.sessions.c
-        query = select(sessions.status, sessions.last_active_at)
-        query = query.where(sessions.id == session_id, session_is_open(self.tables))
-        found = self.connection.execute(query.with_for_update()).first()
-        return required(found, "session", session_id)
+        locking = _locking(self.tables, dialect_of(self.connection))
+        found = locking.fetch(self.connection, {"session_id": session_id})
+        return _Locked(*required(found[0] if found else None, "session", session_id))
 
     def _move(
         self, session_id: str, wanted: SessionStatus, only_from: SessionStatus | None = None
@@ -806,14 +806,13 @@ class Sessions(Repository):
     def _change_documents(
         self, session_id: str, expected_version: int | None, values: dict[str, Any]
     ) -> None:
-        data = self.tables.session_data
-        query = update(data).where(data.c.session_id == session_id)
-        if expected_version is not None:
-            query = query.where(data.c.version == expected_version)
         if not values and expected_version is None:
             return
-        values = {**values, "version": data.c.version + 1, "updated_at": self.unit.now()}
-        if self.connection.execute(query.values(values)).rowcount == 0:
+        data, driver = self.tables.session_data, dialect_of(self.connection)
+        changing = _changing(self.tables, driver, (*values,), expected_version is not None)
+        new = {f"new_{name}": value for name, value in values.items()}
+        here = {"of_session": session_id, "expected": expected_version, "now": self.unit.now()}
+        if changing.execute_many(self.connection, [new | here]) == 0:
             version = select(data.c.version).where(data.c.session_id == session_id)
             actual = self.connection.execute(version).scalar()
             if actual is None or expected_version is None:
@@ -821,6 +820,35 @@ class Sessions(Repository):
                 lost.sought = True
                 raise lost
             raise StaleSession(session_id, expected_version, int(actual))
+
+
+class _Locked(NamedTuple):
+    status: SessionStatus
+    last_active_at: datetime
+
+
+@lru_cache(maxsize=256)
+def _locking(tables: Tables, driver: Dialect) -> Prepared:
+    sessions = tables.sessions.c
+    session_id = bindparam("session_id", type_=sessions.id.type)
+    query = select(sessions.status, sessions.last_active_at)
+    query = query.where(sessions.id == session_id, session_is_open(tables))
+    return Prepared(query.with_for_update(), driver)
+
+
+@lru_cache(maxsize=256)
+def _changing(tables: Tables, driver: Dialect, names: tuple[str, ...], expected: bool) -> Prepared:
+    """Change these documents of a session, and its version, if that is the one expected."""
+    data = tables.session_data
+    query = update(data).where(
+        data.c.session_id == bindparam("of_session", type_=data.c.session_id.type)
+    )
+    if expected:
+        query = query.where(data.c.version == bindparam("expected", type_=data.c.version.type))
+    values = {name: bindparam(f"new_{name}", type_=data.c[name].type) for name in names}
+    now = bindparam("now", type_=data.c.updated_at.type)
+    changed = query.values({**values, "version": data.c.version + 1, "updated_at": now})
+    return Prepared(changed, driver)
 
 
 def _conditions(

@@ -43,6 +43,7 @@ T = TypeVar("T")
 __all__ = ["pair", "pair_of_the_module"]
 
 PATIENT = {"read_wait": 5.0, "max_staleness": 30.0}
+KINDS = [Store, lambda url, **options: BlockingStore(lambda: AsyncStore(url, **options))]
 
 
 @contextmanager
@@ -264,6 +265,42 @@ def test_a_span_and_a_duration_name_the_standby_that_answered(
     assert [node for name, node in told if name.startswith("sessions.")] == [None, here, None]
 
 
+def test_metrics_say_how_far_a_standby_is_behind_while_it_is_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", MeterProvider([reader]).get_meter)
+
+    def lags() -> list[tuple[Any, Any]]:
+        return [
+            (point.attributes["server.address"], point.value)
+            for resource in getattr(reader.get_metrics_data(), "resource_metrics", ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == "agentstore.standby.lag"
+            for point in metric.data.data_points
+        ]
+
+    def behind(store: Any, seconds: float) -> bool:
+        """Whether it is, while it is asked about."""
+        store.sessions.list()
+        return any(lag > seconds for _, lag in lags())
+
+    for make in KINDS:
+        options = {"read_url": pair.on_the_standby(), "telemetry": True}
+        with make(pair.url, **options, **PATIENT) as store:
+            assert wait_for(lambda store=store: behind(store, 0.0))
+            assert [name for name, _ in lags()] == [str(pair.standby.directory)]
+            with paused(pair), Store(pair.url) as other:
+                other.sessions.create()
+                assert wait_for(lambda store=store: behind(store, 0.3))
+            assert wait_for(lambda: not lags())  # nobody reads, so nobody asks
+
+
 def test_a_position_carries_what_was_written_to_another_store(pair: Pair) -> None:
     with (
         Store(pair.url) as writer,
@@ -461,9 +498,6 @@ def goes_on(found: Counter[str]) -> bool:
     """Wait until what was saved was read back twenty times more."""
     before = found["read"]
     return wait_for(lambda: found["read"] > before + 20)
-
-
-KINDS = [Store, lambda url, **options: BlockingStore(lambda: AsyncStore(url, **options))]
 
 
 @pytest.mark.long

@@ -619,11 +619,32 @@ def test_pauses_are_long_only_beside_others_who_write(place, timed, clock, monke
 def test_transactions_become_smaller_when_they_take_long(timed, clock, monkeypatch):
     monkeypatch.setattr(listing, "LONG", 0.0)
     monkeypatch.setattr(listing, "LEAST", 1)
+    monkeypatch.setattr(listing, "ALONE", 1)
+    monkeypatch.setattr(pruning, "ALONE", 1)
     much(timed, clock)
     with transactions(timed) as deleted:
         report = timed.prune(RetentionPolicy(finished_tasks=DAY))
     assert sum(deleted) == report.total == 30
     assert [count for count in deleted if count] == [25, 1, 1, 1, 1, 1]
+
+
+def test_sessions_that_go_together_are_counted_together(timed, clock):
+    for _ in range(30):
+        timed.tool_logs.log(timed.sessions.create().id, "search")
+    clock.now += 2 * DAY
+    counted = []
+
+    def keep(_: object, __: object, statement: str, *___: object) -> None:
+        counted.append("tool_logs" in statement and "count(" in statement)
+
+    engine = engine_of(timed)
+    event.listen(engine, "before_cursor_execute", keep)
+    try:
+        report = timed.prune(RetentionPolicy(sessions_idle=DAY), reclaim=False)
+    finally:
+        event.remove(engine, "before_cursor_execute", keep)
+    assert report.rows["tool_logs"] == report.rules["sessions"] == 30
+    assert sum(counted) <= 3
 
 
 @pytest.mark.long(but=["sqlite3"])

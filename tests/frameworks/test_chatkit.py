@@ -30,7 +30,7 @@ from chatkit.types import (
 from chatkit.widgets import Card, Text
 
 from agentstore import AsyncStore, Store
-from agentstore.errors import AttachmentTooLarge, InvalidInput
+from agentstore.errors import AlreadyExists, AttachmentTooLarge, InvalidInput
 from agentstore.integrations.chatkit import AgentStoreAttachmentStore, AgentStoreChatKitStore
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "chatkit_server.py"
@@ -172,8 +172,11 @@ def test_an_item_that_changes_stays_in_its_place_and_is_found_as_it_is(opening_a
             await ours.save_thread(a_thread(title="one"), ANN)
             for item in (ask("Where?"), answer("aubergine"), ask("And?", id="m2")):
                 await ours.add_thread_item("t", item, ANN)
+            await ours.save_item("t", ask("who says that?", id="a"), ANN)
             await ours.save_item("t", answer("courgette"), ANN)
             await ours.add_thread_item("t", ask("Where?"), ANN)  # again, as after a cancelled call
+            with pytest.raises(AlreadyExists):
+                await ours.add_thread_item("t", ask("When?"), ANN)
             await ours.save_thread(a_thread(title="two"), ANN)
             id = ours.session_id("t", ANN)
             shown = await store.messages.history(id)
@@ -185,6 +188,11 @@ def test_an_item_that_changes_stays_in_its_place_and_is_found_as_it_is(opening_a
             assert (await store.sessions.get(id)).title == "two"
             assert not await store.messages.search("aubergine")
             assert [h.message.session_id for h in await store.messages.search("courgette")] == [id]
+            await ours.save_item("t", HiddenContextItem(id="m", content={}, **PLACE), ANN)
+            await ours.save_item("t", answer("new", id="new"), ANN)
+            page = await ours.load_thread_items("t", None, 9, "asc", ANN)
+            assert [item.id for item in page.data] == ["m", "a", "m2", "new"]
+            assert (await ours.load_item("t", "m", ANN)).type == "hidden_context_item"
             await ours.delete_thread_item("t", "a", ANN)
             await ours.delete_thread_item("t", "a", ANN)
             with pytest.raises(NotFoundError):
@@ -193,8 +201,9 @@ def test_an_item_that_changes_stays_in_its_place_and_is_found_as_it_is(opening_a
             await ours.delete_thread("t", ANN)
             with pytest.raises(NotFoundError):
                 await ours.load_thread("t", ANN)
-            with pytest.raises(NotFoundError):
-                await ours.add_thread_item("t", answer("late"), ANN)
+            for late in (ours.add_thread_item, ours.save_item):
+                with pytest.raises(NotFoundError):
+                    await late("t", answer("late"), ANN)
 
     run(change())
 
@@ -298,7 +307,7 @@ def test_two_processes_may_write_to_a_thread_at_once(engine_url):
             await asyncio.gather(*(s.save_thread(a_thread(title="x"), ANN) for s in stores))
             await asyncio.gather(
                 *(
-                    stores[n % 2].add_thread_item("t", answer(str(n), id=f"i{n // 2}"), ANN)
+                    stores[n % 2].save_item("t", answer(str(n), id=f"i{n // 2}"), ANN)
                     for n in range(12)
                 )
             )

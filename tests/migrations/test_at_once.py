@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
 
 import pytest
 from sqlalchemy import text
 
-from agentstore import migrations
+from agentstore import AsyncStore, Store, errors, migrations
 from agentstore.database import open_engine, parse_url
 from agentstore.settings import Settings
+from agentstore.testing import BlockingStore
+from tests.chaos.arena import wait_for
 from tests.migrations.support import CHECKOUT, as_stored, together
 
 PROCESSES = 8
@@ -85,3 +89,53 @@ def test_threads_of_one_process_may_upgrade_at_once(databases, engines):
     assert set(done) == {migrations.HEAD}
     head = as_stored(databases.upgraded())
     assert all(as_stored(url) == head for url in set(urls))
+
+
+ADDS = """
+op.create_table('second', sa.Column('id', TEXT))
+op.add_column('messages', sa.Column('tone', TEXT))
+op.add_column('sessions', sa.Column('mood', TEXT))
+"""
+
+
+def test_stores_that_are_open_go_on_beside_newer_ones_after_a_revision_that_only_adds(
+    plain_databases, tree
+):
+    url, over = plain_databases.upgraded(), Event()
+
+    def write(store, written):
+        session = store.sessions.create().id
+        while not over.is_set():
+            with suppress(errors.DatabaseBusy):  # while the revision has the file
+                store.messages.save(session, "user", str(len(written)))
+                written.append(session)
+            last = store.messages.history(session, 1)
+            assert [message.content for message in last] == [str(len(written) - 1)]
+
+    by_old, by_other, by_new = [], [], []
+    with (
+        Store(url) as old,
+        BlockingStore(lambda: AsyncStore(url)) as other,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        try:
+            writing = [threads.submit(write, old, by_old), threads.submit(write, other, by_other)]
+            assert wait_for(lambda: by_old and by_other)
+            tree.add("9001", ADDS)
+            assert migrations.upgrade(url) == "9001"
+            with Store(url) as new:
+                before = len(by_old), len(by_other)
+                writing.append(threads.submit(write, new, by_new))
+                assert wait_for(
+                    lambda: by_new and len(by_old) > before[0] + 9 and len(by_other) > before[1] + 9
+                )
+                over.set()
+                for each in writing:
+                    each.result()
+                for written in (by_old, by_other, by_new):
+                    saved = new.messages.history(written[0], None)
+                    assert [message.content for message in saved] == [
+                        str(number) for number in range(len(written))
+                    ]
+        finally:
+            over.set()

@@ -150,6 +150,31 @@ def test_durations_are_a_histogram_in_seconds(place, heard):
     assert not heard.points("agentstore.client.retries")
 
 
+def test_calls_under_way_are_counted_by_name_until_they_end(place, heard):
+    def active(name):
+        points = heard.points("agentstore.client.active_calls")
+        return sum(point.value for point in points if point.attributes["db.operation.name"] == name)
+
+    async def work_in_a_task(url):
+        async with AsyncStore(url, telemetry=True) as store:
+            async with store.transaction() as tx:
+                await tx.sessions.create()
+                assert (active("transaction"), active("sessions.create")) == (1, 0)
+            with pytest.raises(NotFound):
+                await store.sessions.get("nobody")
+
+    if place.driver.asynchronous:
+        asyncio.run(work_in_a_task(place.driver.url(place.url)))
+    else:
+        with place.open(telemetry=True) as store:
+            with store.transaction() as tx:
+                tx.sessions.create()
+                assert (active("transaction"), active("sessions.create")) == (1, 0)
+            with pytest.raises(NotFound):
+                store.sessions.get("nobody")
+    assert (active("transaction"), active("sessions.get")) == (0, 0)
+
+
 @pytest.fixture
 def conflict_first(monkeypatch):
     """Every first attempt of a call meets a conflict."""

@@ -923,6 +923,16 @@ def _end(unit: Unit, old: MessageRecord, status: str, ending: Draft | None) -> N
         )
 
 
+@lru_cache(maxsize=256)
+def _locking(tables: Tables, driver: Dialect) -> Prepared:
+    messages = tables.messages.c
+    query = select(messages.status).where(
+        messages.id == bindparam("id", type_=SOUGHT_ID),
+        session_not_being_deleted(tables, messages.session_id),
+    )
+    return Prepared(query.with_for_update(), driver)
+
+
 def _require_streaming(unit: Unit, message_id: str) -> None:
     """Lock a message that can still be added to, however long nothing has come of it.
 
@@ -930,12 +940,9 @@ def _require_streaming(unit: Unit, message_id: str) -> None:
         NotFound: There is no such message.
         StreamEnded: It is finished, or was aborted.
     """
-    messages = unit.tables.messages.c
-    query = select(messages.status).where(
-        messages.id == message_id, session_not_being_deleted(unit.tables, messages.session_id)
+    locked = _locking(unit.tables, dialect_of(unit.connection)).fetch(
+        unit.connection, {"id": message_id}
     )
-    status = unit.connection.execute(query.with_for_update()).scalar()
-    if status is None:
-        raise NotFound("message", message_id)
+    (status,) = required(locked[0] if locked else None, "message", message_id)
     if status != STREAMING:
         raise StreamEnded(message_id, status)

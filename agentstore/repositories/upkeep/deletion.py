@@ -182,14 +182,7 @@ def delete_matching(
 
 def _delete_locked(unit: Unit, matching: Sequence[Any], pace: Pace) -> Deleted:
     """Delete sessions that are locked, as far as one transaction goes."""
-    ids: list[str] = []
-    owned: Counter[str] = Counter()
-    for session in matching:
-        found = found_owned(unit, "session", session.id, pace.rows)
-        if len(ids) + 1 + (owned + found).total() > pace.rows or (ids and pace.is_spent):
-            break
-        ids.append(session.id)
-        owned += found
+    ids, owned = _together(unit, matching, pace.rows)
     left = tuple(session.pk for session in matching[len(ids) :])
     if ids or not left:
         gone = delete_sessions(unit, ids, owned) if ids else Counter[str]()
@@ -202,10 +195,30 @@ def _delete_locked(unit: Unit, matching: Sequence[Any], pace: Pace) -> Deleted:
     return Deleted((), rows, left)
 
 
+def _together(unit: Unit, sessions: Sequence[Any], most: int) -> tuple[list[str], Counter[str]]:
+    """Give the first of locked sessions that have up to so many rows with all that is theirs.
+
+    Returns:
+        Their ids, none where the first has more; and the rows of these, or of the first, by table.
+    """
+    messages = accumulate(session.message_count + 1 for session in sessions)
+    fitting = sum(so_far <= most for so_far in messages)
+    ids = [session.id for session in sessions[: max(1, fitting)]]
+    found = Counter[str]()
+    while ids:
+        found = found_owned(unit, "sessions", ids, most)
+        if (total := len(ids) + found.total()) <= most:
+            break
+        if len(ids) == 1:
+            return [], found
+        ids = ids[: max(1, len(ids) * most // total)]
+    return ids, found
+
+
 def columns(unit: Unit) -> list[ColumnElement[Any]]:
     """Give what says of a session whether it is to be deleted."""
     c = unit.tables.sessions.c
-    return [c.pk, c.id, c.active_branch, c.ttl_seconds, c.last_active_at]
+    return [c.pk, c.id, c.active_branch, c.ttl_seconds, c.last_active_at, c.message_count]
 
 
 def is_closed(session: Any) -> bool:
@@ -387,16 +400,12 @@ def _delete_some_sessions(unit: Unit, user_id: str, most: int) -> Counter[str]:
     ).all()
     if not rows:
         return Counter()
-    messages = accumulate(row.message_count + 1 for row in rows)
-    ids = [row.id for row, so_far in zip(rows, messages, strict=True) if so_far <= most]
-    ids = ids or [rows[0].id]
     # Locked, nobody adds to them after they were counted.
-    lock = select(sessions.pk).where(sessions.id.in_(ids)).order_by(sessions.pk)
-    unit.connection.execute(lock.with_for_update())
-    while len(ids) + (found := found_owned(unit, "sessions", ids, most)).total() > most:
-        if len(ids) == 1:
-            return delete_some_owned(unit, "sessions", ids, most, found)
-        ids = ids[: len(ids) // 2]
+    lock = select(sessions.pk).where(sessions.id.in_([row.id for row in rows]))
+    unit.connection.execute(lock.order_by(sessions.pk).with_for_update())
+    ids, found = _together(unit, rows, most)
+    if not ids:
+        return delete_some_owned(unit, "sessions", [rows[0].id], most, found)
     return delete_sessions(unit, ids, found)
 
 
@@ -466,7 +475,8 @@ def _delete_all(
 ) -> Counter[str]:
     """Delete what is locked, and everything below."""
     tables, connection = unit.tables, unit.connection
-    _lock_threads(unit, kind, key)
+    if there is None or "checkpoint_threads" in there:
+        _lock_threads(unit, kind, key)
     attached = (
         [] if there is not None and "attachments" not in there else _attached(unit, kind, key)
     )

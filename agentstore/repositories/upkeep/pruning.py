@@ -43,7 +43,7 @@ from agentstore.execution.unit import Unit
 from agentstore.records import PruneReport
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
-from agentstore.repositories.listing import Pace
+from agentstore.repositories.listing import ALONE, Pace
 from agentstore.repositories.messages.append import abort_streams, idle_streams
 from agentstore.repositories.operations import Units, window
 from agentstore.repositories.session_pages import FAILED_TASKS, settle_failures
@@ -497,12 +497,14 @@ class _RowRule(Rule):
             left = failed - shown
             items = [i for i in items if not (self._failed(i) and i.session_id in left)]
         most = min(pace.rows, len(items))
+        together = _TOGETHER if unit.dialect.single_writer else ALONE * _TOGETHER
         deleted = done = 0
         while done < most and not (done and pace.is_spent):
-            few = items[done : min(done + _TOGETHER, most)]
+            few = items[done : min(done + together, most)]
             these = [table.c.pk.in_([item.pk for item in few]), *matching]
             if not unit.dialect.single_writer:
-                these = [table.c.pk.in_(lock_free(unit, table.c.pk, *these))]
+                free = select(table.c.pk).where(*these).order_by(table.c.pk)
+                these = [table.c.pk.in_(free.with_for_update(skip_locked=True))]
             deleted += unit.connection.execute(delete(table).where(*these)).rowcount
             done += len(few)
         if failed:
