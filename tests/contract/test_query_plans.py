@@ -159,6 +159,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     },
     ("branches.list()", "sorts: USE TEMP B-TREE FOR GROUP BY"): "the messages that it counts",
     ("branches.tool_usage(*", "sorts*"): "the calls that it counts",
+    ("usage.of_sessions(*", "sorts*"): "what it adds up of these sessions, by model",
 }
 """What is forgiven, by the call and by what is found, and why."""
 
