@@ -12,8 +12,11 @@ database at head never pays for it.
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,6 +57,7 @@ from agentstore.errors import (
     SchemaMissing,
     SchemaOutdated,
     TableNameConflict,
+    TransactionConflict,
 )
 from agentstore.schema import PLAIN, Names, tables
 from agentstore.settings import default_names, settings_for
@@ -121,6 +125,8 @@ def upgrade(
     Raises:
         SchemaFromFuture: The database is at a revision that this version does not know.
         DatabaseError: The database failed; it is as it was before.
+        TransactionConflict: So it is after ten tries in which the server ended a deadlock with
+            those who write meanwhile.
     """
     return _migrate(url, "upgrade", revision, names or default_names(), progress)
 
@@ -310,6 +316,24 @@ def _migrate(
     revision: str,
     names: Names,
     progress: Progress | None = None,
+) -> str:
+    """Run revisions, all or none; again if they and who writes meanwhile waited for each other."""
+    for _ in range(_MOST_CONFLICTS):
+        with suppress(TransactionConflict):
+            return _migrate_once(url, command, revision, names, progress)
+        time.sleep(random.random())  # noqa: S311 - jitter, not a secret
+    return _migrate_once(url, command, revision, names, progress)
+
+
+_MOST_CONFLICTS = 9
+
+
+def _migrate_once(
+    url: str | URL | None,
+    command: str,
+    revision: str,
+    names: Names,
+    progress: Progress | None,
 ) -> str:
     engine = _engine(parse_url(url))
     dialect = dialect_for(engine.url)

@@ -105,7 +105,10 @@ def _unfinished(unit: Unit, ids: Sequence[str], oldest: datetime) -> dict[str, _
         end = row.role in _OPEN_ENDS or row.calls or row.status not in (None, COMPLETE)
         if row.last_branch:  # what it shows last may be of another branch, or later ones hidden
             end = any(
-                each.role in _OPEN_ENDS or _unanswered([each]) or each.status != COMPLETE
+                each.role in _OPEN_ENDS
+                or each.tool_calls
+                or _unanswered([each])
+                or each.status != COMPLETE
                 for each in _last(unit, row.session, 1)
             )
         ends[row.session] = end
