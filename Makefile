@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 URL ?=
 PINS ?=
-# As many as there are cores, from 2 to 8: each starts a PostgreSQL of its own.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(max(os.cpu_count() or 2, 2), 8))")
+# One more than there are cores, from 3 to 8: each starts a PostgreSQL of its own, and waits for it.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(max(os.cpu_count() or 2, 2) + 1, 8))")
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TRANSCRIPTS ?=
 
