@@ -194,6 +194,7 @@ async def _form(request: Request) -> dict[str, str]:
 async def _edit(visit: Visit, given: dict[str, str], who: str) -> str:
     """Do what a form asks for, and log it; give the address of the page that it stands on."""
     action, id, value = (given.get(name, "").strip() for name in ("action", "id", "value"))
+    value = value.replace("\r\n", "\n")  # how forms end lines
 
     def change(tx: Transaction) -> str | None:
         if action == "task":
