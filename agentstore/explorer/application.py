@@ -259,15 +259,11 @@ async def _static(request: Request) -> Response:
 # Who may see an explorer that ``agentstore ui`` serves: who has its token, or the password.
 #
 # A page of any other site can send a browser here, and a name of anybody's can be made to mean
-# 127.0.0.1. So a request is answered only if the browser was sent to a name of ours (``Host``),
-# and
+# 127.0.0.1. So a request is answered only if the browser was sent to a name of ours (``Host``), and
 # if it has what the terminal showed. A token comes in the address and works once: it is exchanged
-# for
-# another secret, in a cookie that scripts cannot read and that is sent from the explorer's own
-# pages
-# alone. A browser sends cookies to all ports of a host, so the cookie is bound to a path that
-# begins
-# with a random name: the programs on other ports are not asked for that.
+# for another secret, in a cookie that scripts cannot read and that is sent from the explorer's own
+# pages alone. A browser sends cookies to all ports of a host, so the cookie is bound to a path that
+# begins with a random name: the programs on other ports are not asked for that.
 
 
 TOKEN = "token"  # noqa: S105 - the name of a parameter
