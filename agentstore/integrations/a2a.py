@@ -279,8 +279,8 @@ class AgentStorePushNotificationConfigStore(_OfUsers, PushNotificationConfigStor
         Args:
             store: The store itself, which makes a scope for each call.
             owner_resolver: Gives the user's id for a call's context; pass the task store's.
-            encryption_key: A key of Fernet's, by which configurations are encrypted. Without one,
-                whoever can read the database can read the tokens in them.
+            encryption_key: A key of Fernet's, which encrypts configurations. Without a key,
+                their tokens are plain text in the database.
         """
         super().__init__(store, owner_resolver)
         self._fernet: Any = None

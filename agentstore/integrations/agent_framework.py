@@ -71,7 +71,7 @@ class AgentStoreHistoryProvider(HistoryProvider):
             store: An ``AsyncStore``, or ``store.scoped(user_id)``.
             source_id: The provider's name in the agent. Each name but the default one has histories
                 of its own, so that an agent may have several providers on one store.
-            user_id: Whose sessions, where their state names no user; made if there is none.
+            user_id: The owner of sessions whose state names no user; is made if missing.
             limit: How many messages to load, the last ones; a cut never separates a tool's result
                 from its call.
             skip_excluded: Whether to leave out the messages that a compaction has excluded.
@@ -220,7 +220,7 @@ class AgentStoreCheckpointStorage:
 
         Args:
             store: An ``AsyncStore``, or ``store.scoped(user_id)``.
-            user_id: Whose checkpoints; made if there is none.
+            user_id: The owner of the checkpoints; is made if missing.
             allowed_checkpoint_types: The application's classes that checkpoints may hold, each as
                 ``"module:qualname"``; the framework's own, and common ones, always may.
         """
@@ -300,7 +300,7 @@ class AgentStoreCheckpointStorage:
             return False
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """Give the checkpoint of a workflow with the latest timestamp; None if there is none."""
+        """Give the newest checkpoint of a workflow, by timestamp; None if it has none."""
         found = await self.store.checkpoints.latest(self._thread(workflow_name))
         return None if found is None else self._checkpoint(found)
 

@@ -180,7 +180,7 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
             raise _missing("Thread", thread_id) from None
 
     async def load_item(self, thread_id: str, item_id: str, context: TContext) -> ThreadItem:
-        """Give an item; raises ChatKit's NotFoundError if there is none."""
+        """Give an item; raises ChatKit's NotFoundError if it does not exist."""
         found = await self._scope(context).messages.find_by_external_id(
             self.session_id(thread_id, context), item_id
         )
@@ -211,7 +211,7 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
         )
 
     async def load_attachment(self, attachment_id: str, context: TContext) -> Attachment:
-        """Give what is said of an attachment; raises ChatKit's NotFoundError if there is none."""
+        """Give an attachment's metadata; raises ChatKit's NotFoundError if it does not exist."""
         found = await self._scope(context).messages.find_by_external_id(
             self._uploads(context), attachment_id
         )

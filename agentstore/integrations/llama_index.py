@@ -247,7 +247,7 @@ class AgentStoreMemoryStore(AsyncDBChatStore):
     async def add_message(
         self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
-        """Add a message; the session is made if there is none."""
+        """Add a message; makes the session if it does not exist."""
         await self.add_messages(key, [message], status)
 
     async def add_messages(

@@ -394,8 +394,8 @@ def _go_on(
     repositories: Repositories, session_id: str, made: Conversation, unnamed: int
 ) -> Imported:
     """Add what a conversation has more than its session, if that is all in which they differ."""
-    repositories.sessions.update(session_id)  # locked: nobody else adds to it meanwhile
-    said, stored = made["messages"], repositories.sessions.get(session_id).message_count
+    locked = repositories.sessions.update(session_id)  # nobody else adds to it meanwhile
+    said, stored = made["messages"], locked.message_count
     if made.branches or stored > len(said) or len(repositories.branches.list(session_id)) > 1:
         return Imported(0, 0, 1, 0, unnamed, grown=1)
     there = repositories.messages.chat(session_id, None, keep_tool_calls=False, unanswered="keep")

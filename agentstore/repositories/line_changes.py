@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import CounterOverflow
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
+from agentstore.records.base import SessionStatus
 from agentstore.repositories.attachments import attached_to, drop_unattached
 from agentstore.repositories.lines import (
     SESSION_ID,
@@ -79,17 +81,22 @@ NOTHING = Counts()
 
 @dataclass(slots=True)
 class LockedSession:
-    """What a session's row says of its branches, while nobody else can change it."""
+    """What a session's row says of it and its branches, while nobody else can change it."""
 
     id: str
     active_branch: int
     last_branch: int
     last_seq: int
     turn: int
+    status: SessionStatus
+    last_active_at: datetime
 
 
 def lock_session(unit: Unit, session_id: str) -> LockedSession:
     """Lock a session's row until the unit ends.
+
+    A call that changes a session locks this row first, so that two changes wait for each other
+    instead of deadlocking.
 
     Raises:
         NotFound: There is no such session.
@@ -116,7 +123,8 @@ def lock_session_of(unit: Unit, message_id: str) -> None:
 def _locking(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared]:
     """Lock a session's row; and find the session of a message."""
     sessions, messages = tables.sessions.c, tables.messages.c
-    columns = (sessions.active_branch, sessions.last_branch, sessions.last_seq, sessions.turn)
+    branches = (sessions.active_branch, sessions.last_branch, sessions.last_seq, sessions.turn)
+    columns = (*branches, sessions.status, sessions.last_active_at)
     session_id = bindparam("session_id", type_=sessions.id.type)
     here = select(*columns).where(sessions.id == session_id, session_is_open(tables))
     owner = select(messages.session_id).where(

@@ -29,7 +29,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from sqlalchemy import ColumnElement, Dialect, bindparam, func, select, update
 
@@ -515,7 +515,7 @@ class Sessions(Repository):
             changes["ttl_seconds"] = seconds_of(ttl)
         if expected_version is not None:
             validation.amount("expected_version", expected_version)
-        locked = self._lock(session_id)
+        locked = lock_session(self.unit, session_id)
         if not isinstance(ttl, Unset):
             changes["expires_at"] = None if ttl is None else shifted(locked.last_active_at, ttl)
         self._change_documents(session_id, expected_version, documents)
@@ -554,7 +554,7 @@ class Sessions(Repository):
             validation.json_object(name, patch)
         if expected_version is not None:
             validation.amount("expected_version", expected_version)
-        self._lock(session_id)
+        lock_session(self.unit, session_id)
         there = self.get(session_id)
         if state is not None and not isinstance(there.state, dict | None):
             raise InvalidInput("The state is no object: replace it with sessions.update().")
@@ -619,7 +619,7 @@ class Sessions(Repository):
         secrets = self.unit.settings.secrets
         reason = validation.optional_text("reason", reason)
         reason = secrets.apply(secrets.on_tool_logs, reason, "reason")
-        if self._lock(session_id).status == "failed":
+        if lock_session(self.unit, session_id).status == "failed":
             return self.get(session_id)
         self._move(session_id, "failed")
         self._change(session_id, has_failures=True)
@@ -769,20 +769,10 @@ class Sessions(Repository):
     def _keep_layout(self, session_id: str, layout: Any) -> None:
         keep_layout(self.unit, session_id, layout)
 
-    def _lock(self, session_id: str) -> _Locked:
-        """Lock the session's row until the unit ends; give its status and last activity.
-
-        A call that changes a session locks this row first, so that two changes wait for each other
-        instead of deadlocking.
-        """
-        locking = _locking(self.tables, dialect_of(self.connection))
-        found = locking.fetch(self.connection, {"session_id": session_id})
-        return _Locked(*required(found[0] if found else None, "session", session_id))
-
     def _move(
         self, session_id: str, wanted: SessionStatus, only_from: SessionStatus | None = None
     ) -> SessionRecord:
-        current = self._lock(session_id).status
+        current = lock_session(self.unit, session_id).status
         allowed = (only_from,) if only_from else sources(SESSION_TRANSITIONS, wanted)
         if current not in allowed:
             onward = SESSION_TRANSITIONS[current]
@@ -820,20 +810,6 @@ class Sessions(Repository):
                 lost.sought = True
                 raise lost
             raise StaleSession(session_id, expected_version, int(actual))
-
-
-class _Locked(NamedTuple):
-    status: SessionStatus
-    last_active_at: datetime
-
-
-@lru_cache(maxsize=256)
-def _locking(tables: Tables, driver: Dialect) -> Prepared:
-    sessions = tables.sessions.c
-    session_id = bindparam("session_id", type_=sessions.id.type)
-    query = select(sessions.status, sessions.last_active_at)
-    query = query.where(sessions.id == session_id, session_is_open(tables))
-    return Prepared(query.with_for_update(), driver)
 
 
 @lru_cache(maxsize=256)

@@ -424,7 +424,7 @@ class Cluster:
     def _freeze(self) -> None:
         """Stop all that runs there, and end it when another one leads, as a watchdog would.
 
-        Without one Patroni 3.0.2 takes the lead back as it goes on, whoever has it by then.
+        Without one, Patroni 3.0.2 takes the lead back when it goes on, even from a new leader.
         """
         place = self.primary()
         assert place.patroni is not None
