@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
@@ -20,6 +21,7 @@ from uuid import UUID
 import ormsgpack
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -44,6 +46,7 @@ from agentstore.integrations.langgraph import (
 )
 from agentstore.integrations.langgraph.savers import REST
 from agentstore.repositories.checkpoints.values import unpacked
+from agentstore.retention import RetentionPolicy
 from agentstore.schema import tables
 from agentstore.values.serialized import state_of, step_of
 from tests.contract.test_branches import of, statements
@@ -145,6 +148,10 @@ class State(TypedDict):
 
 class Inner(TypedDict):
     found: Annotated[list[str], operator.add]
+
+
+def _more(state: list[str], writes: list[list[str]]) -> list[str]:
+    return [*state, *(each for write in writes for each in write)]
 
 
 def an_agent(saver: BaseCheckpointSaver[Any]) -> Any:
@@ -846,6 +853,56 @@ def test_pruning_keeps_the_latest_and_what_its_delta_channels_are_made_of(home: 
             await saver("prune", "thread")
         await saver("prune", ["thread"], strategy="delete")
         assert await saver.listed(None) == []
+
+    home.run(test)
+
+
+class Long(TypedDict):
+    said: Annotated[list[str], DeltaChannel(_more, snapshot_frequency=4)]
+    notes: Annotated[list[str], DeltaChannel(_more)]
+    count: int
+
+
+REMOVALS: dict[str, Callable[[Saver, Any], Any]] = {
+    "saver.prune": lambda saver, store: saver("prune", ["thread"]),
+    "policy": lambda saver, store: store.prune(RetentionPolicy(checkpoints_keep_last=1)),
+    "age": lambda saver, store: store.prune(RetentionPolicy(checkpoints_max_age=timedelta(0))),
+    "keep_last": lambda saver, store: store.checkpoints.prune("thread", keep_last=2),
+    "runs": lambda saver, store: saver("delete_for_runs", [f"run {n}" for n in range(5)]),
+}
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+def test_a_graph_with_delta_channels_goes_on_after_the_rest_was_removed(
+    home: Home, removal: str
+) -> None:
+    builder = StateGraph(Long)
+
+    def work(state: Long) -> dict[str, Any]:
+        n = state["count"]
+        return {"said": [f"{n}"], "count": n + 1} | ({"notes": ["once"]} if n == 1 else {})
+
+    builder.add_node("work", work)
+    builder.add_edge(START, "work")
+
+    async def test(saver: Saver) -> None:
+        graph = builder.compile(checkpointer=saver.saver)
+        thread = {"configurable": {"thread_id": "thread"}}
+        for n in range(6):
+            config = thread | {"metadata": {"run_id": f"run {n}"}}
+            await saver.do(graph, "invoke", {"said": [f"ask {n}"], "count": n}, config)
+        before = (await saver.do(graph, "get_state", thread)).values
+        assert (len(before["said"]), before["notes"]) == (12, ["once"])
+        held = len(await saver.listed(THREAD))
+        with Store(home.url) as store:
+            done = REMOVALS[removal](saver, store)
+            if isinstance(done, Awaitable):
+                await done
+        assert len(await saver.listed(THREAD)) < held
+        assert (await saver.do(graph, "get_state", thread)).values == before
+        after = await saver.do(graph, "invoke", {"said": ["more"], "count": 6}, thread)
+        assert after["said"] == [*before["said"], "more", "6"]
+        assert after["notes"] == ["once"]
 
     home.run(test)
 

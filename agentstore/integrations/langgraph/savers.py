@@ -245,25 +245,12 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 yield from self._calls_delete_thread(thread)
                 continue
             for space in (yield lambda c, t=thread: c.namespaces(t)):  # type: ignore[misc]
-                if is_ours(space):
-                    yield from self._keep_latest(thread, space)
-
-    def _keep_latest(self, thread: str, space: str) -> Calls[None]:
-        latest = yield lambda c: c.latest(thread, space, order="id")
-        if latest is None:
-            return
-        kept = [latest.id]
-        # A delta channel is made of the writes since the nearest ancestor that has it whole.
-        missing = set(latest.metadata.get("counters_since_delta_snapshot") or ())
-        missing -= latest.values.keys()
-        ancestors = (yield lambda c: c.path(latest.id, thread, space)) if missing else ()
-        for info in ancestors[1:]:
-            if not missing:
-                break
-            record = yield lambda c, id=info.id: c.find(id, thread, space)  # type: ignore[misc]
-            missing -= record.values.keys() if record else set()
-            kept.append(info.id)
-        yield lambda c: c.prune(thread, keep_ids=kept, namespace=space)
+                latest = is_ours(space) and (
+                    yield lambda c, t=thread, s=space: c.latest(t, s, order="id")  # type: ignore[misc]
+                )
+                if latest:
+                    kept = {"keep_ids": [latest.id], "namespace": space}
+                    yield lambda c, t=thread, kept=kept: c.prune(t, **kept)  # type: ignore[misc]
 
     def _calls_delta(
         self, config: RunnableConfig, channels: Sequence[str]

@@ -43,6 +43,7 @@ from agentstore.repositories.checkpoints.removal import (
     checkpoints_page,
     find_encoded,
     find_state,
+    made_of_ancestors,
     namespaces_of,
     remove,
     remove_all,
@@ -489,11 +490,20 @@ class Checkpoints(Repository):
             NotFound: There is no such checkpoint.
             AlreadyExists: The new thread or the new checkpoint is there already.
             WrongThread: The new id is taken in another thread.
+            InvalidInput: Some of its state is made of its ancestors, as LangGraph's delta channels
+                are: a copy without them would lack it.
         """
         unit, (id, asked, namespace) = self.unit, address_of(checkpoint_id, thread_id, namespace)
         thread = lock_thread(unit, get_checkpoint(unit, id, asked, namespace).thread_id)
         source = get_checkpoint(unit, id, thread.id, namespace)
         inside = to_thread is None
+        lacking = made_of_ancestors(source.metadata)
+        values = {} if inside and not lacking else find_encoded(unit, source.pk)
+        if lacking - values.keys():
+            raise InvalidInput(
+                "The checkpoint is made of its ancestors, so it cannot be forked alone. Copy them "
+                "all with copy_thread(), or fork it with LangGraph's update_state()."
+            )
         place = place_of(thread.id if inside else to_thread, namespace)
         if not inside:
             require_new_thread(unit, place[0])
@@ -506,7 +516,7 @@ class Checkpoints(Repository):
             id=wanted or new_id(),
             parent_id=id if inside else NO_PARENT,
             step=None if inside else source.step,
-            values={} if inside else find_encoded(unit, source.pk),
+            values={} if inside else values,
             inherit=None if inside else (),
             owners={"user_id": thread.user_id, "session_id": thread.session_id},
             created_at=None,

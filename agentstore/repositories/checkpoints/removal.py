@@ -2,12 +2,15 @@
 
 What stays is led past what goes: its parent is then the nearest ancestor that stays. A value
 goes with the last checkpoint that holds it, or anything that was built on it.
+
+Some checkpoints lack a value that is made of their ancestors: of the nearest one that holds it, and
+of the pending writes from there on. Those ancestors stay until nothing that stays is made of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -19,6 +22,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Dialect,
+    Integer,
     Row,
     Select,
     and_,
@@ -145,15 +149,27 @@ def namespaces_of(unit: Unit, thread_id: str) -> list[str]:
 
 def would_go(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> DeletionReceipt:
     """Count the checkpoints that ``remove`` would remove."""
-    going = sum(1 for _ in choose(_rows(unit, thread_id, namespace)))
-    return _receipt(Counter(checkpoints=going))
+    rows = _rows(unit, thread_id, namespace)
+    return _receipt(Counter(checkpoints=len(_going(unit, thread_id, namespace, rows, choose))))
 
 
 def remove(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> DeletionReceipt:
-    """Remove checkpoints of a thread that is locked."""
+    """Remove checkpoints of a thread that is locked, but for those that others are made of."""
     rows = _rows(unit, thread_id, namespace)
-    doomed = {row.id for row in choose(rows)}
+    doomed = _going(unit, thread_id, namespace, rows, choose)
     return _receipt(_take_away(unit, thread_id, namespace, rows, doomed))
+
+
+def _going(unit: Unit, thread_id: str, namespace: str, rows: Rows, choose: Doomed) -> set[str]:
+    doomed = {row.id: row for row in choose(rows)}
+    c = unit.tables.checkpoints.c
+    lacking: list[tuple[str, set[str]]] = []
+    for chunk in chunks([r.pk for r in rows if r.parent_id in doomed and r.id not in doomed]):
+        query = select(c.pk, c.parent_id, c.metadata, c.entries).where(c.pk.in_(chunk))
+        for row in unit.connection.execute(query):
+            if names := made_of_ancestors(row.metadata):
+                lacking.append((row.parent_id, names - unpacked(row.entries, row.pk).keys()))
+    return {*doomed} - _holding(unit, (thread_id, namespace), doomed, lacking)
 
 
 def total(receipts: Iterable[DeletionReceipt]) -> DeletionReceipt:
@@ -217,25 +233,28 @@ def remove_some(
         unit: In a write transaction.
         thread_id: The thread.
         namespace: Its namespace.
-        going: Rows with ``pk``, ``id`` and ``parent_id``.
+        going: Rows with ``pk``, ``id`` and ``parent_id``; see ``needed_by_others``.
         values: Whether values go that nothing needs any more. To look for them reads the lines
             that they are on; not needed when the whole thread is to be deleted.
 
     Returns:
         For each table that lost rows, how many.
     """
-    checkpoints = unit.tables.checkpoints.c
     doomed = {row.id for row in going}
-    led_past: list[Any] = []
-    for chunk in chunks(sorted(doomed)):
-        query = select(checkpoints.pk, checkpoints.id, checkpoints.parent_id).where(
-            checkpoints.thread_id == thread_id,
-            checkpoints.namespace == namespace,
-            checkpoints.parent_id.in_(chunk),
-        )
-        children = unit.connection.execute(query).all()
-        led_past += [row for row in children if row.id not in doomed]
+    led_past = _children(unit, (thread_id, namespace), doomed)
     return +_take_away(unit, thread_id, namespace, [*going, *led_past], doomed, values=values)
+
+
+def _children(unit: Unit, place: tuple[str, str], doomed: Collection[str]) -> list[Any]:
+    """Read the children of checkpoints, but for those that are among them."""
+    c = unit.tables.checkpoints.c
+    found: list[Any] = []
+    for chunk in chunks(sorted(doomed)):
+        query = select(c.pk, c.id, c.parent_id, c.metadata).where(
+            c.thread_id == place[0], c.namespace == place[1], c.parent_id.in_(chunk)
+        )
+        found += [row for row in unit.connection.execute(query) if row.id not in doomed]
+    return found
 
 
 def _take_away(
@@ -305,6 +324,135 @@ def _children_first(rows: Rows) -> list[Row[Any]]:
 
 def _receipt(counts: Counter[str]) -> DeletionReceipt:
     return DeletionReceipt({table: gone for table, gone in sorted(counts.items()) if gone})
+
+
+# Values that a checkpoint lacks, because they are made of its ancestors.
+#
+# LangGraph's ``DeltaChannel`` is such a value. What must stay is seen from what goes: of a few
+# checkpoints, without reading the rest of the thread, and under its lock.
+
+
+_COUNTERS = "counters_since_delta_snapshot"
+"""Where LangGraph's metadata name such values; also some that nobody has written yet."""
+
+_STEPS = 100
+"""Checkpoints on a path that one statement reads: as many as LangGraph lets lack a value."""
+
+
+def made_of_ancestors(metadata: Any) -> set[str]:
+    """Name the values that are made of a checkpoint's ancestors, unless it holds them itself."""
+    counters = metadata.get(_COUNTERS) if metadata else None
+    return {*counters} if isinstance(counters, dict) else set()
+
+
+def needed_by_others(
+    unit: Unit,
+    place: tuple[str, str],
+    going: Rows,
+    goes: ColumnElement[bool],
+    keep_tags: Collection[str],
+) -> set[str]:
+    """Say which of some checkpoints must not go yet, because one that stays is made of them.
+
+    Reads from them down to what stays, or holds the values itself. Where no value is made of
+    ancestors it is one statement, which reads their children.
+
+    Args:
+        unit: One that sees one state.
+        place: Their thread and namespace.
+        going: Rows with ``id`` and ``parent_id``.
+        goes: The condition under which any checkpoint goes.
+        keep_tags: Tags that keep one all the same.
+
+    Returns:
+        Their ids.
+    """
+    rows: dict[str, Any] = {row.id: row for row in going}
+    lacks = {row.id: made_of_ancestors(row.metadata) for row in _children(unit, place, rows)}
+    passed: dict[str, Any] = {}
+    lacking: list[tuple[str, set[str]]] = []
+    start = sorted(id for id, names in lacks.items() if names)
+    while start:
+        ids, start = start, []
+        for chunk in chunks(ids):
+            for row in sorted(_below(unit, place, chunk, goes), key=lambda row: int(row.depth)):
+                if row.id not in passed:
+                    passed[row.id] = row
+                    holds = unpacked(row.entries, row.pk).keys()
+                    named = row.id if row.id in lacks else row.parent_id
+                    lacks[row.id] = lacks[named] - holds
+                    if not row.goes or not {*keep_tags}.isdisjoint(row.tags):
+                        lacking.append((row.parent_id, made_of_ancestors(row.metadata) - holds))
+                        lacks[row.id] = set()
+                if row.depth == _STEPS and lacks[row.id]:
+                    start.append(row.id)
+    return rows.keys() & _holding(unit, place, rows | passed, lacking)
+
+
+def _below(
+    unit: Unit, place: tuple[str, str], ids: Sequence[str], goes: ColumnElement[bool]
+) -> Rows:
+    """Read some checkpoints and what came from them, down to so many steps."""
+    points = unit.tables.checkpoints
+    child = points.alias("child")
+    here = points.c.thread_id == place[0], points.c.namespace == place[1]
+    first = select(points.c.pk, points.c.id, literal(0, Integer).label("depth"))
+    walk = first.where(*here, points.c.id.in_(ids)).cte("below", recursive=True)
+    down = and_(
+        child.c.thread_id == place[0],
+        child.c.namespace == place[1],
+        child.c.parent_id == walk.c.id,
+        walk.c.depth < _STEPS,
+    )
+    walk = walk.union_all(select(child.c.pk, child.c.id, walk.c.depth + 1).join(walk, down))
+    columns = [points.c[name] for name in ("pk", "id", "parent_id", "tags", "metadata", "entries")]
+    query = select(*columns, walk.c.depth, goes.label("goes"))
+    return unit.connection.execute(query.join(walk, walk.c.pk == points.c.pk)).all()
+
+
+def _holding(
+    unit: Unit,
+    place: tuple[str, str],
+    rows: Mapping[Any, Any],
+    lacking: Iterable[tuple[str, set[str]]],
+) -> set[str]:
+    """Say which checkpoints have something of the values that others lack.
+
+    Args:
+        unit: One that sees one state.
+        place: Their thread and namespace.
+        rows: Those that are asked about, by their ids.
+        lacking: The parents of others, with the names of what these lack.
+    """
+    points, writes = unit.tables.checkpoints.c, unit.tables.checkpoint_writes.c
+    holding: set[str] = set()
+    asked: dict[str, set[str]] = {}
+    for parent, names in lacking:
+        left, row = {*names}, rows.get(parent)
+        while left and row is not None:
+            path: dict[int, str] = {}
+            while row is not None and len(path) < _STEPS:
+                path[row.pk] = row.id
+                row = rows.get(row.parent_id)
+            entries = select(points.pk, points.entries).where(points.pk.in_(path))
+            held = {row.pk: row.entries for row in unit.connection.execute(entries)}
+            channels = select(writes.checkpoint_id, writes.channel).where(
+                writes.thread_id == place[0],
+                writes.namespace == place[1],
+                writes.checkpoint_id.in_(path.values()),
+                writes.channel.in_(left),
+            )
+            written: dict[str, set[str]] = {}
+            for each, channel in unit.connection.execute(channels.distinct()):
+                written.setdefault(each, set()).add(channel)
+            for pk, each in path.items():
+                left -= asked.setdefault(each, set())  # somebody else has asked from here on
+                asked[each] |= left
+                whole = unpacked(held[pk], pk).keys()
+                if not left.isdisjoint(whole | written.get(each, set())):
+                    holding.add(each)
+                left -= whole
+    return holding
 
 
 # Checkpoints with their values and the writes after them, each of one moment.

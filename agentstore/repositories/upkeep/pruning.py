@@ -42,7 +42,12 @@ from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import PruneReport
 from agentstore.records.upkeep import Finding, Severity, listed
-from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
+from agentstore.repositories.checkpoints.removal import (
+    as_many_as,
+    needed_by_others,
+    remove_some,
+    weight,
+)
 from agentstore.repositories.listing import ALONE, Pace
 from agentstore.repositories.messages.append import abort_streams, idle_streams
 from agentstore.repositories.operations import Units, window
@@ -261,6 +266,7 @@ def walked(
     position: Position,
     along: Sequence[ColumnElement[bool]],
     *conditions: ColumnElement[bool],
+    newest_first: bool = False,
 ) -> Found:
     """Look through the next ``PAGE`` rows of a table, in the order of their row numbers.
 
@@ -271,17 +277,21 @@ def walked(
         position: The row number to go on from.
         along: Conditions that an index answers together with the row number.
         conditions: What else the wanted rows meet.
+        newest_first: Whether the order is the other way round.
 
     Returns:
         The wanted rows among them, and where to go on.
     """
     pk = table.c.pk
-    here = [pk > (position[0] if position else 0), *along]
-    edge_query = select(pk).where(*here).order_by(pk).limit(1).offset(PAGE - 1)
+    order = pk.desc() if newest_first else pk
+    here = [pk > 0, *along]
+    if position:
+        here[0] = pk < position[0] if newest_first else pk > position[0]
+    edge_query = select(pk).where(*here).order_by(order).limit(1).offset(PAGE - 1)
     edge = unit.connection.execute(edge_query).scalar()
     if edge is not None:
-        here.append(pk <= edge)
-    query = select(*columns).where(*here, *conditions).order_by(pk)
+        here.append(pk >= edge if newest_first else pk <= edge)
+    query = select(*columns).where(*here, *conditions).order_by(order)
     return unit.connection.execute(query).all(), None if edge is None else (edge,)
 
 
@@ -618,8 +628,8 @@ def _after_now(terms: PruningTerms) -> datetime:
 
 # The rule about checkpoints that are old, or more than a thread keeps.
 #
-# They are deleted in the order of their row numbers, which threads share, thread by thread under a
-# lock on it; there each is looked at again. What stays is led past what goes, so that it is whole
+# They are deleted from the newest row on, thread by thread under a lock on it; there each is looked
+# at again. What stays is led past what goes, and goes before what it is made of: so it is whole
 # after every transaction. They are counted thread by thread, because how many values go depends on
 # all checkpoints of a thread.
 
@@ -637,7 +647,10 @@ class _CheckpointRule(Rule):
         checkpoints = unit.tables.checkpoints
         c = checkpoints.c
         columns = [c.pk, c.thread_id, c.namespace, c.tags, weight(unit.tables)]
-        rows, position = walked(unit, checkpoints, columns, position, [], _matching(unit, terms))
+        matching = _matching(unit, terms)
+        rows, position = walked(
+            unit, checkpoints, columns, position, [], matching, newest_first=True
+        )
         return sorted(_untagged(terms, rows), key=_order), position
 
     def find_to_count(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
@@ -670,13 +683,14 @@ class _CheckpointRule(Rule):
                 continue
             query = select(c.pk, c.id, c.parent_id, c.tags)
             query = query.where(c.pk.in_(pks), _matching(unit, terms))
-            going = _untagged(terms, unit.connection.execute(query).all())
+            rows = unit.connection.execute(query).all()
+            going = _going(unit, terms, (thread_id, namespace), rows)
             counts.update(remove_some(unit, thread_id, namespace, going))
         return Done(counts["checkpoints"], counts, items[done:])
 
 
 def _order(row: Any) -> tuple[str, str, int]:
-    return row.thread_id, row.namespace, row.pk
+    return row.thread_id, row.namespace, -row.pk
 
 
 def _matching(unit: Unit, terms: PruningTerms) -> ColumnElement[bool]:
@@ -708,17 +722,30 @@ def _untagged(terms: PruningTerms, rows: Items) -> list[Any]:
     return [row for row in rows if kept.isdisjoint(row.tags)]
 
 
+def _going(unit: Unit, terms: PruningTerms, place: tuple[str, str], rows: Items) -> list[Any]:
+    """Leave out also those that others which stay are made of."""
+    going = _untagged(terms, rows)
+    keep_tags = terms.policy.checkpoints_keep_tags
+    kept = needed_by_others(unit, place, going, _matching(unit, terms), keep_tags)
+    return [row for row in going if row.id not in kept]
+
+
 def _count_in_thread(unit: Unit, terms: PruningTerms, thread_id: str) -> Counter[str]:
     """Count what a thread would lose, page by page; memory holds the thread's lines."""
     tables = unit.tables
     c, writes = tables.checkpoints.c, tables.checkpoint_writes.c
     matching = _matching(unit, terms).label("matching")
-    query = select(c.id, c.tags, c.lines, matching).where(c.thread_id == thread_id)
+    query = select(c.id, c.parent_id, c.tags, c.lines, matching).where(c.thread_id == thread_id)
     counts: Counter[str] = Counter()
     needed: dict[int, int] = {}
     touched: set[int] = set()
     for rows in pages(unit, query, [c.namespace, c.step, c.pk]):
-        going = _untagged(terms, [row for row in rows if row.matching])
+        matched = [row for row in rows if row.matching]
+        going = [
+            row
+            for namespace, group in groupby(matched, key=lambda row: row.namespace)
+            for row in _going(unit, terms, (thread_id, namespace), [*group])
+        ]
         gone = {row.pk for row in going}
         counts["checkpoints"] += len(going)
         for row in rows:
