@@ -642,7 +642,9 @@ class Checkpoints(Repository):
     def delete_before(self, thread_id: str, step: int, *, namespace: str = ROOT) -> DeletionReceipt:
         """Delete the checkpoints whose step is smaller, with their pending writes.
 
-        Those that stay keep all their values; their parent is the nearest ancestor that stays.
+        Those that stay keep all their values; their parent is the nearest ancestor that stays. If
+        one that stays is made of its ancestors, as with LangGraph's delta channels, those that hold
+        something of it stay too.
 
         Returns:
             How many rows were deleted, for each table; checkpoints are ``rows["checkpoints"]``.

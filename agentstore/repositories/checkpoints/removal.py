@@ -407,7 +407,8 @@ def _below(
     walk = walk.union_all(select(child.c.pk, child.c.id, walk.c.depth + 1).join(walk, down))
     columns = [points.c[name] for name in ("pk", "id", "parent_id", "tags", "metadata", "entries")]
     query = select(*columns, walk.c.depth, goes.label("goes"))
-    return unit.connection.execute(query.join(walk, walk.c.pk == points.c.pk)).all()
+    query = query.join(walk, walk.c.pk == points.c.pk)
+    return unit.connection.execute(query).all()
 
 
 def _holding(
