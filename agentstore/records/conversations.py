@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -185,6 +185,13 @@ class MessageRecord:
     _layout: Any = field(default=None, repr=False)
 
     @property
+    def text(self) -> str:
+        """What a reader reads in it, of blocks and frameworks' items too, a line for each piece."""
+        if isinstance(self.content, str):
+            return readable_text(self.content, None, self.payload)
+        return readable_text(None, self.content, self.payload)
+
+    @property
     def begins_turn(self) -> bool:
         """Whether it began its turn: a user message that does not only hold tools' results."""
         return stored_role(self) == "user"
@@ -226,6 +233,35 @@ class MessageList(list[MessageRecord]):
     def _repr_html_(self) -> str:
         """Show the conversation in a notebook, with what was said; see ``messages_as_html``."""
         return MessageRecord._many_as_html(self)
+
+
+_KEYS = ("text", "content", "output")
+"""Where the chat APIs, and the frameworks' own items, keep text. Other values, such as ids, urls
+and pictures in base64, are none."""
+
+
+def readable_text(content: str | None, blocks: Any, payload: Any) -> str:
+    """Give the text of a message, a line for each piece.
+
+    Args:
+        content: Its text, where that is no list.
+        blocks: Its content blocks.
+        payload: A framework's own item. Read only where content and blocks give nothing.
+    """
+    return content or "\n".join(_texts_in(blocks)) or "\n".join(_texts_in(payload))
+
+
+def _texts_in(document: Any) -> Iterator[str]:
+    if isinstance(document, str):
+        if document:
+            yield document
+    elif isinstance(document, list):
+        for item in document:
+            yield from _texts_in(item)
+    elif isinstance(document, dict):
+        for key, value in document.items():
+            if key in _KEYS or isinstance(value, dict | list):
+                yield from _texts_in(value)
 
 
 def stored_role(message: MessageRecord) -> str:

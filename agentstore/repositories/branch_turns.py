@@ -74,7 +74,6 @@ from agentstore.repositories.messages.append import draft
 from agentstore.repositories.operations import Repository, reads, writes
 from agentstore.schema import Tables, name_of_branch
 from agentstore.values import validation
-from agentstore.values.tokens import readable_text
 from agentstore.values.types import MAX_INTEGER, from_nanos, new_id
 
 _BATCH = 500
@@ -147,15 +146,7 @@ def wanted_text(name: str, text: str) -> Callable[[MessageRecord], bool]:
     wanted = _folded(validation.text(name, text))
     if not wanted:
         raise InvalidInput(f"{name} must not be empty. Pass what the user said, or a part of it.")
-    return lambda message: wanted in _folded(message_text(message))
-
-
-def message_text(message: MessageRecord) -> str:
-    """Give what of a message is text."""
-    content = message.content
-    if isinstance(content, str):
-        return readable_text(content, None, message.payload)
-    return readable_text(None, content, message.payload)
+    return lambda message: wanted in _folded(message.text)
 
 
 def _folded(text: str) -> str:

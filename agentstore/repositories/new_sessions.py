@@ -17,7 +17,7 @@ from sqlalchemy import Dialect, insert, or_, select
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import AlreadyExists, CrossTenantAccess, InvalidInput, NotFound, shown
+from agentstore.errors import CrossTenantAccess, InvalidInput, NotFound, TakenByAnother, shown
 from agentstore.execution.unit import Unit
 from agentstore.records import SessionRecord
 from agentstore.repositories import operations
@@ -147,7 +147,7 @@ def make_unless_there(unit: Unit, new: NewSession) -> None:
     """Make a session, unless another caller does so right now, or did.
 
     Raises:
-        AlreadyExists: It is there and somebody else's, or being deleted.
+        TakenByAnother: It is there and somebody else's, or being deleted.
         NotFound: There is no such user.
     """
     if new.insert(unit):
@@ -156,7 +156,7 @@ def make_unless_there(unit: Unit, new: NewSession) -> None:
     query = select(sessions.user_id).where(sessions.id == new.id, session_is_open(unit.tables))
     there = unit.connection.execute(query).first()
     if there is None or new.user_id not in (None, there.user_id):
-        raise AlreadyExists("session", new.id)
+        raise TakenByAnother("session", new.id)
 
 
 def owner_of(unit: Unit, new: NewSession) -> str | None:
@@ -247,7 +247,7 @@ def found(unit: Unit, new: NewSession) -> SessionRecord | None:
     """Give the session that has this id already, after a look at all arguments; or None.
 
     Raises:
-        AlreadyExists: It is somebody else's.
+        TakenByAnother: It is somebody else's.
         CrossTenantAccess: It was to be made for somebody else than the user of the scope.
         InvalidInput: An argument could not be stored.
     """
@@ -255,7 +255,7 @@ def found(unit: Unit, new: NewSession) -> SessionRecord | None:
     owner = owner_of(unit, new)
     there = find_session(unit, new.id)
     if there is not None and owner is not None and there.user_id != owner:
-        raise AlreadyExists("session", new.id)
+        raise TakenByAnother("session", new.id)
     return there
 
 
@@ -264,5 +264,5 @@ def found_or_made(unit: Unit, new: NewSession) -> SessionRecord:
     replace(new, user_id=owner_of(unit, new)).insert(unit)
     there = found(unit, new)
     if there is None:  # somebody else's that is hidden, or one that is being deleted
-        raise AlreadyExists("session", new.id)
+        raise TakenByAnother("session", new.id)
     return there

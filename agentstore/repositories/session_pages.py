@@ -42,13 +42,12 @@ from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.base import SessionStatus, complete
-from agentstore.records.conversations import make_session_summary
+from agentstore.records.conversations import make_session_summary, readable_text
 from agentstore.repositories.listing import newest
 from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.schema.conversations import HAS_FAILURES
 from agentstore.values import validation
-from agentstore.values.tokens import readable_text
 from agentstore.values.types import StrictInteger, require_utc
 from agentstore.values.validation import (
     SESSION_STATUSES,

@@ -195,7 +195,7 @@ class Sessions(Repository):
             ttl: See ``create``.
 
         Raises:
-            AlreadyExists: The session is there and belongs to another user than ``user_id`` or, in
+            TakenByAnother: The session is there and belongs to another user than ``user_id`` or, in
                 a scope, than the scope's; or it is being deleted.
             NotFound: There is no such user.
             SecretRefused: The config holds a secret and the policy refuses it.

@@ -56,6 +56,7 @@ from agentstore.errors import (
 )
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, Page, SearchHit, VectorModelRecord, VectorStatus
+from agentstore.records.conversations import readable_text
 from agentstore.repositories.operations import Conditions, Units, chunks, written
 from agentstore.repositories.search import Request, in_order
 from agentstore.schema import Tables, owner_not_being_deleted
@@ -69,7 +70,6 @@ from agentstore.values.embeddings import (
     nearness,
 )
 from agentstore.values.snippets import snippet
-from agentstore.values.tokens import readable_text
 from agentstore.values.validation import STREAMING, At, has_all
 
 Progress = Callable[[int, int], object]
@@ -81,6 +81,8 @@ Made = Sequence[tuple[Any, bytes | None]]
 K = TypeVar("K")
 
 _log = logging.getLogger("agentstore.embeddings")
+
+_EMBEDDINGS = "a store with embeddings: Store(url, embeddings=...), or AGENTSTORE_EMBEDDINGS."
 
 _BYTES_AT_A_TIME = 768 * 1024
 """Of vectors that a search has in memory: of ten times as many each would take twice as long."""
@@ -153,7 +155,7 @@ def kept_of(unit: Unit, value: Any, embed: object) -> Embedded:
     if unit.settings.embeddings is not None:
         return embedded(unit.settings.embeddings, value, embed, ask=False)
     if embed:
-        raise InvalidInput("embed needs a store with embeddings: Store(url, embeddings=...).")
+        raise InvalidInput(f"embed needs {_EMBEDDINGS}")
     return Embedded(None, None if embed is None else (), NOTHING)
 
 
@@ -178,7 +180,7 @@ def question_of(unit: Unit, by: object) -> Question | None:
     if by not in ("meaning", "both"):
         raise InvalidInput('by must be "words", "meaning" or "both".')
     if unit.settings.embeddings is None:
-        raise InvalidInput(f'by="{by}" needs a store with embeddings: Store(url, embeddings=...).')
+        raise InvalidInput(f'by="{by}" needs {_EMBEDDINGS}')
     raise TransactionMisuse(
         "A search by meaning calls the embedding function, which must not hold up a transaction. "
         "Search on the store, before the transaction, or by words."

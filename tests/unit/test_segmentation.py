@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput
+from agentstore.records.conversations import readable_text
 from agentstore.settings import Settings
 from agentstore.values import tokens as stems
 from agentstore.values import tokens as tokenizers
@@ -31,7 +32,6 @@ from agentstore.values.tokens import (
     joined,
     normalized,
     position_map,
-    readable_text,
     spans,
     stems_of,
     tokenizer_of,
