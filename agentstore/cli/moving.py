@@ -590,15 +590,21 @@ def import_(
     lines are named. With --quarantine they are listed in a file, and all others imported: exit
     code 3.
 
-    With --from the database of another framework becomes what agentstore's adapter for it would
-    have written. It is only read, and compared in the end; run the command again if it was
-    interrupted. Exit code 3: all was imported but rows that were set aside.
+    The database of another framework becomes what agentstore's adapter for it would have written.
+    It is only read, and compared in the end; run the command again if it was interrupted. --from
+    is needed for a URL and for the tutorial's database; other files are known by their tables.
+    Exit code 3: all was imported but rows that were set aside.
 
     Example: `agentstore import conversations.jsonl`
 
-    Example: `agentstore import --from openai-sqlite conversations.db`
+    Example: `agentstore import --from adk postgresql://localhost/adk`
     """
-    if from_ is not None:
+    framework = from_ and from_.value
+    if framework is None and source != STANDARD:
+        from agentstore.moving.frameworks import framework_of
+
+        framework = framework_of(source)
+    if framework is not None:
         if source == STANDARD:
             raise InvalidInput(
                 "Pass the file or URL of a database with --from, not standard input."
@@ -606,9 +612,9 @@ def import_(
         if atomic:
             raise InvalidInput("--atomic is for files of conversations.")
         database = Database(url, schema, table_prefix)
-        if allow and from_ not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
+        if allow and framework not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
             raise InvalidInput("--allow is for --from langgraph-sqlite and langgraph-postgres.")
-        take_over(from_.value, source, database, quarantine, allowed=allow or (), as_json=as_json)
+        take_over(framework, source, database, quarantine, allowed=allow or (), as_json=as_json)
         return
     if allow:
         raise InvalidInput("--allow is for --from.")

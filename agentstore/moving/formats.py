@@ -311,10 +311,14 @@ _ASKED = ("messages", "input", "model", "system", "instructions", "custom_id", "
 _ANSWERED = ("output", "choices", "usage", "body", "params", "request", "response")
 
 
+ANSWER = "answer"
+
+
 def from_answer(record: Json, left: Left) -> Conversation:
     """Convert a request or an answer of an API, or one with the other, as batches have them.
 
-    Of several answers the first is the conversation, and each other one a branch.
+    Of several answers the first is the conversation, and each other one a branch. An answer alone
+    goes on with its request, if that was imported before.
     """
     body = record.get("body") or record.get("params") or record.get("request")
     asked = record if body is None else mapping_of(body)
@@ -331,7 +335,7 @@ def from_answer(record: Json, left: Left) -> Conversation:
         said[-1].used(answer.get("usage"), answer.get("model"))
     known = (*_ASKED, *_ANSWERED)
     return Conversation(
-        "request",
+        "request" if messages else ANSWER,
         [*messages, *said],
         [Branch(0, len(messages), objects(each, "choices")) for each in others],
         id=record.get("custom_id") or record.get("id"),

@@ -9,6 +9,7 @@ from io import BytesIO
 
 import pytest
 
+from agentstore import Store
 from agentstore.errors import InvalidInput, NotASource, TranscriptError
 from agentstore.moving import json_records, transcripts
 from tests.drivers import FULL
@@ -326,6 +327,30 @@ def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, 
         transcripts.import_file(store, path)
     assert isinstance(caught.value, InvalidInput)
     assert store.sessions.count() == 0
+
+
+def test_the_answers_of_a_batch_go_on_with_its_requests_once(store, tmp_path):
+    asked = {"model": "m", "messages": [samples.USER]}
+    request = {"custom_id": "b", "url": "/v1/chat/completions", "body": asked}
+    used = {"prompt_tokens": 5, "completion_tokens": 1}
+    body = {"model": "m", "choices": [{"message": samples.ANSWER}], "usage": used}
+    files = []
+    for name, line in (("in", request), ("out", {"custom_id": "b", "response": {"body": body}})):
+        files.append(tmp_path / f"{name}.jsonl")
+        files[-1].write_bytes(lines(line))
+    done = [transcripts.import_file(store, path) for path in (*files, *files)]
+    assert [each.messages for each in done] == [1, 1, 0, 0]
+    assert done[1].continued == 1
+    assert [m.text for m in store.messages.history("b")] == ["Weather?", "Sunny."]
+    (found,) = store.usage.sum_by("session")
+    assert (found.key, found.total_tokens) == ("b", 6)
+
+
+def test_a_database_of_agentstore_is_known_by_its_name(store, tmp_path):
+    with Store(f"sqlite:///{tmp_path}/own.db"):
+        pass
+    with pytest.raises(NotASource, match="agentstore's own tables"):
+        transcripts.import_file(store, tmp_path / "own.db")
 
 
 def test_the_advice_for_open_webui_works(store, tmp_path):

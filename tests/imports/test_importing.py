@@ -30,7 +30,14 @@ from agentstore.errors import (
 )
 from agentstore.integrations import adk_message
 from agentstore.integrations.openai import AgentStoreSession
-from agentstore.moving.frameworks import FRAMEWORKS, ImportReport, import_database, openai, sources
+from agentstore.moving.frameworks import (
+    FRAMEWORKS,
+    ImportReport,
+    framework_of,
+    import_database,
+    openai,
+    sources,
+)
 from agentstore.moving.frameworks.sources import IMPORTING
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment
@@ -393,6 +400,28 @@ def test_what_another_source_has_begun_is_not_gone_on_with(
     assert Path("set-aside.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("fixture", "framework"),
+    [
+        ("openai", "openai-sqlite"),
+        ("langgraph_sqlite", "langgraph-sqlite"),
+        ("adk", "adk"),
+        ("adk_sqlite", "adk"),
+        ("agentscope", "agentscope"),
+        ("tutorial", None),
+    ],
+)
+def test_a_file_says_by_its_tables_which_framework_wrote_it(source, fixture, framework):
+    assert framework_of(str(source(fixture))) == framework
+
+
+def test_a_file_that_is_no_framework_s_is_of_none(tmp_path):
+    with Store(f"sqlite:///{tmp_path}/own.db"):
+        assert framework_of(str(tmp_path / "own.db")) is None
+    (tmp_path / "a.jsonl").write_text("{}")
+    assert framework_of(str(tmp_path / "a.jsonl")) is framework_of(str(tmp_path / "none")) is None
+
+
 # --- The words -------------------------------------------------------------------------------
 
 
@@ -402,7 +431,7 @@ def test_the_command_names_rows_and_says_nothing_of_their_content(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    words = ["import", str(source("openai")), "--url", "new.db", "--from", "openai-sqlite"]
+    words = ["import", str(source("openai")), "--url", "new.db"]
     monkeypatch.chdir(tmp_path)
 
     def said(*more: str, code: int = 3) -> tuple[str, str]:

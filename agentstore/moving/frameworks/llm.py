@@ -19,11 +19,11 @@ from agentstore.moving.json_records import Conversation, Node, Said, in_lines
 from agentstore.moving.runs import Found, Json, LlmLogs, call_of, rest_of, text_of
 
 _KNOWN = {
+    "tool_logs": "agentstore's own tables, or those of the tutorial: copy the first with "
+    "agentstore copy, import the other with --from tutorial",
     "checkpoints": "LangGraph's checkpoints: import it with --from langgraph-sqlite",
     "agent_messages": "sessions of the OpenAI Agents SDK: import it with --from openai-sqlite",
     "app_states": "sessions of ADK: import it with --from adk",
-    "tool_logs": "agentstore's own tables, or those of the tutorial: copy the first with "
-    "agentstore copy, import the other with --from tutorial",
     "message_store": 'a history of LangChain: write it as lines, sqlite3 FILE "SELECT message FROM '
     'message_store ORDER BY id" | agentstore import -',
     "chat": "Open WebUI's chats: write them as lines, sqlite3 FILE \"SELECT json_object('id', id, "
