@@ -572,7 +572,8 @@ class Messages(Repository):
             session_id,
             limit,
             branch,
-            MarkFilter.of(mark, exclude_mark),
+            mark,
+            exclude_mark,
             Terms(keep_tool_calls, unanswered, keep_system),
             max_tokens,
             token_counter,
@@ -630,7 +631,8 @@ class Messages(Repository):
             session_id,
             limit,
             branch,
-            MarkFilter.of(mark, exclude_mark),
+            mark,
+            exclude_mark,
             Terms(keep_tool_calls, unanswered, keep_system),
             max_tokens,
             token_counter,
@@ -688,7 +690,8 @@ class Messages(Repository):
             session_id,
             limit,
             branch,
-            MarkFilter.of(mark, exclude_mark),
+            mark,
+            exclude_mark,
             Terms(keep_tool_calls, unanswered, keep_system),
             max_tokens,
             token_counter,
@@ -1095,7 +1098,8 @@ class Messages(Repository):
         session_id: str,
         limit: int | None,
         branch: str | None,
-        marks: MarkFilter | None,
+        mark: Marks,
+        exclude_mark: Marks,
         terms: Terms,
         max_tokens: int | None,
         token_counter: Callable[[V], int] | None,
@@ -1107,6 +1111,9 @@ class Messages(Repository):
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise LimitOutOfRange(limit, None)
+        marks: MarkFilter | None = None
+        if mark is not None or exclude_mark is not None:
+            marks = MarkFilter.of(mark, exclude_mark)
         budget: Budget | None = None
         if max_tokens is not None or token_counter is not None:
             budget = Budget.of(max_tokens, token_counter, view)
