@@ -17,7 +17,7 @@ from sqlalchemy import Dialect, insert, or_, select
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import CrossTenantAccess, InvalidInput, NotFound, TakenByAnother, shown
+from agentstore.errors import CrossTenantAccess, InvalidInput, TakenByAnother, shown
 from agentstore.execution.unit import Unit
 from agentstore.records import SessionRecord
 from agentstore.repositories import operations
@@ -81,11 +81,7 @@ class NewSession:
         """
         row, documents = self.rows(unit)
         tables, connection = unit.tables, unit.connection
-        if self.user_id is not None:
-            users = tables.users.c
-            owner = select(users.pk).where(users.id == row["user_id"], users.deleting.is_(None))
-            if connection.execute(owner).first() is None:
-                raise NotFound("user", self.user_id)
+        operations.require_user(unit, self.user_id)
         activity = unit.dialect.take_activity(connection, tables)
         row |= {"activity": activity, "listed_activity": activity}
         row = {column: value for column, value in row.items() if value is not None}

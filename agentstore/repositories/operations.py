@@ -248,6 +248,17 @@ def required(found: T | None, kind: str, id: object) -> T:
     return found
 
 
+def require_user(unit: Unit, user_id: str | None) -> None:
+    """Require that a user is there and stays, where one is named; raises NotFound."""
+    if user_id is not None:
+        required(unit.first(_user, user_id=user_id), "user", user_id)
+
+
+def _user(tables: Tables) -> Select[Any]:
+    users = tables.users.c
+    return select(users.pk).where(users.id == bindparam("user_id"), users.deleting.is_(None))
+
+
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
     """Cut a long list of ids into pieces that fit into one statement."""
     for start in range(0, len(values), size):

@@ -639,10 +639,8 @@ def place_of(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> t
 def stats_of(repository: Repository, user_id: str, since: datetime, until: datetime) -> UserStats:
     """Add it up; see ``Usage.stats``."""
     tables = repository.tables
-    users, sessions, logs = tables.users, tables.sessions, tables.tool_logs
-    there = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
-    if repository.connection.execute(there).first() is None:
-        raise NotFound("user", user_id)
+    sessions, logs = tables.sessions, tables.tool_logs
+    operations.require_user(repository.unit, user_id)
     of_user = (sessions.c.user_id == user_id, sessions.c.active_branch > NO_BRANCH)
     theirs = select(sessions.c.id).where(*of_user)
     source, found = messages_between(tables, repository.unit.dialect, and_(*of_user), since, until)

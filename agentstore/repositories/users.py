@@ -79,6 +79,7 @@ from agentstore.repositories.operations import (
     ids_of,
     one_page,
     reads,
+    require_user,
     required,
     several_units,
     writes,
@@ -513,10 +514,8 @@ class ApiKeys(Repository):
             NaiveDatetime: ``expires_at`` has no time zone.
         """
         user_id = validation.text("user_id", user_id)
-        users, keys = self.tables.users.c, self.tables.api_keys
-        owner = select(users.pk).where(users.id == user_id, users.deleting.is_(None))
-        if self.connection.execute(owner).first() is None:
-            raise NotFound("user", user_id)
+        keys = self.tables.api_keys
+        require_user(self.unit, user_id)
         prefix = secrets.token_hex(6)
         key = f"ask_{prefix}_{secrets.token_urlsafe(32)}"
         row = {
