@@ -228,7 +228,7 @@ def ids_beginning(unit: Unit, beginnings: Sequence[str], limit: int) -> list[str
         query = select(sessions.id).where(
             or_(*ranges),
             owner_not_being_deleted(unit.tables, sessions.user_id),
-            *operations.sessions(unit, sessions.id),
+            *operations.sessions(unit.tables, unit.only, sessions.id),
         )
         query = query.limit(limit)
         found.update(unit.connection.execute(query).scalars())

@@ -56,6 +56,7 @@ from agentstore.values.types import (
     EPOCH,
     ID_BYTES,
     MICROSECOND,
+    SOUGHT_ID,
     Column,
     Document,
     EnumText,
@@ -416,7 +417,9 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     processes: list[tuple[int, Callable[[Any], Any]]] = []
     for name in used:
         bind = compiled.binds[name]
-        process = binder(bind.type, dialect)
+        # An id in a condition is looked for, whatever it is.
+        looked_for = type(bind.type) is OwnId and not compiled.isinsert
+        process = binder(SOUGHT_ID if looked_for else bind.type, dialect)
         if name in written:
             continue
         if not bind.required:
@@ -527,7 +530,7 @@ def column_reader(
     read = None if real else kind.dialect_impl(dialect).result_processor(dialect, None)
     if required and isinstance(kind, Named):
         return partial(_none_missing, kind, read)
-    return None if read is None else partial(_each, read)
+    return None if read is None else partial(_each, read, nothing=read(None))
 
 
 def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
@@ -642,8 +645,8 @@ def _all(read: Callable[[Any], Any], column: Column) -> Column:
     return [read(value) for value in column]
 
 
-def _each(read: Callable[[Any], Any], column: Column) -> Column:
-    return [None if value is None else read(value) for value in column]
+def _each(read: Callable[[Any], Any], column: Column, *, nothing: Any = None) -> Column:
+    return [nothing if value is None else read(value) for value in column]
 
 
 def _none_missing(kind: Named, read: Callable[[Any], Any] | None, column: Column) -> Column:
