@@ -18,7 +18,8 @@ CUT_OFF = """[...document.querySelectorAll(".cards, .head, dd")]
     || each.matches("dd") && each.clientWidth < 72
     || each.matches(".head") && each.offsetHeight > 64)
   .map((each) => each.outerHTML.slice(0, 300))"""
-"""Tables of ours that one would have to push sideways, a head of more than one line, values without room."""
+"""Tables of ours that one would have to push sideways, values without room, and a head of more
+than one line."""
 
 
 @contextmanager
