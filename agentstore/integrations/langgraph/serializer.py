@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -60,12 +59,15 @@ def _written(obj: Any) -> Any:
     """Write what msgpack does not know: a message of plain values from where it has them."""
     if (known := _FIELDS.get(type(obj))) is not None:
         module, name, fields = known
-        if (*(values := obj.__dict__),) == fields:
+        values = obj.__dict__
+        if (*values,) == fields:
             if obj.__pydantic_extra__:
                 values = {**values, **obj.__pydantic_extra__}
-            with suppress(ormsgpack.MsgpackEncodeError):  # LangGraph knows what is not plain
+            try:
                 plain = ormsgpack.packb((module, name, values, _READ_BY), option=_option)
                 return ormsgpack.Ext(EXT_PYDANTIC_V2, plain)
+            except ormsgpack.MsgpackEncodeError:
+                pass  # LangGraph knows what is not plain
     return _msgpack_default(obj)
 
 
@@ -153,12 +155,14 @@ class AllowedSerializer(JsonPlusSerializer):
             for prefix, kind in _PREFIXES:
                 if not data.startswith(prefix):
                     continue
-                with suppress(Exception):  # LangGraph decides
+                try:
                     values = ormsgpack.unpackb(data, ext_hook=self._made, option=_NON_STR_KEYS)[2]
                     if "content_blocks" not in values:
                         new = kind.__new__(kind)
                         kind.__pydantic_validator__.validate_python(values, self_instance=new)
                         return new
+                except Exception:  # noqa: BLE001 - LangGraph decides
+                    break
         return self._make_other(code, data)
 
     def with_msgpack_allowlist(

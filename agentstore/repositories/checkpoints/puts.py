@@ -112,20 +112,27 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     reads_before_write, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
         found, seen = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
-    # Where each statement is a round trip, as many numbers of lines as may be needed are set aside
-    # with entering, and one at least (see ``unchanged``). Elsewhere it is known first how many are:
-    # mostly none, and then the thread's row stays as it is.
-    ahead = 0 if unit.dialect.single_writer else max(1, len(new.values))
+    # Where each statement is a round trip, and for a new thread, as many numbers of lines as may be
+    # needed are set aside with entering, one at least (see ``unchanged``). Elsewhere it is known
+    # first how many are: mostly none, and then the thread's row stays as it is.
+    ahead = 0 if seen is not None else max(1, len(new.values))
     if seen is not None and seen.newest and not any(new.owners.values()):
         first = seen.last_line + 1
     else:
-        entered = new.thread_id, new.owners
-        first = enter_thread(unit, *entered, lines=ahead, seen=seen, makes=new.makes_thread)
+        first = enter_thread(
+            unit,
+            new.thread_id,
+            new.owners,
+            lines=ahead,
+            seen=seen,
+            makes=new.makes_thread,
+            first=seen is None and new.parent_id == NO_PARENT,
+        )
     lines = count(first)
     if reads_before_write and (existing := _existing(unit, new)) is not None:
         return _put_again(unit, new, existing, lines, first + ahead)
     try:
-        if seen is None and new.parent_id != NO_PARENT:
+        if not unit.dialect.single_writer and new.parent_id != NO_PARENT:
             found, _ = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
         parent = found or _no_parent(new, new.parent_id)
         row, plans = _planned(unit, new, parent, lines.__next__)

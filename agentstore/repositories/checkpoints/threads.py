@@ -68,6 +68,7 @@ def enter_thread(
     lines: int,
     seen: Seen | None = None,
     makes: bool = True,
+    first: bool = False,
 ) -> int:
     """Make a thread the most recent one, and make it if it is new; it is locked from here on.
 
@@ -78,6 +79,7 @@ def enter_thread(
         lines: How many numbers of lines to set aside.
         seen: The thread, if somebody has looked.
         makes: Whether it is made if it is not there; see ``make_thread``.
+        first: Whether it is probably not there yet.
 
     Returns:
         The first number of a line that nobody uses.
@@ -93,9 +95,11 @@ def enter_thread(
         entered = [seen[1:4]]
     elif seen is None and unit.dialect.single_writer and not lines:
         entered = _look(*what).fetch(unit.connection, {"thread_id": thread_id})
-    entered = entered or enter.fetch(unit.connection, counted)
+    if not entered and not first:
+        entered = enter.fetch(unit.connection, counted)
     if not entered:
-        make_thread(unit, thread_id, owners, makes=makes)
+        if make_thread(unit, thread_id, owners, lines=lines, makes=makes):
+            return 1
         entered = enter.fetch(unit.connection, counted)
         if not entered:
             raise why_not(unit, thread_id)
@@ -116,11 +120,22 @@ def enter_thread(
 
 
 def make_thread(
-    unit: Unit, thread_id: str, owners: Mapping[str, str | None], *, makes: bool = True
-) -> None:
-    """Make a thread if it is not there; raises NotFound if there is no such user or session.
+    unit: Unit,
+    thread_id: str,
+    owners: Mapping[str, str | None],
+    *,
+    lines: int = 0,
+    makes: bool = True,
+) -> bool:
+    """Make a thread if it is not there, the most recent one, with numbers of lines set aside.
 
-    Also if there is no such thread, and ``makes`` says that it is not to be made.
+    Returns:
+        Whether it was made, and so is locked. Not if it was there, or another caller made it
+        meanwhile.
+
+    Raises:
+        NotFound: There is no such user or session; or no such thread, and ``makes`` says that it is
+            not to be made.
     """
     _require_owners(unit, owners)
     if not makes:
@@ -128,12 +143,17 @@ def make_thread(
         there = select(threads.c.pk).where(threads.c.id == thread_id)
         if unit.connection.execute(there).first() is None:
             raise NotFound("checkpoint thread", thread_id, _GONE)
-        return
-    activity = unit.dialect.next_put(unit.tables)
-    thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
-    # Another caller may be making it; then this waits, and uses the thread that it made.
-    making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
-    unit.connection.execute(making.values(thread))
+        return False
+    making = _make(unit.tables, unit.dialect, dialect_of(unit.connection))
+    thread = {"id": thread_id, **owners, "last_line": lines, "created_at": unit.now()}
+    return making.execute_many(unit.connection, [thread]) == 1
+
+
+@lru_cache(maxsize=256)
+def _make(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
+    making = dialect.insert_missing(tables.checkpoint_threads).inline()
+    names = ("id", *_OWNERS, "last_line", "created_at")
+    return Prepared(making.values(activity=dialect.next_put(tables)), driver, names)
 
 
 def why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
