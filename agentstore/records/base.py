@@ -53,7 +53,7 @@ def briefly(*names: str) -> Callable[[type[T]], type[T]]:
 
 
 @cache
-def _twin(record: type[Any], names: tuple[str, ...] = (), *ignored: str) -> Any:
+def twin(record: type[Any], names: tuple[str, ...] = (), *ignored: str) -> Any:
     """Give a class like a frozen record, of its fields in this order or in their own.
 
     The ``__init__`` of a frozen dataclass sets each field through ``object.__setattr__``: 2.6 µs
@@ -69,7 +69,7 @@ def _twin(record: type[Any], names: tuple[str, ...] = (), *ignored: str) -> Any:
 
 def maker(record: type[T], names: tuple[str, ...] = (), *ignored: str) -> Callable[..., T]:
     """Give a function that makes a record of its fields, as its twin takes them."""
-    blank = _twin(cast("Any", record), names, *ignored)
+    blank = twin(cast("Any", record), names, *ignored)
 
     def make(*values: Any) -> T:
         filled = blank(*values)
@@ -84,7 +84,7 @@ def maker_of_many(
     record: type[T], names: tuple[str, ...] = (), *ignored: str
 ) -> Callable[[Iterable[Iterable[Any]]], list[T]]:
     """Give a function that makes records of rows, as ``maker`` does of one, without a call each."""
-    blank = _twin(cast("Any", record), names, *ignored)
+    blank = twin(cast("Any", record), names, *ignored)
 
     def make(rows: Iterable[Iterable[Any]]) -> list[T]:
         made: list[Any] = [*starmap(blank, rows)]
