@@ -580,8 +580,8 @@ def import_(
     """Import conversations in any known format, or what another framework stored.
 
     The format is found out: chat format, ShareGPT, fine-tuning and preference lines, items of the
-    Responses API, exports of ChatGPT, Claude and Open WebUI, sessions of Claude Code, rollouts of
-    Codex, logs of llm, messages of LangChain, runs of LangSmith, tau-bench, SWE-agent; as JSON
+    Responses API, exports of ChatGPT, Claude and Open WebUI, sessions of Claude Code, Codex and
+    Gemini CLI, logs of llm, messages of LangChain, runs of LangSmith, tau-bench, SWE-agent; as JSON
     lines, an array, or one object. Branches, usage and times come along.
 
     Conversations that exist already are skipped.

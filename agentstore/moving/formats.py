@@ -412,14 +412,46 @@ def from_swe_agent(record: Json, left: Left) -> Conversation:
 
 def from_instruction(record: Json, left: Left) -> Conversation:
     """Convert an instruction with its answer, as Alpaca has them, or a prompt with one."""
-    keys = ("instruction", "input", "output", "prompt", "completion", "response", "system")
-    asked = [record.get("instruction") or record.get("prompt"), record.get("input")]
+    keys = (
+        "instruction",
+        "input",
+        "output",
+        "prompt",
+        "completion",
+        "response",
+        "system",
+        "context",
+    )
+    given = record.get("input") or record.get("context")
+    asked = [record.get("instruction") or record.get("prompt"), given]
     answer = next((record[key] for key in keys[2:6] if key != "prompt" and key in record), None)
-    said = [("system", record.get("system")), ("user", "\n\n".join(x for x in asked if x))]
+    said = [("system", record.get("system")), ("user", "\n\n".join(str(x) for x in asked if x))]
     messages = [
         {"role": role, "content": text} for role, text in [*said, ("assistant", answer)] if text
     ]
     return Conversation("instruction", messages, metadata=rest_of(record, *keys))
+
+
+def from_conversation(record: Json, left: Left) -> Conversation:
+    """Convert a line of WildChat or LMSYS-Chat, or a prompt and a completion that are messages."""
+    keys = ("conversation",) if "conversation" in record else ("prompt", "completion")
+    ids = ("conversation_id", "conversation_hash")
+    said = [
+        Said(
+            {"role": each.get("role"), "content": each.get("content")},
+            {"conversation": more} if (more := rest_of(each, "role", "content")) else None,
+            at=time_of(each.get("timestamp")),
+        )
+        for key in keys
+        for each in objects(record[key], key)
+    ]
+    return Conversation(
+        "conversation",
+        said,
+        id=next((record[key] for key in ids if key in record), None),
+        model=record.get("model"),
+        metadata={"conversation": rest_of(record, *keys, *ids, "model")},
+    )
 
 
 def from_items(record: Json, left: Left) -> Conversation:
@@ -506,6 +538,8 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
     (_has("simulations"), from_tau2),
     (_has("history"), from_swe_agent),
     (lambda record: "session" in record and isinstance(record.get("items"), list), from_items),
+    (_has("conversation"), from_conversation),
+    (_has("prompt", "completion"), from_conversation),
     (_is_prompted, from_instruction),
     (_is_request, from_answer),
     (

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from html import escape
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, get_args
 
-from agentstore.records.base import MessageStatus, Role, SessionStatus, briefly, maker, twin
+from agentstore.records.base import (
+    MessageStatus,
+    Role,
+    SessionStatus,
+    briefly,
+    maker,
+    maker_of_many,
+)
 
 if TYPE_CHECKING:
     from agentstore.records.work import ReservationRecord, TaskRecord
@@ -77,8 +83,8 @@ class SessionSummary:
             return datetime.max.replace(tzinfo=UTC)
 
 
-make_session_summary = maker(SessionSummary)
-"""Makes a summary of all its fields, faster than its constructor."""
+make_session_summaries = maker_of_many(SessionSummary)
+"""Makes summaries of all their fields, faster than their constructor."""
 
 
 @briefly("id", "user_id", "status", "model", "version", "message_count", "last_active_at")
@@ -367,19 +373,13 @@ MESSAGE_FIELDS = (
 )
 """The fields of a message: those first that each has, then those that most have not."""
 
-MESSAGE_TWIN = twin(MessageRecord, MESSAGE_FIELDS, "blocks")
 make_message_record = maker(MessageRecord, MESSAGE_FIELDS, "blocks")
 """Makes a message of all its fields, in the order of ``MESSAGE_FIELDS``, faster than its
 constructor.
 """
 
-
-def make_message_records(rows: Iterable[Iterable[Any]]) -> list[MessageRecord]:
-    """Make messages of their fields, and their blocks, which are not looked at."""
-    made = [*starmap(MESSAGE_TWIN, rows)]
-    for each in made:
-        each.__class__ = MessageRecord
-    return made
+make_message_records = maker_of_many(MessageRecord, MESSAGE_FIELDS, "blocks")
+"""Makes messages of their fields, and their blocks, which are not looked at."""
 
 
 CHAT_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")

@@ -42,7 +42,7 @@ from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.base import SessionStatus, complete
-from agentstore.records.conversations import make_session_summary, readable_text
+from agentstore.records.conversations import make_session_summaries, readable_text
 from agentstore.repositories.listing import newest
 from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables, owner_not_being_deleted
@@ -142,7 +142,8 @@ def page_of_sessions(
         first, behind = rest[:-5], rest[-5:]
         items = tuple(map(_record, *first, ttl, *behind))
     else:
-        items = tuple(map(make_session_summary, *rest[:17], ttl, repeat(None)))
+        rows = zip(*rest[:17], ttl, repeat(None), strict=False)
+        items = tuple(make_session_summaries(rows))
     if preview:
         texts = previews_of(unit, [each.id for each in items])
         items = tuple(replace(each, preview=texts.get(each.id)) for each in items)

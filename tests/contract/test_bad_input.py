@@ -1602,7 +1602,7 @@ def test_a_server_that_cannot_be_reached_is_said_without_the_password(opened):
         "postgresql://user@127.0.0.1:1/x?password=hunter2",
     ):
         said = refused(DatabaseUnreachable, opened, url)
-        assert "Check the host" in said
+        assert ". Check the host" in said
         assert "hunter2" not in said
 
 

@@ -856,7 +856,8 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
         kind = type(error.orig).__name__
         return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{kind} in psycopg. {UNKNOWN}"))
     unreachable = errors.DatabaseUnreachable(
-        f"{words} Check the host, the port, the role, its password and the database's name in the "
-        "URL, and that the server is running and has this database."
+        f"{words.rstrip('.?')}. Check the host, the port, the role, its password and the "
+        "database in the URL, that the server is running, and that it has this database: createdb "
+        "makes one."
     )
     return Diagnosis(Failure.FINAL, unreachable)
