@@ -73,7 +73,7 @@ from agentstore.schema import (
     session_not_being_deleted,
 )
 from agentstore.values import validation
-from agentstore.values.types import MAX_INTEGER, SOUGHT_ID, SafeText, shifted
+from agentstore.values.types import MAX_INTEGER, SafeText, shifted
 from agentstore.values.validation import INCOMPLETE, MAIN, STREAMING
 
 # The columns of a message as repositories read them, and the record that is made of them.
@@ -147,16 +147,12 @@ def select_messages(tables: Tables) -> Select[Any]:
 
 def find_message(unit: Unit, message_id: str) -> MessageRecord | None:
     """Give a message, or None."""
-    rows = _finding(unit.tables, dialect_of(unit.connection)).fetch(
-        unit.connection, {"id": message_id}
-    )
+    rows = unit.rows(_finding, id=message_id)
     return message_records(unit, rows)[0] if rows else None
 
 
-@lru_cache(maxsize=256)
-def _finding(tables: Tables, driver: Dialect) -> Prepared:
-    this = tables.messages.c.id == bindparam("id", type_=SOUGHT_ID)
-    return Prepared(select_messages(tables).where(this), driver)
+def _finding(tables: Tables) -> Select[Any]:
+    return select_messages(tables).where(tables.messages.c.id == bindparam("id"))
 
 
 def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
