@@ -55,7 +55,7 @@ from agentstore.errors import (
 from agentstore.execution.unit import Unit
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus, complete, maker
-from agentstore.repositories.operations import MOST, chunks, required
+from agentstore.repositories.operations import MOST, among, chunks, required, several
 from agentstore.repositories.session_pages import FAILED_TASKS, show_failures
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
@@ -320,8 +320,8 @@ def lock_held(unit: Unit, fences: dict[str, int]) -> tuple[list[tuple[int, TaskR
     held: list[tuple[int, TaskRecord]] = []
     now = None
     for ids in chunks(sorted(fences)):
-        parameters = held_parameters(ids)
-        for row, *fields in unit.rows(_held, clock, len(parameters), **parameters):
+        asked = several("id", ids)
+        for row, *fields in unit.rows(_held, clock, len(asked), **asked):
             if clock is not None:
                 found = fields.pop().astimezone(UTC)
                 now = now or found
@@ -595,26 +595,16 @@ def _held(tables: Tables, clock: EngineDialect | None, ids: int) -> Executable:
     It gives rows of ``pk`` and ``FIELDS``, and the server's present where its clock counts.
     """
     tasks = tables.tasks
-    named = [bindparam(f"id_{n}", type_=SOUGHT_ID) for n in range(ids)]
     return (
         select(*_record_columns(tasks), *(() if clock is None else (current(clock),)))
         .where(
-            tasks.c.id.in_(named),
+            among(tasks.c.id, "id", ids),
             tasks.c.status == RUNNING,
             session_not_being_deleted(tables, tasks.c.session_id),
         )
         .order_by(tasks.c.pk)
         .with_for_update()
     )
-
-
-def held_parameters(ids: Sequence[str]) -> dict[str, str]:
-    """Give the parameters of ``_held``: as many as the next power of two.
-
-    So there are few statements, whatever the sizes of batches; an id twice finds a task once.
-    """
-    size = 1 << (len(ids) - 1).bit_length()
-    return {f"id_{n}": ids[min(n, len(ids) - 1)] for n in range(size)}
 
 
 def _settling(tables: Tables, *columns: str) -> Executable:

@@ -372,6 +372,20 @@ def written(limit: int) -> ColumnElement[int]:
     return bindparam(None, limit, type_=Integer, literal_execute=True)
 
 
+def several(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Give the parameters of ``among``: as many as the next power of two, the last one repeated.
+
+    So there are few statements, whatever the numbers of values.
+    """
+    size = 1 << (len(values) - 1).bit_length()
+    return {f"{name}_{n}": values[min(n, len(values) - 1)] for n in range(size)}
+
+
+def among(column: ColumnElement[Any], name: str, size: int) -> ColumnElement[bool]:
+    """Give the condition that a column has one of so many values, at least one."""
+    return column.in_([bindparam(f"{name}_{n}", type_=column.type) for n in range(size)])
+
+
 # The statements that several repositories have: a row more, rows changed, rows less.
 
 

@@ -57,7 +57,7 @@ from agentstore.repositories.listing import (
     plain_sum,
     read_sum,
 )
-from agentstore.repositories.operations import Repository, chunks
+from agentstore.repositories.operations import MOST, Only, Repository, among, chunks, several, whose
 from agentstore.repositories.tool_logs import stats_of_tools, tool_stats
 from agentstore.schema import (
     Tables,
@@ -162,27 +162,11 @@ def sums_of_sessions(unit: Unit, ids: Sequence[str], most: int | None) -> dict[s
 def _sums_of_sessions(
     unit: Unit, ids: Sequence[str], most: int | None, *, exact: bool
 ) -> dict[str, UsageSum]:
-    sessions, used = unit.tables.sessions, unit.tables.turn_usage
-    source: FromClause = sessions.join(used, used.c.session_id == sessions.c.id)
-    added = used.c
-    if most is not None:
-        each = used.alias("each")
-        last = select(each).where(each.c.session_id == sessions.c.id)
-        last = last.order_by(each.c.created_at.desc()).limit(most)
-        source, added = unit.dialect.for_each(sessions, used, last)
-    query = (
-        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum), added.model)
-        .select_from(source)
-        .where(
-            sessions.c.id.in_(bindparam("ids", expanding=True)),
-            owner_not_being_deleted(unit.tables, sessions.c.user_id),
-            *operations.sessions(unit.tables, unit.only, sessions.c.id),
-        )
-        .group_by(sessions.c.id, added.model)
-    )
     by_model: dict[str, list[Any]] = {}
     for chunk in chunks(ids):
-        for row in unit.connection.execute(query, {"ids": list(chunk)}):
+        asked = several("id", chunk)
+        shape = unit.dialect, whose(unit), exact, most is not None, len(asked)
+        for row in unit.rows(_by_model, *shape, only=unit.only, most=most, **asked):
             by_model.setdefault(row[0], []).append(row)
     found: dict[str, UsageSum] = {}
     for id, rows in by_model.items():
@@ -191,6 +175,29 @@ def _sums_of_sessions(
         models = tuple(model for _, model in named)
         found[id] = replace(usage_sum(id, (id, *sums)), partial=records == most, models=models)
     return found
+
+
+def _by_model(
+    tables: Tables, dialect: EngineDialect, only: Only, exact: bool, limited: bool, ids: int
+) -> Select[Any]:
+    sessions, used = tables.sessions, tables.turn_usage
+    source: FromClause = sessions.join(used, used.c.session_id == sessions.c.id)
+    added = used.c
+    if limited:
+        each = used.alias("each")
+        last = select(each).where(each.c.session_id == sessions.c.id)
+        last = last.order_by(each.c.created_at.desc()).limit(MOST)
+        source, added = dialect.for_each(sessions, used, last)
+    return (
+        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum), added.model)
+        .select_from(source)
+        .where(
+            among(sessions.c.id, "id", ids),
+            owner_not_being_deleted(tables, sessions.c.user_id),
+            *operations.sessions(tables, only, sessions.c.id),
+        )
+        .group_by(sessions.c.id, added.model)
+    )
 
 
 def _added(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) -> list[Any]:
