@@ -419,6 +419,7 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     processes: list[tuple[int, Callable[[Any], Any]]] = []
     for name in used:
         bind = compiled.binds[name]
+        assert not bind.expanding, f"{name} is a list to expand: see the module"
         looked_for = type(bind.type) is OwnId and not is_plain_insert
         process = binder(SOUGHT_ID if looked_for else bind.type, dialect)
         if name in written:
