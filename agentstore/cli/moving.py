@@ -592,7 +592,7 @@ def import_(
 
     The database of another framework becomes what agentstore's adapter for it would have written.
     It is only read, and compared in the end; run the command again if it was interrupted. --from
-    is needed for a URL and for the tutorial's database; other files are known by their tables.
+    is needed for a URL; a file is known by its tables.
     Exit code 3: all was imported but rows that were set aside.
 
     Example: `agentstore import conversations.jsonl`

@@ -408,7 +408,7 @@ def test_what_another_source_has_begun_is_not_gone_on_with(
         ("adk", "adk"),
         ("adk_sqlite", "adk"),
         ("agentscope", "agentscope"),
-        ("tutorial", None),
+        ("tutorial", "tutorial"),
     ],
 )
 def test_a_file_says_by_its_tables_which_framework_wrote_it(source, fixture, framework):
