@@ -127,7 +127,7 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
             lines=ahead,
             seen=seen,
             makes=new.makes_thread,
-            first=seen is None and new.parent_id == NO_PARENT,
+            first=seen is None and (unit.dialect.single_writer or new.parent_id == NO_PARENT),
         )
     lines = count(first)
     if reads_before_write and (existing := _existing(unit, new)) is not None:
