@@ -303,7 +303,7 @@ def stems_of(language: str) -> Stems:
     except ImportError as error:
         raise InvalidInput(
             f"search_stems={shown(language)} needs snowballstemmer. "
-            "Run: pip install 'agentstore-db[stems]'"
+            "Run: pip install snowballstemmer"
         ) from error
     known = sorted(
         module.name.removesuffix(_MODULE)

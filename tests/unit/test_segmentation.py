@@ -346,7 +346,7 @@ def test_a_language_without_stems_is_refused(monkeypatch):
             Settings(search_stems=wrong)
     monkeypatch.setitem(sys.modules, "snowballstemmer", None)
     stems_of.cache_clear()
-    with pytest.raises(InvalidInput, match=r"pip install 'agentstore-db\[stems\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install snowballstemmer"):
         Settings(search_stems="english")
 
 
