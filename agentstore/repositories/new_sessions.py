@@ -17,7 +17,7 @@ from sqlalchemy import Dialect, insert, or_, select
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import CrossTenantAccess, InvalidInput, NotFound, TakenByAnother, shown
+from agentstore.errors import CrossTenantAccess, InvalidInput, TakenByAnother, shown
 from agentstore.execution.unit import Unit
 from agentstore.records import SessionRecord
 from agentstore.repositories import operations
@@ -81,11 +81,7 @@ class NewSession:
         """
         row, documents = self.rows(unit)
         tables, connection = unit.tables, unit.connection
-        if self.user_id is not None:
-            users = tables.users.c
-            owner = select(users.pk).where(users.id == row["user_id"], users.deleting.is_(None))
-            if connection.execute(owner).first() is None:
-                raise NotFound("user", self.user_id)
+        operations.require_user(unit, self.user_id)
         activity = unit.dialect.take_activity(connection, tables)
         row |= {"activity": activity, "listed_activity": activity}
         row = {column: value for column, value in row.items() if value is not None}
@@ -232,7 +228,7 @@ def ids_beginning(unit: Unit, beginnings: Sequence[str], limit: int) -> list[str
         query = select(sessions.id).where(
             or_(*ranges),
             owner_not_being_deleted(unit.tables, sessions.user_id),
-            *operations.sessions(unit, sessions.id),
+            *operations.sessions(unit.tables, unit.only, sessions.id),
         )
         query = query.limit(limit)
         found.update(unit.connection.execute(query).scalars())

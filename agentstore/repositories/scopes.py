@@ -256,7 +256,7 @@ def _of_user(table: str) -> Callable[[Unit, bool], Select[Any]]:
 def _thread(unit: Unit, locks: bool) -> Select[Any]:
     threads = unit.tables.checkpoint_threads
     query = select(threads.c.id).where(
-        _wanted(threads.c.id), *operations.threads(unit, threads.c.id)
+        _wanted(threads.c.id), *operations.threads(unit.tables, unit.only, threads.c.id)
     )
     return query.with_for_update(key_share=True) if locks else query
 
@@ -274,7 +274,7 @@ def _thread_of_checkpoint(unit: Unit, locks: bool) -> Select[Any]:
         .where(
             _wanted(checkpoints.c.id),
             in_root(checkpoints),
-            *operations.threads(unit, threads.c.id),
+            *operations.threads(unit.tables, unit.only, threads.c.id),
         )
     )
     return query.with_for_update(key_share=True, of=threads) if locks else query

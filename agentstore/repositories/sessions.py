@@ -71,6 +71,8 @@ from agentstore.repositories.new_sessions import (
 )
 from agentstore.repositories.operations import (
     UNSET,
+    Only,
+    Paged,
     Repository,
     Unset,
     one_page,
@@ -78,6 +80,7 @@ from agentstore.repositories.operations import (
     reads_snapshot,
     required,
     several_units,
+    whose,
     writes,
 )
 from agentstore.repositories.recovery import (
@@ -417,18 +420,9 @@ class Sessions(Repository):
 
         Unlike ``list``, nothing moves while one pages: each session is seen exactly once.
         """
-        sessions = self.tables.sessions
-        query = select_sessions(self.tables).where(*operations.sessions(self.unit, sessions.c.id))
-        cursors = Cursors("sessions by creation")
+        cursors, only = Cursors("sessions by creation"), whose(self.unit)
         return one_page(
-            self.connection,
-            query,
-            [sessions.c.pk],
-            cursors,
-            limit,
-            cursor,
-            session_record,
-            ascending=True,
+            self.unit, _created, {}, cursors, limit, cursor, session_record, only, ascending=True
         )
 
     iter_walk = over_pages(walk)
@@ -812,6 +806,12 @@ class Sessions(Repository):
             raise StaleSession(session_id, expected_version, int(actual))
 
 
+def _created(tables: Tables, only: Only) -> Paged:
+    sessions = tables.sessions.c
+    query = select_sessions(tables).where(*operations.sessions(tables, only, sessions.id))
+    return query, [sessions.pk]
+
+
 @lru_cache(maxsize=256)
 def _changing(tables: Tables, driver: Dialect, names: tuple[str, ...], expected: bool) -> Prepared:
     """Change these documents of a session, and its version, if that is the one expected."""
@@ -869,7 +869,7 @@ def ids_after(unit: Unit, after: int, limit: int, user_id: str | None) -> list[t
     query = select(sessions.pk, sessions.id).where(
         sessions.pk > validation.amount("after", after),
         sessions.active_branch > NO_BRANCH,
-        *operations.sessions(unit, sessions.id),
+        *operations.sessions(unit.tables, unit.only, sessions.id),
     )
     if user_id is not None:
         query = query.where(sessions.user_id == validation.text("user_id", user_id))
@@ -886,7 +886,7 @@ def read_whole(unit: Unit, session_id: str) -> WholeSession:
     """
     sessions, data = unit.tables.sessions.c, unit.tables.session_data.c
     query = select_session(unit.tables).add_columns(data.layout, sessions.last_branch)
-    query = query.where(*operations.sessions(unit, sessions.id))
+    query = query.where(*operations.sessions(unit.tables, unit.only, sessions.id))
     key = {"session_id": validation.text("session_id", session_id)}
     row = required(unit.connection.execute(query, key).first(), "session", session_id)
     history = History(unit, session_id, None, None, RECORDS, only_main=row.last_branch == 0)
@@ -902,7 +902,8 @@ def keep_layout(unit: Unit, session_id: str, layout: Any) -> None:
     """
     data = unit.tables.session_data
     query = update(data).where(
-        data.c.session_id == session_id, *operations.sessions(unit, data.c.session_id)
+        data.c.session_id == session_id,
+        *operations.sessions(unit.tables, unit.only, data.c.session_id),
     )
     values = {"layout": validation.document("line", layout)}
     if unit.connection.execute(query.values(values)).rowcount == 0:

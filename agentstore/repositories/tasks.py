@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import case, func, literal_column, or_, select, update
+from sqlalchemy import Select, case, func, literal_column, or_, select, update
 
 from agentstore.engines.base.dialect import TaskSignal
 from agentstore.engines.base.statements import dialect_of
@@ -75,15 +75,21 @@ from agentstore.repositories.claims import (
 )
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import (
+    Conditions,
+    Only,
+    Paged,
     Repository,
     appends,
+    equal,
+    given,
     one_page,
     reads,
     required,
+    whose,
     writes,
 )
 from agentstore.repositories.session_pages import settle_failures
-from agentstore.schema import session_not_being_deleted
+from agentstore.schema import Tables, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id, require_utc
 from agentstore.values.validation import (
@@ -222,20 +228,15 @@ class Tasks(Repository):
         cursor: str | None = None,
     ) -> Page[TaskRecord]:
         """List tasks, the newest first, of a session, in a status, in a queue if given."""
-        tasks = self.tables.tasks
-        query = select(tasks).where(
-            session_not_being_deleted(self.tables, tasks.c.session_id),
-            *operations.sessions(self.unit, tasks.c.session_id),
-        )
-        if session_id is not None:
-            query = query.where(tasks.c.session_id == validation.text("session_id", session_id))
         if status is not None:
-            status = validation.choice("status", status, TASK_STATUSES)
-            query = query.where(tasks.c.status == status)
-        if queue is not None:
-            query = query.where(tasks.c.queue == validation.text("queue", queue))
-        cursors = Cursors("tasks", session_id, status, queue)
-        return one_page(self.connection, query, [tasks.c.pk], cursors, limit, cursor, task_record)
+            validation.choice("status", status, TASK_STATUSES)
+        wanted = given(
+            session_id=validation.optional_text("session_id", session_id),
+            status=status,
+            queue=validation.optional_text("queue", queue),
+        )
+        cursors, shape = Cursors("tasks", session_id, status, queue), (whose(self.unit), *wanted)
+        return one_page(self.unit, _listed, wanted, cursors, limit, cursor, task_record, *shape)
 
     iter = over_pages(list)
     """Go over the tasks of all pages; see ``list``."""
@@ -253,18 +254,13 @@ class Tasks(Repository):
             session_id: Only this session's.
             queue: Only this queue's.
         """
-        tasks = self.tables.tasks.c
-        query = select(tasks.queue, tasks.status, func.count()).group_by(tasks.queue, tasks.status)
-        query = query.where(
-            session_not_being_deleted(self.tables, tasks.session_id),
-            *operations.sessions(self.unit, tasks.session_id),
+        wanted = given(
+            session_id=validation.optional_text("session_id", session_id),
+            queue=validation.optional_text("queue", queue),
         )
-        if session_id is not None:
-            query = query.where(tasks.session_id == validation.text("session_id", session_id))
-        if queue is not None:
-            query = query.where(tasks.queue == validation.text("queue", queue))
+        rows = self.unit.rows(_counted, whose(self.unit), *wanted, only=self.unit.only, **wanted)
         found: dict[str, dict[str, int]] = {}
-        for name, status, number in sorted(map(tuple, self.connection.execute(query))):
+        for name, status, number in sorted(rows):
             found.setdefault(name, {})[status] = int(number)
         return found
 
@@ -692,6 +688,23 @@ class Tasks(Repository):
         It has a connection of its own, from ``open()`` to ``close()``.
         """
         return self.unit.dialect.task_signal(self.connection, self.tables)
+
+
+def _listed(tables: Tables, only: Only, *asked: str) -> Paged:
+    tasks = tables.tasks
+    return select(tasks).where(*_these(tables, only, *asked)), [tasks.c.pk]
+
+
+def _counted(tables: Tables, only: Only, *asked: str) -> Select[Any]:
+    key = tables.tasks.c.queue, tables.tasks.c.status
+    return select(*key, func.count()).where(*_these(tables, only, *asked)).group_by(*key)
+
+
+def _these(tables: Tables, only: Only, *asked: str) -> Conditions:
+    """Give the conditions of tasks in a scope whose columns equal these parameters."""
+    tasks = tables.tasks.c
+    stays = session_not_being_deleted(tables, tasks.session_id)
+    return [stays, *operations.sessions(tables, only, tasks.session_id), *equal(tasks, asked)]
 
 
 def _asked(queues: list[str], kinds: list[str] | None) -> dict[str, Any]:

@@ -58,7 +58,7 @@ from agentstore.repositories.listing import (
     read_sum,
 )
 from agentstore.repositories.operations import Repository, chunks
-from agentstore.repositories.tool_logs import tool_stats
+from agentstore.repositories.tool_logs import stats_of_tools, tool_stats
 from agentstore.schema import (
     Tables,
     owner_not_being_deleted,
@@ -176,7 +176,7 @@ def _sums_of_sessions(
         .where(
             sessions.c.id.in_(bindparam("ids", expanding=True)),
             owner_not_being_deleted(unit.tables, sessions.c.user_id),
-            *operations.sessions(unit, sessions.c.id),
+            *operations.sessions(unit.tables, unit.only, sessions.c.id),
         )
         .group_by(sessions.c.id, added.model)
     )
@@ -639,12 +639,9 @@ def place_of(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> t
 def stats_of(repository: Repository, user_id: str, since: datetime, until: datetime) -> UserStats:
     """Add it up; see ``Usage.stats``."""
     tables = repository.tables
-    users, sessions, logs = tables.users, tables.sessions, tables.tool_logs
-    there = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
-    if repository.connection.execute(there).first() is None:
-        raise NotFound("user", user_id)
+    sessions = tables.sessions
+    operations.require_user(repository.unit, user_id)
     of_user = (sessions.c.user_id == user_id, sessions.c.active_branch > NO_BRANCH)
-    theirs = select(sessions.c.id).where(*of_user)
     source, found = messages_between(tables, repository.unit.dialect, and_(*of_user), since, until)
     of_session = (
         select(
@@ -679,12 +676,13 @@ def stats_of(repository: Repository, user_id: str, since: datetime, until: datet
         messages=int(messages),
         tokens=tokens,
         cost=from_nanos(cost),
-        tools=tool_stats(
-            repository,
-            [
-                logs.c.session_id.in_(theirs),
-                logs.c.created_at >= since,
-                logs.c.created_at < until,
-            ],
-        ),
+        tools=tool_stats(repository.unit, _logs_of_user, user_id=user_id, since=since, until=until),
     )
+
+
+def _logs_of_user(tables: Tables) -> Select[Any]:
+    logs, sessions = tables.tool_logs.c, tables.sessions.c
+    of_user = sessions.user_id == bindparam("user_id"), sessions.active_branch > NO_BRANCH
+    begun = logs.session_id.in_(select(sessions.id).where(*of_user))
+    window = logs.created_at >= bindparam("since"), logs.created_at < bindparam("until")
+    return stats_of_tools(tables, [begun, *window])

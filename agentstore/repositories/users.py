@@ -72,15 +72,21 @@ from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.operations import (
     UNSET,
+    Only,
+    Paged,
     Repository,
     Unset,
     appends,
     chunks,
+    equal,
+    given,
     ids_of,
     one_page,
     reads,
+    require_user,
     required,
     several_units,
+    whose,
     writes,
     written,
 )
@@ -156,18 +162,10 @@ class Quotas(Repository):
         These are calls that run, and those whose process died. ``release_quota`` gives a
         reservation back before it expires.
         """
-        reservations = self.tables.quota_reservations
-        user_id = validation.text("user_id", user_id)
-        query = select(reservations).where(*self._held(user_id))
+        wanted = {"user_id": validation.text("user_id", user_id), "now": self.unit.now()}
+        cursors = Cursors("reservations", user_id)
         return one_page(
-            self.connection,
-            query,
-            [reservations.c.expires_at, reservations.c.pk],
-            Cursors("reservations", user_id),
-            limit,
-            cursor,
-            reservation_record,
-            ascending=True,
+            self.unit, _held, wanted, cursors, limit, cursor, reservation_record, ascending=True
         )
 
     iter_reservations = over_pages(reservations)
@@ -340,18 +338,47 @@ class Quotas(Repository):
         remaining = self._remaining(user_id)
         if remaining is None:
             return CounterOverflow("user", user_id)
-        reservations = self.tables.quota_reservations.c
-        query = select(exact_sum(reservations.tokens), func.max(reservations.expires_at))
-        reserved, until = self.connection.execute(query.where(*self._held(user_id))).one()
+        [(reserved, until)] = self.unit.rows(_all_held, user_id=user_id, now=self.unit.now())
         return QuotaExceeded(user_id, tokens, remaining, int(reserved), until)
 
-    def _held(self, user_id: str) -> tuple[Any, ...]:
-        reservations = self.tables.quota_reservations
-        return (
-            reservations.c.user_id == user_id,
-            reservations.c.expires_at > self.unit.now(),
-            owner_not_being_deleted(self.tables, reservations.c.user_id),
-        )
+
+def _held(tables: Tables) -> Paged:
+    """Select what is set aside of a user's quota now, the first to expire first."""
+    reservations = tables.quota_reservations
+    held = select(reservations).where(
+        reservations.c.user_id == bindparam("user_id"),
+        reservations.c.expires_at > bindparam("now"),
+        owner_not_being_deleted(tables, reservations.c.user_id),
+    )
+    return held, [reservations.c.expires_at, reservations.c.pk]
+
+
+def _keys_of(tables: Tables) -> Paged:
+    """Select the keys of a user."""
+    keys = tables.api_keys
+    stays = owner_not_being_deleted(tables, keys.c.user_id)
+    return select(keys).where(keys.c.user_id == bindparam("user_id"), stays), [keys.c.pk]
+
+
+def _listed(tables: Tables, only: Only, *asked: str) -> Paged:
+    """Select users."""
+    users = tables.users
+    these = users.c.deleting.is_(None), *operations.users(tables, only), *equal(users.c, asked)
+    return select(users).where(*these), [users.c.pk]
+
+
+def _preferring(tables: Tables, only: Only) -> Paged:
+    """Select the users with a preference."""
+    (query, key), preferences = _listed(tables, only), tables.user_preferences
+    query = query.join(preferences, preferences.c.user_id == tables.users.c.id)
+    return query.where(preferences.c.digest == bindparam("digest")), key
+
+
+def _all_held(tables: Tables) -> Select[Any]:
+    reservations, (held, _) = tables.quota_reservations.c, _held(tables)
+    sums = exact_sum(reservations.tokens), func.max(reservations.expires_at)
+    together: Select[Any] = held.with_only_columns(*sums)  # type: ignore[assignment]
+    return together
 
 
 def reservation_record(row: Any) -> ReservationRecord:
@@ -513,10 +540,8 @@ class ApiKeys(Repository):
             NaiveDatetime: ``expires_at`` has no time zone.
         """
         user_id = validation.text("user_id", user_id)
-        users, keys = self.tables.users.c, self.tables.api_keys
-        owner = select(users.pk).where(users.id == user_id, users.deleting.is_(None))
-        if self.connection.execute(owner).first() is None:
-            raise NotFound("user", user_id)
+        keys = self.tables.api_keys
+        require_user(self.unit, user_id)
         prefix = secrets.token_hex(6)
         key = f"ask_{prefix}_{secrets.token_urlsafe(32)}"
         row = {
@@ -584,11 +609,9 @@ class ApiKeys(Repository):
         self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[ApiKeyRecord]:
         """List a user's keys, the newest first, the revoked ones included."""
-        keys = self.tables.api_keys
-        user_id = validation.text("user_id", user_id)
-        query = select(keys).where(keys.c.user_id == user_id, self._owner_stays)
+        wanted = {"user_id": validation.text("user_id", user_id)}
         cursors = Cursors("api keys", user_id)
-        return one_page(self.connection, query, [keys.c.pk], cursors, limit, cursor, api_key_record)
+        return one_page(self.unit, _keys_of, wanted, cursors, limit, cursor, api_key_record)
 
     iter_api_keys = over_pages(api_keys)
     """Go over the keys of all pages; see ``api_keys``."""
@@ -787,22 +810,23 @@ class Users(Quotas, ApiKeys):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        users, sought = self.tables.users, None
-        query = select(users).where(users.c.deleting.is_(None), *operations.users(self.unit))
-        if email is not None:
-            query = query.where(users.c.email == validation.key("email", email))
+        sought, wanted = None, given(email=validation.optional_key("email", email))
         if text is not None and not (sought := folded("text", text)):
             raise InvalidInput("text must not be empty. Pass a part of a name, or None.")
         cursors = Cursors("users", email) if sought is None else Cursors("users", email, sought)
-        key, found = [users.c.pk], list[UserRecord]()
+        only = whose(self.unit)
         if sought is None:
-            return one_page(self.connection, query, key, cursors, limit, cursor, user_record)
+            return one_page(
+                self.unit, _listed, wanted, cursors, limit, cursor, user_record, only, *wanted
+            )
         check_limit(limit)
+        users, found = self.tables.users, list[UserRecord]()
         after: Any = None if cursor is None else cursors.read(cursor, 1)[0]
+        query, _ = _listed(self.tables, only, *wanted)
         query = query.order_by(users.c.pk.desc()).limit(written(_READ_AT_ONCE))
         for _ in range(_MOST_READ // _READ_AT_ONCE):
             further = query if after is None else query.where(users.c.pk < after)
-            rows = self.connection.execute(further).all()
+            rows = self.connection.execute(further, {**wanted, "only": self.unit.only}).all()
             for row in rows:
                 if any(sought in folded("", each or "") for each in (row.name, row.email, row.id)):
                     found.append(user_record(row))
@@ -828,7 +852,9 @@ class Users(Quotas, ApiKeys):
         users, found = self.tables.users, dict[str, str]()
         for chunk in chunks(ids_of("ids", ids, most=_MOST_IDS)):
             these = (users.c.id.in_(chunk), users.c.deleting.is_(None))
-            query = select(users.c.id, users.c.name).where(*these, *operations.users(self.unit))
+            query = select(users.c.id, users.c.name).where(
+                *these, *operations.users(self.tables, self.unit.only)
+            )
             found |= {row.id: row.name for row in self.connection.execute(query)}
         return found
 
@@ -851,19 +877,9 @@ class Users(Quotas, ApiKeys):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        users, preferences = self.tables.users, self.tables.user_preferences
-        wanted = digest(path_of(path), value)
-        query = (
-            select(users)
-            .join(preferences, preferences.c.user_id == users.c.id)
-            .where(
-                preferences.c.digest == wanted,
-                users.c.deleting.is_(None),
-                *operations.users(self.unit),
-            )
-        )
-        cursors = Cursors("users by preference", wanted)
-        return one_page(self.connection, query, [users.c.pk], cursors, limit, cursor, user_record)
+        wanted = {"digest": digest(path_of(path), value)}
+        cursors, only = Cursors("users by preference", wanted["digest"]), whose(self.unit)
+        return one_page(self.unit, _preferring, wanted, cursors, limit, cursor, user_record, only)
 
     iter_find_by_preference = over_pages(find_by_preference)
     """Go over the users of all pages; see ``find_by_preference``."""

@@ -646,7 +646,7 @@ def _query(unit: Unit, asked: Asked, after: Sequence[Any] | None) -> Any:
     c = checkpoints.c
     query = all_checkpoints(unit.tables)
     if asked.thread_id is None:
-        query = query.where(*operations.threads(unit, c.thread_id))
+        query = query.where(*operations.threads(unit.tables, unit.only, c.thread_id))
     else:
         query = query.where(c.thread_id == asked.thread_id)
     if asked.namespace is not None:

@@ -74,11 +74,13 @@ from agentstore.repositories.new_sessions import CreateSession
 from agentstore.repositories.operations import (
     MOST_IDS,
     UNSET,
+    Paged,
     Repository,
     Unset,
     appends,
     chunks,
     embeddings_of,
+    equal,
     gathers,
     ids_of,
     one_page,
@@ -90,11 +92,29 @@ from agentstore.repositories.operations import (
     written,
 )
 from agentstore.repositories.search import forget_deleted
-from agentstore.schema import session_is_open, session_not_being_deleted
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.chat import ChatMessage
 from agentstore.values.types import MAX_INTEGER, shifted
 from agentstore.values.validation import COMPLETE, INCOMPLETE, MAIN, STREAMING, Cursors, check_limit
+
+
+def _calling(tables: Tables) -> Paged:
+    """Select the messages of a session that call a tool."""
+    messages, calls = tables.messages, tables.message_tool_calls
+    earlier = calls.alias("earlier")
+    called_before_in_this_message = (
+        select(earlier.c.position)
+        .where(
+            earlier.c.message_id == calls.c.message_id,
+            earlier.c.name == calls.c.name,
+            earlier.c.position < calls.c.position,
+        )
+        .exists()
+    )
+    query = select_messages(tables).join(calls, calls.c.message_id == messages.c.id)
+    these = equal(calls.c, ("session_id", "name"))
+    return query.where(*these, ~called_before_in_this_message), [calls.c.seq]
 
 
 class Messages(Repository):
@@ -473,30 +493,9 @@ class Messages(Repository):
         self, session_id: str, tool: str, *, limit: int = 50, cursor: str | None = None
     ) -> Page[MessageRecord]:
         """List the messages of a session that call this tool, the newest first."""
-        messages, calls = self.tables.messages, self.tables.message_tool_calls
-        earlier = calls.alias("earlier")
-        called_before_in_this_message = (
-            select(earlier.c.position)
-            .where(
-                earlier.c.message_id == calls.c.message_id,
-                earlier.c.name == calls.c.name,
-                earlier.c.position < calls.c.position,
-            )
-            .exists()
-        )
-        query = (
-            select_messages(self.tables)
-            .join(calls, calls.c.message_id == messages.c.id)
-            .where(
-                calls.c.session_id == session_id,
-                calls.c.name == validation.key("tool", tool),
-                ~called_before_in_this_message,
-            )
-        )
+        wanted = {"session_id": session_id, "name": validation.key("tool", tool)}
         cursors = Cursors("messages by tool", session_id, tool)
-        page = one_page(
-            self.connection, query, [calls.c.seq], cursors, limit, cursor, message_record
-        )
+        page = one_page(self.unit, _calling, wanted, cursors, limit, cursor, message_record)
         return Page(tuple(with_what_has_come(self.unit, page.items)), page.next_cursor)
 
     iter_find_by_tool = over_pages(find_by_tool)
