@@ -600,6 +600,8 @@ def import_(
     Example: `agentstore import --from adk postgresql://localhost/adk`
     """
     framework = from_ and from_.value
+    if framework is None and "://" in source:
+        raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
     if framework is None and source != STANDARD:
         from agentstore.moving.frameworks import framework_of
 
