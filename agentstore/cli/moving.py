@@ -602,6 +602,8 @@ def import_(
     framework = from_ and from_.value
     if framework is None and "://" in source:
         raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
+    if Path(source).is_dir():
+        raise InvalidInput("This is a folder. Import its files: cat FOLDER/* | agentstore import -")
     if framework is None and source != STANDARD:
         from agentstore.moving.frameworks import framework_of
 

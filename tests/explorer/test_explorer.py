@@ -267,6 +267,7 @@ def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(st
         assert "child:1" in steps
         assert '>say</bdi></td><td data-label="Ran" class="num">2</td>' in steps
         assert "→ <bdi>the end</bdi> ×2" in steps
+        assert len(re.findall(r">took [0-9.,]+ m?s<", steps)) == 2
         drawing = re.search(r'<svg class="branches".*?</svg>', steps, re.DOTALL)[0]
         assert re.findall(r"<title>([^<]*)</title>", drawing) == [
             "steps 1 to 2 ",

@@ -130,6 +130,16 @@ def test_sessions_are_listed_on_a_line_each_in_80_columns(run, store):
     assert len(places) == 1, "the columns are not in line"
 
 
+def test_a_session_without_a_title_is_listed_by_what_its_user_said_first(run, store):
+    for title in (None, "Weather"):
+        session = store.sessions.create(title=title)
+        store.messages.save(session.id, "user", "Is it\nsunny?")
+    titled, untitled = run("ls").splitlines()[1:]
+    assert titled.endswith("  Weather")
+    assert untitled.endswith("  Is it sunny?")
+    assert "sunny" not in run("ls", "--json")
+
+
 def test_in_a_pipe_a_session_is_one_line_however_long_its_id_is(run, store, monkeypatch):
     monkeypatch.setattr(output.out, "_width", None)
     monkeypatch.setattr(output.out, "_force_terminal", False)
