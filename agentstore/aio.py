@@ -181,7 +181,7 @@ def lifted(repository: type[Repository]) -> type[AsyncRepository]:
             methods[name] = lift_units(method)
         elif hasattr(method, "operation"):
             methods[name] = lift(method)
-    named = {"__slots__": (), "__doc__": f"See ``{repository.__name__}``."}
+    named = {"__slots__": (), "__doc__": repository.__doc__}
     return type(
         f"Async{repository.__name__}",
         (AsyncRepository,),

@@ -75,7 +75,7 @@ from agentstore.values.embeddings import Embedded, Question
 from agentstore.values.validation import DEFAULT_BACKOFF, DEFAULT_LIMIT, MAX_LIMIT, Backoff, Wanted
 
 class AsyncAttachments(AsyncRepository):
-    """See ``Attachments``."""
+    """What is attached to messages."""
 
     __slots__ = ()
     async def add(
@@ -165,7 +165,12 @@ class AsyncAttachments(AsyncRepository):
         """
 
 class AsyncBranches(AsyncRepository):
-    """See ``Branches``."""
+    """The branches of sessions, and the turns on them.
+
+    What happens on one branch is not seen on another, but for what deletes messages themselves:
+    ``messages.delete``, ``messages.delete_by_mark`` and ``messages.clear``. A message is there as
+    long as a branch shows it.
+    """
 
     __slots__ = ()
     async def create(
@@ -433,7 +438,12 @@ class AsyncBranches(AsyncRepository):
         """
 
 class AsyncCheckpoints(AsyncRepository):
-    """See ``Checkpoints``."""
+    """The checkpoints of threads.
+
+    A thread is created by the first put. Its checkpoints are a tree. The latest checkpoint is the
+    one with the highest step, and of several with that step the one that was put last. A namespace
+    is a tree of its own in the thread, for a subgraph for example; the root namespace is ``""``.
+    """
 
     __slots__ = ()
     async def put(
@@ -861,7 +871,10 @@ class AsyncCheckpoints(AsyncRepository):
         """Give the pending writes after a checkpoint, by task path, task and position."""
 
 class AsyncMarks(AsyncRepository):
-    """See ``Marks``."""
+    """The marks of messages.
+
+    A mark is a str of 1 to 255 characters. It is on the message, on whatever branch that is seen.
+    """
 
     __slots__ = ()
     async def of(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -914,7 +927,13 @@ class AsyncMarks(AsyncRepository):
         """
 
 class AsyncMemories(AsyncRepository):
-    """See ``Memories``."""
+    """JSON objects under a namespace and a key: what an agent keeps across conversations.
+
+    A namespace is a list of names, such as ``["notes", "travel"]``; a key is unique in it. Each
+    user has namespaces of their own, and so has nobody: without ``user_id`` a method is about
+    memories that belong to no user. A memory with a time to live is not there any more when that
+    is over.
+    """
 
     __slots__ = ()
     async def put(
@@ -1153,7 +1172,7 @@ class AsyncMemories(AsyncRepository):
         """
 
 class AsyncMessages(AsyncRepository):
-    """See ``Messages``."""
+    """The messages of sessions, in the order of their sequence numbers."""
 
     __slots__ = ()
     async def save(
@@ -1855,7 +1874,7 @@ class AsyncMessages(AsyncRepository):
         """
 
 class AsyncSearch(AsyncRepository):
-    """See ``Search``."""
+    """The index behind ``messages.search``."""
 
     __slots__ = ()
     async def status(self) -> SearchStatus:
@@ -1891,7 +1910,7 @@ class AsyncSearch(AsyncRepository):
         """
 
 class AsyncSessions(AsyncRepository):
-    """See ``Sessions``."""
+    """The sessions, and what an agent needs to come back to life."""
 
     __slots__ = ()
     async def create(
@@ -2317,7 +2336,12 @@ class AsyncSessions(AsyncRepository):
     async def _keep_layout(self, session_id: str, layout: Any) -> None: ...
 
 class AsyncSummaries(AsyncRepository):
-    """See ``Summaries``."""
+    """The summaries of sessions, one for each branch that has its own.
+
+    A summary is no message: clearing the messages leaves it, and a history begins with it only
+    where ``prepend_summary`` says so. A branch without one has that of the branch it grew from,
+    unless that tells of messages which came after.
+    """
 
     __slots__ = ()
     async def put(
@@ -2360,7 +2384,12 @@ class AsyncSummaries(AsyncRepository):
         """
 
 class AsyncTasks(AsyncRepository):
-    """See ``Tasks``."""
+    """The tasks, in a session or on their own.
+
+    ``start``, ``complete`` and ``fail`` alone are enough where one program does its own tasks.
+    Workers that share them ``claim`` them: such a task is held under a lease, and from then on
+    only its holder, who passes its ``fence``, can complete it or make it fail.
+    """
 
     __slots__ = ()
     async def create(
@@ -2667,7 +2696,7 @@ class AsyncTasks(AsyncRepository):
         """
 
 class AsyncToolLogs(AsyncRepository):
-    """See ``ToolLogs``."""
+    """The calls of tools."""
 
     __slots__ = ()
     async def log(
@@ -2698,8 +2727,8 @@ class AsyncToolLogs(AsyncRepository):
                 it tells which of several calls of one tool this was.
 
         Raises:
-            NotFound: There is no such session, or it is being deleted.
-            WrongSession: The message is not of this session.
+            NotFound: There is no such session or message, or the session is being deleted.
+            WrongSession: The message is of another session.
             SecretRefused: A secret was found and the policy refuses it.
             InvalidInput: An argument cannot be stored, or a call with an error is said to have
                 succeeded.
@@ -2776,7 +2805,7 @@ class AsyncToolLogs(AsyncRepository):
         """
 
 class AsyncUsage(AsyncRepository):
-    """See ``Usage``."""
+    """What users and the database as a whole have used."""
 
     __slots__ = ()
     async def stats(
@@ -3007,7 +3036,7 @@ class AsyncUsage(AsyncRepository):
         """
 
 class AsyncUsers(AsyncRepository):
-    """See ``Users``."""
+    """The users: who they are, what they prefer, what they may spend, their keys."""
 
     __slots__ = ()
     async def create(

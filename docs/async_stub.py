@@ -53,7 +53,7 @@ class Stub:
         asynchronous = aio.lifted(kind)
         lines = [
             f"class {asynchronous.__name__}(AsyncRepository):",
-            f'    """See ``{kind.__name__}``."""',
+            indent(f'"""{inspect.cleandoc(kind.__doc__ or "")}\n"""', " " * 4),
             "    __slots__ = ()",
         ]
         ours = set(vars(asynchronous))

@@ -592,7 +592,7 @@ def import_(
 
     The database of another framework becomes what agentstore's adapter for it would have written.
     It is only read, and compared in the end; run the command again if it was interrupted. --from
-    is needed for a URL and for the tutorial's database; other files are known by their tables.
+    is needed for a URL; a file is known by its tables.
     Exit code 3: all was imported but rows that were set aside.
 
     Example: `agentstore import conversations.jsonl`
@@ -600,6 +600,10 @@ def import_(
     Example: `agentstore import --from adk postgresql://localhost/adk`
     """
     framework = from_ and from_.value
+    if framework is None and "://" in source:
+        raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
+    if Path(source).is_dir():
+        raise InvalidInput("This is a folder. Import its files: cat FOLDER/* | agentstore import -")
     if framework is None and source != STANDARD:
         from agentstore.moving.frameworks import framework_of
 

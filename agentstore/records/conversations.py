@@ -165,6 +165,11 @@ class MessageRecord:
             that is gone, or for a compaction's summary, which has no branch of its own.
         turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
         content: Text, or a list of content blocks, or None.
+        tool_calls: The calls of an assistant's message, as chat completions have them.
+        tool_call_id: Which call a tool's message answers.
+        token_count: Its size, as ``save`` was told; 0 if it was not.
+        cost: What it cost, as ``save`` was told; what requests cost is in ``store.usage``.
+        external_id: The application's own id for it, unique in its session.
         status: ``complete``; ``streaming`` while it is being written, ``incomplete`` if that was
             aborted. Two are of what a history has and is not stored: ``summary``, on demand, and
             ``interrupted``, which stands for the result of a call that has none.

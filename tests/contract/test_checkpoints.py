@@ -672,6 +672,36 @@ def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -
         assert changed <= 5
 
 
+@on(lambda driver: not driver.asynchronous)
+def test_a_threads_first_put_takes_few_statements_and_one_on_a_server_if_it_is_a_root(
+    place: Any,
+) -> None:
+    on_server = place.driver.engine == "postgresql"
+    with place.open() as store:
+        store.checkpoints.put("warm", {"a": 1})
+        for root, most in ((False, 2), (True, 1)):
+            parent = "" if root else None
+            put = partial(store.checkpoints.put, str(root), history(5), parent_id=parent)
+            assert statements(store, put) == (most if on_server else 4)
+        found = store.checkpoints.threads().items
+        assert [thread.id for thread in found] == ["True", "False", "warm"]
+
+
+@pytest.mark.parametrize("parent", [None, ""])
+def test_puts_at_once_that_each_begin_a_thread_make_one_thread(
+    store: Any, parent: str | None
+) -> None:
+    def put(number: int) -> None:
+        store.checkpoints.put("thread", {"n": [number]}, f"{number}", parent, namespace="graph")
+
+    assert at_once(4, put) == [None] * 4
+    found = store.checkpoints.list("thread", namespace="graph", values=True).items
+    assert {each.values["n"][0]: each.id for each in found} == {n: str(n) for n in range(4)}
+    steps = sorted(each.step for each in found)
+    assert steps == ([0, 1, 2, 3] if parent is None else [0] * 4)
+    assert len(store.checkpoints.threads()) == 1
+
+
 def test_two_forks_that_write_the_same_version_never_read_each_other(store: Any) -> None:
     first = store.checkpoints.put("thread", history(4))
     ends = {}

@@ -316,7 +316,7 @@ REFUSED = {
     "ADK's sessions": (sqlite_of("app_states"), "--from adk"),
     "Open WebUI's database": (sqlite_of("chat"), "Open WebUI.*json_object.* import -"),
     "LangChain's database": (sqlite_of("message_store"), "SELECT message FROM message_store"),
-    "another database": (sqlite_of("things"), "no table of responses"),
+    "another database": (sqlite_of("things"), "its tables are of no program"),
 }
 
 

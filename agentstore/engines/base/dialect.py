@@ -376,13 +376,17 @@ class EngineDialect(ABC):
         return None
 
     def putting(
-        self, tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool
+        self,
+        tables: Tables,
+        entered: ReturningInsert[Any] | ReturningUpdate[Any] | None,
+        *,
+        merges: bool,
     ) -> Executable | None:
         """Give one statement that inserts a checkpoint with its pieces.
 
         Args:
             tables: The tables.
-            entered: Changes the row of the thread first; if it finds none to change, nothing is
+            entered: Changes or makes the row of the thread first; if it does not, nothing is
                 inserted. Nor is anything if a piece that is to be merged is not there.
             merges: Whether there are pieces to be merged; else they are no parameters.
 

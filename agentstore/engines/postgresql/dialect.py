@@ -54,7 +54,7 @@ from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
 from sqlalchemy.pool import PoolResetState
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
@@ -736,7 +736,11 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         return storing_writes(entered, tables, replace=replace)
 
     def putting(
-        self, tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool
+        self,
+        tables: Tables,
+        entered: ReturningInsert[Any] | ReturningUpdate[Any] | None,
+        *,
+        merges: bool,
     ) -> Executable | None:
         """Say it in common table expressions: one round trip instead of three or four."""
         return putting(tables, entered, merges=merges)

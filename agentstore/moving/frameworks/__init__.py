@@ -67,6 +67,7 @@ _KNOWN_BY = {
     "openai-sqlite": ("agent_messages", "message_data"),
     "adk": ("app_states", "app_name"),
     "agentscope": ("message_mark", "msg_id"),
+    "tutorial": ("users", "preferences_json"),
 }
 """By which table and column a file is known."""
 

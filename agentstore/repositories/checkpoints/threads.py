@@ -34,7 +34,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
@@ -253,6 +253,21 @@ def unchanged(
     if unused == "root":
         same.append(points.namespace == literal_column("''"))
     return query.where(~exists().where(*same))
+
+
+@lru_cache(maxsize=256)
+def beginning(tables: Tables, dialect: EngineDialect) -> ReturningInsert[Any]:
+    """Give the statement that makes the thread of a checkpoint whose columns are the statement's
+    parameters (``c_``), unless it is there; ``lines`` are set aside.
+    """
+    threads, points = tables.checkpoint_threads, tables.checkpoints.c
+    new = {
+        "id": bindparam("c_thread_id", type_=points.thread_id.type),
+        "activity": dialect.next_put(tables),
+        "last_line": bindparam("lines", type_=BigInteger),
+        "created_at": bindparam("c_created_at", type_=points.created_at.type),
+    }
+    return dialect.insert_missing(threads).values(new).returning(threads.c.pk)
 
 
 @lru_cache(maxsize=256)
