@@ -120,6 +120,15 @@ class Unit:
         statement, _ = prepared(build, driver, (*parameters,), self.tables, *shape)
         return statement.count(self.connection, parameters)
 
+    def each(self, build: Builder, rows: Sequence[Mapping[str, Any]], /, *shape: Any) -> int:
+        """Run a statement for each row of parameters, all with the same names; count as ``count``.
+
+        There must be at least one row.
+        """
+        driver = dialect_of(self.connection)
+        statement, _ = prepared(build, driver, (*rows[0],), self.tables, *shape)
+        return statement.execute_many(self.connection, rows)
+
     def now(self) -> datetime:
         """Read the store's clock, in UTC."""
         now = self.settings.clock()
