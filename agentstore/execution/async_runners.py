@@ -62,6 +62,7 @@ from agentstore.execution.unit import (
     UnitFailure,
     finished,
     performed,
+    require_acknowledged,
     unit_failure,
 )
 from agentstore.execution.writer import QueuedWrite, Writer, turn_never_came
@@ -349,6 +350,7 @@ class GreenletRunner:
         self._runner.dialect.require_file(connection, each_time=mode not in READING)
         progress.committing = True
         connection.commit()
+        require_acknowledged(self._runner.dialect, connection)
         connection.close()
         progress.connection = None
         return result
@@ -379,6 +381,7 @@ class GreenletRunner:
                 self._runner.dialect.require_file(sync_connection)
                 committing = True
                 await self._uncut(connection.commit())
+                require_acknowledged(self._runner.dialect, sync_connection)
         except HANDLED as error:
             found = unit_failure(self._runner.dialect, Mode.WRITE, error, committing=committing)
             raise found from cause_of(error)

@@ -242,6 +242,7 @@ def test_a_user_goes_there_and_back_again(new, engine):
 TAKEN: dict[str, Callable[[Store, str], object]] = {
     "session": lambda store, _: store.sessions.create(id="the \x00 session"),
     "checkpoint thread": lambda store, _: store.checkpoints.put("alone", {}),
+    "checkpoint": lambda store, _: store.checkpoints.put("elsewhere", {}, checkpoint_id="step one"),
     "idempotency key of a task": lambda store, _: store.tasks.create(
         None, "job", idempotency_key="mine"
     ),
@@ -257,6 +258,7 @@ def test_an_id_that_is_another_s_in_the_target_is_refused(pair, new, kind):
     target = inhabited(new, pair[1])
     with opened(source) as store:
         store.tasks.create("the \x00 session", "job", idempotency_key="mine")
+        store.checkpoints.put("alone", {}, checkpoint_id="step one", user_id=ada)
     with opened(target) as store:
         store.tasks.create(None, "job", queue="another", idempotency_key="mine")  # is no clash
         TAKEN[kind](store, ada)
@@ -264,7 +266,7 @@ def test_an_id_that_is_another_s_in_the_target_is_refused(pair, new, kind):
     with pytest.raises(TakenInTarget) as caught:
         copy_users(source, target, ada)
     assert caught.value.kind == kind
-    assert caught.value.key in ("the \x00 session", "alone", "mine", ada)
+    assert caught.value.key in ("the \x00 session", "alone", "step one", "mine", ada)
     assert rows_of(target) == before
 
 

@@ -1335,7 +1335,11 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         edit("session-rating", session, "good")
         assert "a &lt;b&gt; note" in edit("session-note", session, "a <b> note").text
         assert store.sessions.get(session).metadata == {"rating": "good", "note": "a <b> note"}
-        assert f"session?id={session}" in client.get("/sessions?path=rating&value=good").text
+        rated = dict(re.findall(r'href="([^"]*)"[^>]*>(rated \w+)<', client.get("/sessions").text))
+        assert sorted(rated.values()) == ["rated bad", "rated good"]
+        for address, words in rated.items():
+            html = client.get(f"/{address.replace('&amp;', '&')}").text
+            assert (f"session?id={session}" in html) is (words == "rated good")
         assert edit("session-rating", session, "awful").status_code == 400
         edit("session-note", session, "")
         assert store.sessions.get(session).metadata == {"rating": "good", "note": None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -479,9 +480,12 @@ def in_root(checkpoints: FromClause) -> Any:
     return checkpoints.c.namespace == literal_column("''")
 
 
-def checkpoint_info(row: Row[Any]) -> CheckpointInfo:
+def checkpoint_info(row: Any) -> CheckpointInfo:
     """Make a record without values of a row."""
-    return info_of(row._mapping)
+    return info_of(dict(zip(COLUMNS, _columns_of(row), strict=True)))
+
+
+_columns_of = attrgetter(*COLUMNS)
 
 
 def info_of(columns: Any) -> CheckpointInfo:
