@@ -597,6 +597,18 @@ def unit_failure(
     return UnitFailure(failed, repeatable=False, in_doubt=False)
 
 
+def require_acknowledged(dialect: EngineDialect, connection: Connection) -> None:
+    """Fail after a commit for which the server did not wait as long as it has to.
+
+    Raises:
+        UnitFailure: It did not. Not to be repeated: a call with a key would find what it wrote,
+            and pass for done.
+    """
+    lost = dialect.unacknowledged(connection)
+    if lost is not None:
+        raise UnitFailure(lost, repeatable=False, in_doubt=False)
+
+
 def pause_before_retry(
     problem: UnitFailure, attempt: int, *, repeatable: bool, max_retries: int
 ) -> float | None:
