@@ -98,8 +98,9 @@ class NewLog(NewRow):
         if unit.connection.execute(session).first() is None or message_id is None:
             return NotFound("session", session_id)
         messages = unit.tables.messages.c
-        there = unit.connection.execute(select(messages.pk).where(messages.id == message_id))
-        if there.first() is None:
+        there = session_not_being_deleted(unit.tables, messages.session_id)
+        message = select(messages.pk).where(messages.id == message_id, there)
+        if unit.connection.execute(message).first() is None:
             return NotFound("message", message_id)
         return WrongSession(session_id, message_id)
 
