@@ -368,8 +368,8 @@ def test_a_thread_of_a_user_in_another_s_session_is_refused_for_both(new, engine
         store.sessions.create(id="of two")
         store.checkpoints.put("of two", {"n": 1}, user_id=ada, session_id="of two")
     if other == "another's":  # as no store writes it
-        of_grace = "(SELECT id FROM users WHERE name LIKE 'Grace%')"
-        run_sql(source, "UPDATE sessions SET user_id = " + of_grace + " WHERE id = 'of two'")
+        owner = "(SELECT id FROM users WHERE name LIKE 'Grace%')"
+        run_sql(source, f"UPDATE sessions SET user_id = {owner} WHERE id = 'of two'")  # noqa: S608
     before = rows_of(target)
     for user in (ada, grace) if other == "another's" else (ada,):
         with pytest.raises(InvalidRows, match="id='of two'"):
