@@ -585,7 +585,6 @@ def _last_calls(unit: Unit, ids: Sequence[str], before: int, *, active: bool) ->
         .join_from(calls, messages, messages.c.id == calls.c.message_id)
         .where(
             calls.c.session_id == bindparam("session_id"),
-            messages.c.session_id == calls.c.session_id,
             calls.c.call_id.in_(ids),
             calls.c.seq < before,
             shown_by(line_of(tables, unit.dialect, active=active), messages.c),
