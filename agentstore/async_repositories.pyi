@@ -2727,8 +2727,8 @@ class AsyncToolLogs(AsyncRepository):
                 it tells which of several calls of one tool this was.
 
         Raises:
-            NotFound: There is no such session, or it is being deleted.
-            WrongSession: The message is not of this session.
+            NotFound: There is no such session or message, or the session is being deleted.
+            WrongSession: The message is of another session.
             SecretRefused: A secret was found and the policy refuses it.
             InvalidInput: An argument cannot be stored, or a call with an error is said to have
                 succeeded.

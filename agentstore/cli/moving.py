@@ -547,20 +547,22 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file of conversations, - for standard input; with --from a file or URL."
+            help="A file of conversations or a framework's database; - for standard input."
         ),
     ],
     from_: Annotated[
         _Framework | None,
-        typer.Option("--from", help="Import the database of this framework, all of it."),
+        typer.Option(
+            "--from", help="Of which framework a database is; a file is known by its tables."
+        ),
     ] = None,
     quarantine: Annotated[
         Path | None,
         typer.Option(
             "--quarantine",
             metavar="FILE",
-            help="List broken lines here and import all others. With --from: where broken rows "
-            "are listed; default: set-aside.jsonl.",
+            help="List broken lines here and import all others. Of a database: where broken "
+            "rows are listed; default: set-aside.jsonl.",
         ),
     ] = None,
     allow: Annotated[
@@ -568,7 +570,7 @@ def import_(
         typer.Option(
             "--allow",
             metavar="CLASS",
-            help="With --from langgraph-...: a class that its state holds, as my.models.Plan.",
+            help="Of LangGraph's database: a class that its state holds, as my.models.Plan.",
         ),
     ] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
@@ -602,6 +604,8 @@ def import_(
     framework = from_ and from_.value
     if framework is None and "://" in source:
         raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
+    if Path(source).is_dir():
+        raise InvalidInput("This is a folder. Import its files: cat FOLDER/* | agentstore import -")
     if framework is None and source != STANDARD:
         from agentstore.moving.frameworks import framework_of
 
@@ -615,11 +619,11 @@ def import_(
             raise InvalidInput("--atomic is for files of conversations.")
         database = Database(url, schema, table_prefix)
         if allow and framework not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
-            raise InvalidInput("--allow is for --from langgraph-sqlite and langgraph-postgres.")
+            raise InvalidInput("--allow is for databases of LangGraph.")
         take_over(framework, source, database, quarantine, allowed=allow or (), as_json=as_json)
         return
     if allow:
-        raise InvalidInput("--allow is for --from.")
+        raise InvalidInput("--allow is for databases of LangGraph.")
     done = _import_lines(
         source,
         Database(url, schema, table_prefix),

@@ -120,6 +120,15 @@ class Unit:
         statement, _ = prepared(build, driver, (*parameters,), self.tables, *shape)
         return statement.count(self.connection, parameters)
 
+    def each(self, build: Builder, rows: Sequence[Mapping[str, Any]], /, *shape: Any) -> int:
+        """Run a statement for each row of parameters, all with the same names; count as ``count``.
+
+        There must be at least one row.
+        """
+        driver = dialect_of(self.connection)
+        statement, _ = prepared(build, driver, (*rows[0],), self.tables, *shape)
+        return statement.execute_many(self.connection, rows)
+
     def now(self) -> datetime:
         """Read the store's clock, in UTC."""
         now = self.settings.clock()
@@ -586,6 +595,18 @@ def unit_failure(
         f"{type(error).__name__} in the database layer. {UNKNOWN} Please report it."
     )
     return UnitFailure(failed, repeatable=False, in_doubt=False)
+
+
+def require_acknowledged(dialect: EngineDialect, connection: Connection) -> None:
+    """Fail after a commit for which the server did not wait as long as it has to.
+
+    Raises:
+        UnitFailure: It did not. Not to be repeated: a call with a key would find what it wrote,
+            and pass for done.
+    """
+    lost = dialect.unacknowledged(connection)
+    if lost is not None:
+        raise UnitFailure(lost, repeatable=False, in_doubt=False)
 
 
 def pause_before_retry(

@@ -134,6 +134,10 @@ async def sessions_page(visit: Visit) -> Response:
     statuses.append(("with_failures", visit.here(failed=flip, cursor=None), failed))
     address = link("sessions", user=user, interrupted=None if interrupted else "1")
     statuses.append(("interrupted", address, interrupted))
+    for rating in ("good", "bad") if visit.token else ():
+        on = (path, visit.given("value")) == ("rating", rating)
+        new = {"path": None, "value": None} if on else {"path": "rating", "value": rating}
+        statuses.append((f"rated_{rating}", visit.here(**new, cursor=None), on))
     narrowed = [name for name in _FIELDS if visit.given(name)]
     return await visit.page(
         "sessions.html",

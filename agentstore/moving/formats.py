@@ -162,6 +162,7 @@ def from_chatgpt(record: Json, left: Left) -> Conversation:
         title=record.get("title"),
         model=record.get("default_model_slug") or next(reversed(models), None),
         metadata={"chatgpt": rest_of(record, *known)},
+        at=time_of(record.get("create_time")),
     )
 
 
@@ -249,6 +250,7 @@ def from_claude_ai(record: Json, left: Left) -> Conversation:
         title=record.get("name"),
         model=record.get("model"),
         metadata={"claude.ai": rest_of(record, *known)},
+        at=time_of(record.get("created_at")),
     )
 
 

@@ -415,7 +415,8 @@ def _then(
     repositories: Repositories, messages: Sequence[dict[str, Any]], made: Conversation | None
 ) -> tuple[Repositories, _Times]:
     """Let what another format has be stored as of when it was said."""
-    times = _Times(next((m.at for m in messages if isinstance(m, Said) and m.at), None))
+    begun = None if made is None else made.at
+    times = _Times(next((m.at for m in messages if isinstance(m, Said) and m.at), begun))
     if made is not None and isinstance(repositories, Repositories):  # and no stand-in of a test's
         kind = ScopedTransaction if repositories._scoped else Transaction
         repositories = kind(ScopedRunner(runner_of(repositories), times.visit))

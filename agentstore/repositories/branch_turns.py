@@ -646,17 +646,11 @@ class Summaries(Repository):
 
 def find_summary(unit: Unit, session_id: str, branch: str | None) -> SummaryRecord | None:
     """Give the summary with which a branch's history begins; one query."""
-    query = _of_branch(unit.tables, dialect_of(unit.connection), active=branch is None)
-    rows = query.fetch(unit.connection, {"session_id": session_id, "name": branch})
-    return SummaryRecord(*rows[0]) if rows else None
+    row = unit.first(select_summary, branch is None, session_id=session_id, name=branch)
+    return None if row is None else SummaryRecord(*row)
 
 
-@lru_cache(maxsize=256)
-def _of_branch(tables: Tables, driver: Dialect, *, active: bool) -> Prepared:
-    return Prepared(select_summary(tables, active=active), driver)
-
-
-def select_summary(tables: Tables, *, active: bool) -> Select[Any]:
+def select_summary(tables: Tables, active: bool) -> Select[Any]:
     """Select the summary of a branch: of the nearest of itself and those that it grew from that
     has one which tells only of what the branch shows.
     """

@@ -65,7 +65,7 @@ from agentstore.records.conversations import (
     make_message_records,
     told_role,
 )
-from agentstore.repositories.operations import chunks
+from agentstore.repositories.operations import among, chunks, several
 from agentstore.schema import (
     Tables,
     name_of_branch,
@@ -74,7 +74,7 @@ from agentstore.schema import (
 )
 from agentstore.schema.conversations import number_of
 from agentstore.values import validation
-from agentstore.values.types import MAX_INTEGER, SOUGHT_ID, SafeText, shifted
+from agentstore.values.types import MAX_INTEGER, SafeText, shifted
 from agentstore.values.validation import INCOMPLETE, MAIN, STREAMING
 
 # The columns of a message as repositories read them, and the record that is made of them.
@@ -148,16 +148,13 @@ def select_messages(tables: Tables) -> Select[Any]:
 
 def find_message(unit: Unit, message_id: str) -> MessageRecord | None:
     """Give a message, or None."""
-    rows = _finding(unit.tables, dialect_of(unit.connection)).fetch(
-        unit.connection, {"id": message_id}
-    )
+    rows = unit.rows(find_row, id=message_id)
     return message_records(unit, rows)[0] if rows else None
 
 
-@lru_cache(maxsize=256)
-def _finding(tables: Tables, driver: Dialect) -> Prepared:
-    this = tables.messages.c.id == bindparam("id", type_=SOUGHT_ID)
-    return Prepared(select_messages(tables).where(this), driver)
+def find_row(tables: Tables) -> Select[Any]:
+    """Select the message of an ``id``."""
+    return select_messages(tables).where(tables.messages.c.id == bindparam("id"))
 
 
 def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
@@ -210,10 +207,14 @@ def streamed(unit: Unit, ids: Sequence[str]) -> tuple[dict[str, Partial], dict[s
     ended = [message_id for message_id, now in partial.items() if now.status != STREAMING]
     final: dict[str, MessageRecord] = {}
     for chunk in chunks(ended):
-        query = select_messages(unit.tables).where(unit.tables.messages.c.id.in_(chunk))
-        for row in unit.connection.execute(query):
+        asked = several("id", chunk)
+        for row in unit.rows(_among, len(asked), **asked):
             final[row.id] = message_record(row)
     return partial, final
+
+
+def _among(tables: Tables, ids: int) -> Select[Any]:
+    return select_messages(tables).where(among(tables.messages.c.id, "id", ids))
 
 
 def message_record(row: Any) -> MessageRecord:
@@ -673,23 +674,13 @@ class Partial:
 
 def what_has_come(unit: Unit, ids: Sequence[str]) -> dict[str, Partial]:
     """Give what has come of messages, by their ids; those that are gone are left out."""
-    messages, pieces = unit.tables.messages, unit.tables.message_chunks
     status: dict[str, str] = {}
     come: dict[str, list[tuple[int, str]]] = {}
     latest: dict[str, datetime] = {}
     for chunk in chunks(ids):
-        query = (
-            select(
-                messages.c.id,
-                messages.c.status,
-                pieces.c.position,
-                pieces.c.content,
-                pieces.c.created_at,
-            )
-            .select_from(messages.outerjoin(pieces, pieces.c.message_id == messages.c.id))
-            .where(messages.c.id.in_(chunk))
-        )
-        for message_id, stored, position, content, created_at in unit.connection.execute(query):
+        asked = several("id", chunk)
+        rows = unit.rows(_come, len(asked), **asked)
+        for message_id, stored, position, content, created_at in rows:
             status[message_id] = stored
             here = come.setdefault(message_id, [])
             if position is not None:
@@ -704,6 +695,14 @@ def what_has_come(unit: Unit, ids: Sequence[str]) -> dict[str, Partial]:
         )
         for message_id, stored in status.items()
     }
+
+
+def _come(tables: Tables, ids: int) -> Select[Any]:
+    messages, pieces = tables.messages, tables.message_chunks
+    here = messages.outerjoin(pieces, pieces.c.message_id == messages.c.id)
+    columns = pieces.c.position, pieces.c.content, pieces.c.created_at
+    query = select(messages.c.id, messages.c.status, *columns).select_from(here)
+    return query.where(among(messages.c.id, "id", ids))
 
 
 # How a line begins, and how a turn does: what a history keeps though its limit cut it off.

@@ -9,19 +9,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import lru_cache
 from inspect import signature
 from typing import Any
 
-from sqlalchemy import Dialect, insert, or_, select
+from sqlalchemy import Executable, or_, select
 
 from agentstore.engines.base.dialect import EngineDialect
-from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import CrossTenantAccess, InvalidInput, TakenByAnother, shown
 from agentstore.execution.unit import Unit
 from agentstore.records import SessionRecord
 from agentstore.repositories import operations
-from agentstore.repositories.operations import chunks, ids_of
+from agentstore.repositories.operations import adding, chunks, ids_of
 from agentstore.repositories.session_pages import find_session
 from agentstore.schema import Tables, owner_not_being_deleted, session_is_open
 from agentstore.values import validation
@@ -87,27 +85,15 @@ class NewSession:
         row = {column: value for column, value in row.items() if value is not None}
         branch = {"session_id": self.id, "number": 0, "name": MAIN, "created_at": row["created_at"]}
         branch["line"] = [[0, 1, None]]
-        made, *beside = _statements(
-            tables, unit.dialect, dialect_of(connection), (*row,), (*documents,), (*branch,)
-        )
-        if not made.rows(connection, row):
+        if not unit.rows(_making, unit.dialect, **row):
             return False
-        for statement, values in zip(beside, (documents, branch), strict=True):
-            statement.execute_many(connection, [values])
+        unit.count(adding, tables.session_data, **documents)
+        unit.count(adding, tables.branches, **branch)
         return True
 
 
-@lru_cache(maxsize=256)
-def _statements(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, *columns: tuple[str, ...]
-) -> tuple[Prepared, ...]:
-    """Insert a session, unless it is there; its documents; its first branch: with these columns."""
-    sessions = tables.sessions
-    made = dialect.insert_missing(sessions).returning(sessions.c.pk)
-    inserts = (made, insert(tables.session_data), insert(tables.branches))
-    return tuple(
-        Prepared(each, driver, names) for each, names in zip(inserts, columns, strict=True)
-    )
+def _making(tables: Tables, dialect: EngineDialect) -> Executable:
+    return dialect.insert_missing(tables.sessions).returning(tables.sessions.c.pk)
 
 
 def session_to_create(unit: Unit, session_id: str, given: CreateSession) -> NewSession | None:

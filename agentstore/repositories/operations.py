@@ -32,12 +32,17 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args, g
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Executable,
     Integer,
     Select,
+    Table,
     bindparam,
+    delete,
+    insert,
     select,
     tuple_,
     union,
+    update,
 )
 
 from agentstore.engines.base.dialect import Mode
@@ -365,6 +370,39 @@ def written(limit: int) -> ColumnElement[int]:
     parameters then looks costly, so it plans each time, which takes as long as reading a page.
     """
     return bindparam(None, limit, type_=Integer, literal_execute=True)
+
+
+def several(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Give the parameters of ``among``: as many as the next power of two, the last one repeated.
+
+    So there are few statements, whatever the numbers of values.
+    """
+    size = 1 << (len(values) - 1).bit_length()
+    return {f"{name}_{n}": values[min(n, len(values) - 1)] for n in range(size)}
+
+
+def among(column: ColumnElement[Any], name: str, size: int) -> ColumnElement[bool]:
+    """Give the condition that a column has one of so many values, at least one."""
+    return column.in_([bindparam(f"{name}_{n}", type_=column.type) for n in range(size)])
+
+
+# The statements that several repositories have: a row more, rows changed, rows less.
+
+
+def adding(_: Tables, table: Table) -> Executable:
+    """Insert a row whose columns are the parameters."""
+    return insert(table)
+
+
+def changing(_: Tables, table: Table, keys: Sequence[str], *names: str) -> Executable:
+    """Set the columns of these names where others equal the parameters of theirs."""
+    values: dict[str, Any] = {name: bindparam(name) for name in names}
+    return update(table).where(*equal(table.c, keys)).values(values)
+
+
+def removing(_: Tables, table: Table, *keys: str) -> Executable:
+    """Delete where columns equal the parameters of their names."""
+    return delete(table).where(*equal(table.c, keys))
 
 
 MOST = bindparam("most", type_=Integer, literal_execute=True)

@@ -36,10 +36,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Select, case, func, literal_column, or_, select, update
+from sqlalchemy import (
+    Executable,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
-from agentstore.engines.base.dialect import TaskSignal
-from agentstore.engines.base.statements import dialect_of
+from agentstore.engines.base.dialect import EngineDialect, TaskSignal
 from agentstore.errors import AlreadyExists, InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import Page, TaskBatch, TaskRecord
@@ -52,6 +62,7 @@ from agentstore.repositories.claims import (
     claim_statement,
     clock_of,
     completed,
+    current,
     due_statement,
     failed_attempt,
     find_task,
@@ -63,8 +74,8 @@ from agentstore.repositories.claims import (
     make_task_record,
     move,
     names,
+    now_of,
     pairs,
-    present,
     records,
     renew,
     restart,
@@ -75,6 +86,7 @@ from agentstore.repositories.claims import (
 )
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import (
+    MOST,
     Conditions,
     Only,
     Paged,
@@ -182,22 +194,15 @@ class Tasks(Repository):
         }
         if alone_in_session and session_id is None:
             raise InvalidInput("alone_in_session needs a session: pass the session_id.")
-        tasks = self.tables.tasks
         if idempotency_key is not None:
-            stays = session_not_being_deleted(self.tables, tasks.c.session_id).label("stays")
-            query = select(tasks, stays).where(
-                tasks.c.queue == row["queue"], tasks.c.idempotency_key == row["idempotency_key"]
-            )
-            if (first := self.connection.execute(query).first()) is not None:
+            key = {name: row[name] for name in ("queue", "idempotency_key")}
+            if (first := self.unit.first(_of_key, *key, **key)) is not None:
                 if not first.stays:
                     raise AlreadyExists("idempotency key of a task", idempotency_key)
                 return task_record(first)
-        clock = clock_of(self.unit)
-        if clock is None:
-            row["now"] = self.unit.now()
-        in_session = session_id is not None
-        statement = insert_statement(self.tables, self.unit.dialect, clock, in_session=in_session)
-        written = required(self.connection.execute(statement, row).first(), "session", session_id)
+        shape = self.unit.dialect, clock_of(self.unit), session_id is not None
+        written = self.unit.first(insert_statement, *shape, **row, **now_of(self.unit))
+        required(written, "session", session_id)
         return task_record(written)
 
     @scopes.TASK
@@ -276,15 +281,7 @@ class Tasks(Repository):
             SessionBusy: It asked to be alone in its session, and is not.
             NotFound: There is no such task.
         """
-        c = self.tables.tasks.c
-        return move(
-            self.unit,
-            task_id,
-            "running",
-            attempts=c.attempts + 1,
-            fence=c.fence + 1,
-            cancel_requested=False,
-        )
+        return move(self.unit, task_id, "running")
 
     @scopes.TASK
     @appends
@@ -395,27 +392,8 @@ class Tasks(Repository):
         if fence is not None:
             fence = validation.amount("fence", fence)
             return move(self.unit, task_id, "cancelled", only_from=("running",), holder=fence)
-        c = self.tables.tasks.c
-        now = present(self.unit)
-        held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
-        ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``claims``
-        query = (
-            update(self.tables.tasks)
-            .where(
-                c.id == task_id,
-                c.status.in_(sources(TASK_TRANSITIONS, "cancelled")),
-                session_not_being_deleted(self.tables, c.session_id),
-            )
-            .values(
-                status=case((held, RUNNING), else_=literal_column("'cancelled'")),
-                cancel_requested=or_(c.cancel_requested, held),
-                cancelled_at=case((held, c.cancelled_at), else_=now),
-                updated_at=case((ahead, c.updated_at), else_=now),
-            )
-            .returning(*c)
-        )
-        statement = self.unit.dialect.announcing(query, self.tables)
-        cancelled = self.connection.execute(statement).first()
+        shape = self.unit.dialect, clock_of(self.unit)
+        cancelled = self.unit.first(_cancelling, *shape, task_id=task_id, **now_of(self.unit))
         if cancelled is None:
             raise why_not(self.unit, task_id, "cancelled")
         return task_record(cancelled)
@@ -453,21 +431,14 @@ class Tasks(Repository):
         """
         named = names("queues", queues)
         wanted = None if kinds is None else names("kinds", kinds)
-        parameters = {
+        asked = {
             "claimant": validation.key("worker", worker),
             "limit": check_limit(limit),
             **_asked(named, wanted),
             **until(self.unit, length(lease)),
         }
-        statement = claim_statement(
-            self.tables,
-            self.unit.dialect,
-            clock_of(self.unit),
-            dialect_of(self.connection),
-            len(named),
-            len(wanted or ()),
-        )
-        rows = statement.fetch(self.connection, parameters)
+        shape = self.unit.dialect, clock_of(self.unit), len(named), len(wanted or ())
+        rows = self.unit.rows(claim_statement, *shape, **asked)
         return tuple([make_task_record(*row[1:]) for row in sorted(rows, key=in_order_of_claims)])
 
     @scopes.TASK
@@ -597,22 +568,10 @@ class Tasks(Repository):
             The tasks, as they are now, the longest overdue first, then the one that was created
             first.
         """
-        tasks = self.tables.tasks
         check_limit(limit)
         require_backoff(backoff)
-        restart(self.unit, present(self.unit))
-        query = (
-            select(*tasks.c, present(self.unit).label("now"))
-            .where(
-                tasks.c.status == RUNNING,
-                tasks.c.lease_expires_at <= present(self.unit),
-                session_not_being_deleted(self.tables, tasks.c.session_id),
-            )
-            .order_by(tasks.c.lease_expires_at, tasks.c.pk)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
-        rows = self.connection.execute(query).all()
+        restart(self.unit)
+        rows = self.unit.rows(_overdue, clock_of(self.unit), most=limit, **now_of(self.unit))
         if not rows:
             return ()
         now = rows[0].now.astimezone(UTC)
@@ -635,25 +594,11 @@ class Tasks(Repository):
         Returns:
             How many were made pending.
         """
-        tasks = self.tables.tasks
-        dead = select(tasks.c.pk).where(
-            tasks.c.queue == validation.key("queue", queue),
-            tasks.c.status == "dead",
-            session_not_being_deleted(self.tables, tasks.c.session_id),
+        dead = given(
+            queue=validation.key("queue", queue), kind=validation.optional_key("kind", kind)
         )
-        if kind is not None:
-            dead = dead.where(tasks.c.kind == validation.key("kind", kind))
-        dead = dead.order_by(tasks.c.pk).limit(check_limit(limit)).with_for_update(skip_locked=True)
-        now = present(self.unit)
-        chosen = dead.cte("chosen").prefix_with("MATERIALIZED")
-        query = (
-            update(tasks)
-            .where(tasks.c.pk.in_(select(chosen.c.pk)))
-            .values(status="pending", failures=0, run_at=now, updated_at=now)
-            .returning(*tasks.c)
-        )
-        statement = self.unit.dialect.announcing(query, self.tables)
-        again = self.connection.execute(statement).all()
+        asked = {**dead, "most": check_limit(limit), **now_of(self.unit)}
+        again = self.unit.rows(_requeueing, self.unit.dialect, clock_of(self.unit), *dead, **asked)
         settle_failures(self.unit, {task.session_id for task in again})
         return len(again)
 
@@ -672,12 +617,9 @@ class Tasks(Repository):
         """
         named = names("queues", queues)
         wanted = None if kinds is None else names("kinds", kinds)
-        clock = clock_of(self.unit)
-        parameters = _asked(named, wanted)
-        if clock is None:
-            parameters["now"] = self.unit.now()
-        statement = due_statement(self.tables, clock, len(named), len(wanted or ()))
-        row = self.connection.execute(statement, parameters).first()
+        shape = clock_of(self.unit), len(named), len(wanted or ())
+        asked = {**_asked(named, wanted), **now_of(self.unit)}
+        row = self.unit.first(due_statement, *shape, **asked)
         return None if row is None else max(0.0, (row.run_at - row.now).total_seconds())
 
     @scopes.WORKERS
@@ -688,6 +630,63 @@ class Tasks(Repository):
         It has a connection of its own, from ``open()`` to ``close()``.
         """
         return self.unit.dialect.task_signal(self.connection, self.tables)
+
+
+def _of_key(tables: Tables, *key: str) -> Select[Any]:
+    tasks = tables.tasks
+    stays = session_not_being_deleted(tables, tasks.c.session_id).label("stays")
+    return select(tasks, stays).where(*equal(tasks.c, key))
+
+
+def _cancelling(tables: Tables, dialect: EngineDialect, clock: EngineDialect | None) -> Executable:
+    tasks, now = tables.tasks, current(clock)
+    c = tasks.c
+    held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
+    ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``claims``
+    query = (
+        update(tasks)
+        .where(
+            c.id == bindparam("task_id"),
+            c.status.in_([literal(each) for each in sources(TASK_TRANSITIONS, "cancelled")]),
+            session_not_being_deleted(tables, c.session_id),
+        )
+        .values(
+            status=case((held, RUNNING), else_=literal_column("'cancelled'")),
+            cancel_requested=or_(c.cancel_requested, held),
+            cancelled_at=case((held, c.cancelled_at), else_=now),
+            updated_at=case((ahead, c.updated_at), else_=now),
+        )
+        .returning(*c)
+    )
+    return dialect.announcing(query, tables)
+
+
+def _overdue(tables: Tables, clock: EngineDialect | None) -> Executable:
+    tasks, now = tables.tasks, current(clock)
+    query = select(*tasks.c, now.label("now")).where(
+        tasks.c.status == RUNNING,
+        tasks.c.lease_expires_at <= now,
+        session_not_being_deleted(tables, tasks.c.session_id),
+    )
+    query = query.order_by(tasks.c.lease_expires_at, tasks.c.pk).limit(MOST)
+    return query.with_for_update(skip_locked=True)
+
+
+def _requeueing(
+    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *asked: str
+) -> Executable:
+    tasks, now = tables.tasks, current(clock)
+    stays = session_not_being_deleted(tables, tasks.c.session_id)
+    dead = select(tasks.c.pk).where(*equal(tasks.c, asked), tasks.c.status == "dead", stays)
+    dead = dead.order_by(tasks.c.pk).limit(MOST).with_for_update(skip_locked=True)
+    chosen = dead.cte("chosen").prefix_with("MATERIALIZED")
+    query = (
+        update(tasks)
+        .where(tasks.c.pk.in_(select(chosen.c.pk)))
+        .values(status="pending", failures=0, run_at=now, updated_at=now)
+        .returning(*tasks.c)
+    )
+    return dialect.announcing(query, tables)
 
 
 def _listed(tables: Tables, only: Only, *asked: str) -> Paged:

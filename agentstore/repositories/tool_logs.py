@@ -97,6 +97,11 @@ class NewLog(NewRow):
         session = select(sessions.pk).where(sessions.id == session_id, session_is_open(unit.tables))
         if unit.connection.execute(session).first() is None or message_id is None:
             return NotFound("session", session_id)
+        messages = unit.tables.messages.c
+        there = session_not_being_deleted(unit.tables, messages.session_id)
+        message = select(messages.pk).where(messages.id == message_id, there)
+        if unit.connection.execute(message).first() is None:
+            return NotFound("message", message_id)
         return WrongSession(session_id, message_id)
 
 
@@ -141,8 +146,8 @@ class ToolLogs(Repository):
                 it tells which of several calls of one tool this was.
 
         Raises:
-            NotFound: There is no such session, or it is being deleted.
-            WrongSession: The message is not of this session.
+            NotFound: There is no such session or message, or the session is being deleted.
+            WrongSession: The message is of another session.
             SecretRefused: A secret was found and the policy refuses it.
             InvalidInput: An argument cannot be stored, or a call with an error is said to have
                 succeeded.

@@ -1289,7 +1289,7 @@ def rows_about_what_is_there() -> list[Row]:
             WrongSession,
             "a message of that session",
         ),
-        ("a log for no message", log("nothing"), WrongSession, "or leave it out"),
+        ("a log for no message", log("nothing"), NotFound, "no message"),
         ("a log for a message whose id is a number", log(5), InvalidInput, "must be a str"),
         (
             "a session of nobody known",

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import zipfile
+from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO
 
@@ -327,6 +328,16 @@ def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, 
         transcripts.import_file(store, path)
     assert isinstance(caught.value, InvalidInput)
     assert store.sessions.count() == 0
+
+
+def test_a_conversation_in_which_nothing_was_said_is_as_old_as_its_source_says(store, tmp_path):
+    path = tmp_path / "conversations.json"
+    claude = {"uuid": "c", "chat_messages": [], "created_at": "2025-05-01T10:00:00Z"}
+    chatgpt = {"id": "g", "mapping": {}, "create_time": 1_700_000_000}
+    path.write_bytes(whole([claude, chatgpt]))
+    transcripts.import_file(store, path)
+    assert store.sessions.get("c").created_at == datetime(2025, 5, 1, 10, tzinfo=UTC)
+    assert store.sessions.get("g").created_at == datetime.fromtimestamp(1_700_000_000, UTC)
 
 
 def test_the_answers_of_a_batch_go_on_with_its_requests_once(store, tmp_path):

@@ -267,6 +267,7 @@ def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(st
         assert "child:1" in steps
         assert '>say</bdi></td><td data-label="Ran" class="num">2</td>' in steps
         assert "→ <bdi>the end</bdi> ×2" in steps
+        assert len(re.findall(r">took [0-9.,]+ m?s<", steps)) == 2
         drawing = re.search(r'<svg class="branches".*?</svg>', steps, re.DOTALL)[0]
         assert re.findall(r"<title>([^<]*)</title>", drawing) == [
             "steps 1 to 2 ",
@@ -1334,7 +1335,11 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         edit("session-rating", session, "good")
         assert "a &lt;b&gt; note" in edit("session-note", session, "a <b> note").text
         assert store.sessions.get(session).metadata == {"rating": "good", "note": "a <b> note"}
-        assert f"session?id={session}" in client.get("/sessions?path=rating&value=good").text
+        rated = dict(re.findall(r'href="([^"]*)"[^>]*>(rated \w+)<', client.get("/sessions").text))
+        assert sorted(rated.values()) == ["rated bad", "rated good"]
+        for address, words in rated.items():
+            html = client.get(f"/{address.replace('&amp;', '&')}").text
+            assert (f"session?id={session}" in html) is (words == "rated good")
         assert edit("session-rating", session, "awful").status_code == 400
         edit("session-note", session, "")
         assert store.sessions.get(session).metadata == {"rating": "good", "note": None}

@@ -296,6 +296,16 @@ def test_a_conversation_is_shown_by_turns_with_its_tools_and_marks(run, talk):
     assert run("show", talk, "--full").count("A") > 9_000
 
 
+def test_a_result_is_shown_with_its_call_in_whatever_format_it_was_saved(run, store):
+    store.sessions.create(id="s")
+    block = {"type": "tool_result", "tool_use_id": "in-a-block", "content": "21"}
+    item = {"type": "function_call_output", "call_id": "in-an-item", "output": "22"}
+    store.messages.save_chat("s", [{"role": "user", "content": [block]}, item])
+    printed = run("show", "s")
+    assert "answers in-a-block" in printed
+    assert "answers in-an-item" in printed
+
+
 def test_what_is_attached_is_shown_with_its_message(run, store):
     store.sessions.create(id="s")
     message = store.messages.save("s", "user", "Look at this.")

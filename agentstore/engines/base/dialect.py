@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DataError, DBAPIError
 
-from agentstore.errors import AgentStoreError, DatabaseError, InvalidRow
+from agentstore.errors import AgentStoreError, ConnectionLost, DatabaseError, InvalidRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -293,6 +293,10 @@ class EngineDialect(ABC):
         Raises:
             DatabaseReplaced: It was.
         """
+
+    def unacknowledged(self, connection: Connection) -> ConnectionLost | None:
+        """Say what is wrong with a commit that returned before its standby had it; asked once."""
+        return None
 
     @abstractmethod
     def diagnose(self, error: DBAPIError) -> Diagnosis:

@@ -411,14 +411,16 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     """
     order = compiled.positiontup
     written = places_to_write(compiled)
+    # Elsewhere an id is looked for, whatever it is.
+    is_plain_insert = isinstance(compiled.statement, Insert) and compiled.statement.select is None
     used = dict.fromkeys(compiled.bind_names.values() if order is None else order)
     names: list[str] = []
     constants: dict[str, Any] = {}
     processes: list[tuple[int, Callable[[Any], Any]]] = []
     for name in used:
         bind = compiled.binds[name]
-        # An id in a condition is looked for, whatever it is.
-        looked_for = type(bind.type) is OwnId and not compiled.isinsert
+        assert not bind.expanding, f"{name} is a list to expand: see the module"
+        looked_for = type(bind.type) is OwnId and not is_plain_insert
         process = binder(SOUGHT_ID if looked_for else bind.type, dialect)
         if name in written:
             continue

@@ -30,6 +30,7 @@ from agentstore.repositories.line_changes import (
 )
 from agentstore.repositories.lines import (
     find_message,
+    find_row,
     message_record,
     message_records,
     newest,
@@ -1217,8 +1218,7 @@ def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> Mes
     """
     draft({"role": "user", **given})  # so that nothing is read for what cannot be stored
     lock_session_of(unit, message_id)
-    this = select_messages(unit.tables).where(unit.tables.messages.c.id == message_id)
-    row = unit.connection.execute(this).first()
+    row = unit.first(find_row, id=message_id)
     if row is None:  # deleted meanwhile
         raise NotFound("message", message_id)
     if row.status == STREAMING:
@@ -1239,4 +1239,4 @@ def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> Mes
     rewrite_message(unit, old, values, new.calls if says else None, marks)
     if says:
         forget_deleted(unit)
-    return message_record(unit.connection.execute(this).one())
+    return message_record(unit.first(find_row, id=message_id))
