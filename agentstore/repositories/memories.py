@@ -17,7 +17,6 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Executable,
-    Integer,
     Row,
     Select,
     Text,
@@ -43,6 +42,7 @@ from agentstore.records.base import complete
 from agentstore.repositories import scopes, vectors
 from agentstore.repositories.listing import Pace, over_pages
 from agentstore.repositories.operations import (
+    MOST,
     Repository,
     Units,
     appends,
@@ -455,7 +455,7 @@ class Memories(Repository):
         cursors = Cursors("namespaces of memories", user_id, names)
         after = b"" if cursor is None else _bytes(cursors.read(cursor, 1, texts=1)[0])
         asked = _range(self.unit, place, None)
-        found = [at for (at,) in self.unit.rows(_places, after=after, size=limit + 1, **asked)]
+        found = [at for (at,) in self.unit.rows(_places, after=after, most=limit + 1, **asked)]
         following = cursors.make([found[limit - 1].hex()]) if len(found) > limit else None
         return Page(tuple(map(names_at, found[:limit])), following)
 
@@ -518,7 +518,7 @@ def _walked(
     """Go over the memories at and below a place, so many read at a time."""
     while True:
         asked = _range(unit, place, after)
-        rows = unit.rows(_walking, after is not None, vectors, size=size, **asked)
+        rows = unit.rows(_walking, after is not None, vectors, most=size, **asked)
         yield from rows
         if len(rows) < size:
             return
@@ -538,15 +538,14 @@ def _walking(tables: Tables, onward: bool, vectors: str | None) -> Executable:
 
 
 def _in_order(tables: Tables, onward: bool, *read: Any) -> Select[Any]:
-    """Select from the memories of ``_range``, as ``list`` orders them, ``size`` at most."""
+    """Select from the memories of ``_range``, as ``list`` orders them, up to ``most``."""
     at, key = tables.memories.c.place, _keys(tables)
     below = at >= bindparam("place"), at < bindparam("end")
     query = select(*read).where(*below, is_there(tables))
     if onward:
         last = (bindparam(f"last_{column.name}", type_=column.type) for column in key)
         query = query.where(tuple_(*key) < tuple_(*last))
-    size = bindparam("size", type_=Integer, literal_execute=True)
-    return query.order_by(*(column.desc() for column in key)).limit(size)
+    return query.order_by(*(column.desc() for column in key)).limit(MOST)
 
 
 def _range(unit: Unit, place: bytes, after: Sequence[Any] | None) -> dict[str, Any]:
@@ -602,7 +601,7 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
     while True:
         some = _in_order(unit.tables, after is not None, *read).where(stays).subquery()
         joined = select(*(func.aggregate_strings(each, _BETWEEN) for each in some.c))
-        asked = {**_range(unit, place, after), "size": size}
+        asked = {**_range(unit, place, after), "most": size}
         pks, stored = (each or "" for each in unit.connection.execute(joined, asked).one())
         ready = normalized(stored)
         escaped = _may_read_otherwise(ready)
@@ -652,8 +651,7 @@ def _places(tables: Tables) -> Select[Any]:
         .scalar_subquery()
     )
     places = places.union_all(select(following).where(places.c.place.is_not(None)))
-    size = bindparam("size", type_=Integer, literal_execute=True)
-    return select(places.c.place).where(places.c.place.is_not(None)).limit(size)
+    return select(places.c.place).where(places.c.place.is_not(None)).limit(MOST)
 
 
 def _key(row: Any) -> tuple[str, int, int]:
