@@ -72,6 +72,7 @@ from agentstore.schema import (
     owner_not_being_deleted,
     session_not_being_deleted,
 )
+from agentstore.schema.conversations import number_of
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, SafeText, shifted
 from agentstore.values.validation import INCOMPLETE, MAIN, STREAMING
@@ -487,13 +488,8 @@ def _prompts_of_main(tables: Tables, columns: Columns) -> Select[Any]:
     None where fewer messages than the newest were ever saved: those are all of them then.
     """
     first = tables.messages.alias("first")
-    few = (
-        select(first.c.pk)
-        .where(*_on_main(tables, first.c, tables.sessions.c.last_seq >= COUNT))
-        .order_by(first.c.seq)
-        .limit(literal_column(str(FEW)))
-    )
-    return prompts_among(tables, few, columns)
+    long_enough = _on_main(tables, first.c, tables.sessions.c.last_seq >= COUNT)
+    return prompts_among(tables, first, first.c, columns, *long_enough)
 
 
 # The line of a branch as queries see it: its ranges as a table, and messages joined to them.
@@ -754,29 +750,55 @@ def with_prompts(
         order=lambda messages: messages.seq,
         limit=FEW,
     )
-    few = select(found.pk).select_from(source).order_by(found.seq).limit(FEW)
-    prompts = prompts_among(tables, few, columns).add_columns(cast(null(), Integer))
+    prompts = prompts_among(tables, source, found, columns)
+    prompts = prompts.add_columns(cast(null(), Integer))
     return Prepared(select(query.subquery("newest")).union_all(prompts), driver, shape=query)
 
 
-def prompts_among(tables: Tables, few: Select[Any], columns: Columns) -> Select[Any]:
-    """Select the prompts among the few messages at a line's beginning, given by ``pk``: those of
-    system and developer before the first user message.
+def prompts_among(
+    tables: Tables,
+    source: FromClause,
+    found: Any,
+    columns: Columns,
+    *conditions: ColumnElement[bool],
+) -> Select[Any]:
+    """Select the prompts among the few messages at a line's beginning: those of system and
+    developer before the first user message.
 
     Their sequence numbers come below zero, so that they are told from what comes with them.
+
+    Args:
+        tables: The tables.
+        source: What has the messages of the line.
+        found: The columns of these.
+        columns: What to read of each prompt.
+        conditions: Which of them are meant.
     """
-    messages, first = tables.messages.c, tables.messages.alias("first_user")
+    messages, session = tables.messages.c, number_of(found.session_id).label("session")
+    few = (
+        select(found.pk, session, found.seq, found.role)
+        .select_from(source)
+        .where(*conditions)
+        .order_by(found.seq)
+        .limit(FEW)
+        .cte("few")
+        .prefix_with("MATERIALIZED")
+    )
     # Roles are written into the statement: SQLite prepares it again for each value that a partial
     # index could be about.
     user: ColumnElement[str] = literal_column("'user'")
     system: ColumnElement[str] = literal_column("'system'")
     developer: ColumnElement[str] = literal_column("'developer'")
-    users = select(func.min(first.c.seq)).where(first.c.pk.in_(few), first.c.role == user)
+    first_user = select(func.min(few.c.seq)).where(few.c.role == user).scalar_subquery()
     read = [(-each).label("seq") if each is messages.seq else each for each in columns(messages)]
-    return select(*read).where(
-        messages.pk.in_(few),
-        or_(messages.role == system, messages.role == developer),
-        messages.seq < func.coalesce(users.scalar_subquery(), MAX_INTEGER),
+    this = and_(messages.pk == few.c.pk, number_of(messages.session_id) == few.c.session)
+    return (
+        select(*read)
+        .join_from(few, tables.messages, this)
+        .where(
+            or_(few.c.role == system, few.c.role == developer),
+            few.c.seq < func.coalesce(first_user, MAX_INTEGER),
+        )
     )
 
 

@@ -93,13 +93,9 @@ class NewLog(NewRow):
     def why_not(self, unit: Unit) -> AgentStoreError:
         """Say what is missing."""
         session_id, message_id = self.row["session_id"], self.row["message_id"]
-        sessions = unit.tables.sessions.c
-        session = select(sessions.pk).where(sessions.id == session_id, session_is_open(unit.tables))
-        if unit.connection.execute(session).first() is None or message_id is None:
+        if message_id is None or unit.first(_open_session, id=session_id) is None:
             return NotFound("session", session_id)
-        messages = unit.tables.messages.c
-        there = unit.connection.execute(select(messages.pk).where(messages.id == message_id))
-        if there.first() is None:
+        if unit.first(_message, id=message_id) is None:
             return NotFound("message", message_id)
         return WrongSession(session_id, message_id)
 
@@ -358,6 +354,17 @@ def _listed(tables: Tables, success: bool | None, only: Only, last: bool, *asked
     if success is not None:
         query = query.where(logs.c.success if success else FAILED)
     return query, [logs.c.created_at, logs.c.pk] if "ends" in asked else [logs.c.pk]
+
+
+def _open_session(tables: Tables) -> Select[Any]:
+    sessions = tables.sessions.c
+    return select(sessions.pk).where(sessions.id == bindparam("id"), session_is_open(tables))
+
+
+def _message(tables: Tables) -> Select[Any]:
+    messages = tables.messages.c
+    stays = session_not_being_deleted(tables, messages.session_id)
+    return select(messages.pk).where(messages.id == bindparam("id"), stays)
 
 
 def _finding(tables: Tables) -> Select[Any]:

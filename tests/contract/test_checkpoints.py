@@ -276,7 +276,7 @@ def test_a_thread_stays_with_its_owner_and_one_without_gets_the_first_that_is_sa
     store: Any,
 ) -> None:
     alice, bob = store.users.create("Alice"), store.users.create("Bob")
-    session = store.sessions.create(bob.id)
+    session = store.sessions.create(alice.id)
     store.checkpoints.put("thread", {}, "first")
     store.checkpoints.put("thread", {}, user_id=alice.id)
     store.checkpoints.put("thread", {}, user_id=alice.id)
@@ -289,6 +289,29 @@ def test_a_thread_stays_with_its_owner_and_one_without_gets_the_first_that_is_sa
     assert len(listed(store, "thread")) == 4
     store.checkpoints.put("thread", {}, session_id=session.id)
     assert store.checkpoints.threads().items[0].session_id == session.id
+
+
+def test_a_thread_is_never_one_users_in_a_session_of_another(store: Any) -> None:
+    alice, bob = store.users.create("Alice").id, store.users.create("Bob").id
+    session = store.sessions.create(alice).id
+    store.checkpoints.put("in a session", {}, "one", session_id=session)
+    store.checkpoints.put("of a user", {}, "two", user_id=bob)
+    put, put_writes = store.checkpoints.put, store.checkpoints.put_writes
+    for call, owner in (
+        (partial(put, "in a session", {}, user_id=bob), "user_id"),
+        (partial(put, "of a user", {}, session_id=session), "session_id"),
+        (partial(put, "new", {}, user_id=bob, session_id=session), "session_id"),
+        (partial(put_writes, "in a session", "one", "t", [("c", 1)], user_id=bob), "user_id"),
+        (partial(put_writes, "n", "o", "t", [("c", 1)], user_id=bob, session_id=session), None),
+    ):
+        with pytest.raises(WrongOwner) as caught:
+            call()
+        assert owner in (None, caught.value.owner)
+    assert store.scoped(bob).checkpoints.latest("in a session") is None
+    assert store.scoped(alice).checkpoints.latest("in a session").id == "one"
+    store.users.delete(alice)
+    assert store.checkpoints.latest("of a user").id == "two"
+    assert [thread.id for thread in store.checkpoints.threads()] == ["of a user"]
 
 
 def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(

@@ -1,10 +1,11 @@
-"""Statements compiled once, for the few paths that are hot.
+"""Statements compiled once: ``Unit.rows`` runs them, by a function that builds one.
 
 SQLAlchemy looks a statement up again at each execution, by a key that it makes of the whole
 statement, and wraps each value of a result. Here its compiler, types and connection are used as
 ever, but the text and the order of the parameters are kept, and rows come as the driver gives
-them. What such a statement cannot have: lists to expand, ``execution_options`` of its own. Only
-whole numbers can be ``literal_execute``, which are written into the text at each execution.
+them. What such a statement cannot have: lists to expand (``operations.among`` is for these), and
+``execution_options`` of its own. Only whole numbers can be ``literal_execute``, which are written
+into the text at each execution.
 
 They go to the driver's own cursor, past SQLAlchemy's execution, unless somebody
 listens to ``before_cursor_execute`` or ``after_cursor_execute``, as tracers do.

@@ -87,7 +87,7 @@ def enter_thread(
 
     Raises:
         NotFound: There is no such user or session, or the thread's session is being deleted.
-        WrongOwner: The thread belongs to another one.
+        WrongOwner: The thread belongs to another one, or its session to another user.
     """
     what = unit.tables, unit.dialect, dialect_of(unit.connection)
     enter, counted = _enter(*what), {"wanted": thread_id, "lines": lines}
@@ -114,7 +114,8 @@ def enter_thread(
         elif found != owner:
             raise WrongOwner(thread_id, column)
     if missing:
-        _require_owners(unit, missing)
+        own = dict(zip(owners, of, strict=True))
+        _require_owners(unit, thread_id, own | missing, last=[*missing][-1])
         threads = unit.tables.checkpoint_threads
         unit.connection.execute(update(threads).where(threads.c.id == thread_id).values(missing))
     return int(last_line) - lines + 1
@@ -137,8 +138,9 @@ def make_thread(
     Raises:
         NotFound: There is no such user or session; or no such thread, and ``makes`` says that it is
             not to be made.
+        WrongOwner: The session is another user's.
     """
-    _require_owners(unit, owners)
+    _require_owners(unit, thread_id, owners)
     if not makes:
         threads = unit.tables.checkpoint_threads
         there = select(threads.c.pk).where(threads.c.id == thread_id)
@@ -196,16 +198,26 @@ def require_new_thread(unit: Unit, thread_id: str) -> None:
         raise AlreadyExists("checkpoint thread", thread_id)
 
 
-def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
+def _require_owners(
+    unit: Unit, thread_id: str, owners: Mapping[str, str | None], last: str = "session_id"
+) -> None:
+    """Require a thread's owners, and that a session in it is not another user's than the thread.
+
+    Otherwise who deletes that user would delete what is somebody else's. ``last`` is the owner that
+    was named last, which the error names.
+    """
     for column, owner in owners.items():
         if owner is None:
             continue
         table = unit.tables[_OWNERS[column]]
         is_session = table is unit.tables.sessions
         there = session_is_open(unit.tables) if is_session else table.c.deleting.is_(None)
-        query = select(table.c.pk).where(table.c.id == owner, there)
-        if unit.connection.execute(query).first() is None:
+        found = table.c.user_id if is_session else table.c.id
+        row = unit.connection.execute(select(found).where(table.c.id == owner, there)).first()
+        if row is None:
             raise NotFound(column.removesuffix("_id"), owner)
+        if is_session and owners["user_id"] is not None and row[0] not in (None, owners["user_id"]):
+            raise WrongOwner(thread_id, last)
 
 
 @lru_cache(maxsize=256)
