@@ -321,13 +321,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("content", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, content, words):
-    path = written(samples.Sample(content, []), tmp_path)
-    with pytest.raises((TranscriptError, NotASource), match=words) as caught:
-        transcripts.import_file(store, path)
-    assert isinstance(caught.value, InvalidInput)
-    assert store.sessions.count() == 0
+def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, subtests):
+    for kind, (content, words) in REFUSED.items():
+        folder = tmp_path / kind
+        folder.mkdir()
+        path = written(samples.Sample(content, []), folder)
+        with subtests.test(kind):
+            with pytest.raises((TranscriptError, NotASource), match=words) as caught:
+                transcripts.import_file(store, path)
+            assert isinstance(caught.value, InvalidInput)
+            assert store.sessions.count() == 0
 
 
 def test_a_conversation_in_which_nothing_was_said_is_as_old_as_its_source_says(store, tmp_path):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
-from itertools import count
+from itertools import count, product
 from urllib.parse import urlsplit
 
 import pytest
@@ -1176,16 +1176,17 @@ def test_a_picture_in_a_message_is_shown_and_nothing_else_that_says_it_is_one(st
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(1)", "=HYPERLINK(A1)", "＝1", " =1", '"=1"', "'=1"]
 
 
-@pytest.mark.parametrize("between", ["", "a;", "a; ", "a\t", "a|", "a\n", "a\r\n", "a;b;;", "=1;"])
-@pytest.mark.parametrize("formula", FORMULAS)
-def test_no_separator_of_a_spreadsheet_makes_a_formula_of_a_name(formula, between):
-    written = io.StringIO()
-    csv.writer(written).writerow(["x", cell(between + formula), "y"])
-    for separator in ",;\t|":
-        for line in written.getvalue().splitlines():
+BEFORE = ["", "a;", "a; ", "a\t", "a|", "a\n", "a\r\n", "a;b;;", "=1;"]
+
+
+def test_no_separator_of_a_spreadsheet_makes_a_formula_of_a_name():
+    for name in map("".join, product(BEFORE, FORMULAS)):
+        written = io.StringIO()
+        csv.writer(written).writerow(["x", cell(name), "y"])
+        for separator, line in product(",;\t|", written.getvalue().splitlines()):
             found = next(csv.reader([line], delimiter=separator), [])
             for part in found + line.split(separator):
-                assert not part.lstrip(' "').startswith(("=", "+", "-", "@", "＝"))
+                assert not part.lstrip(' "').startswith(("=", "+", "-", "@", "＝")), name
 
 
 @pytest.mark.parametrize("name", ["a-b", "gpt-4o", "a;b", "a, -b", "x=1", "mail@example.com"])
