@@ -135,6 +135,7 @@ __all__ = [
     "SummaryRecord",
     "TableNameConflict",
     "TableStatistics",
+    "TakenByAnother",
     "TakenInTarget",
     "TargetExists",
     "TargetNotEmpty",

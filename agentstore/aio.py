@@ -181,7 +181,7 @@ def lifted(repository: type[Repository]) -> type[AsyncRepository]:
             methods[name] = lift_units(method)
         elif hasattr(method, "operation"):
             methods[name] = lift(method)
-    named = {"__slots__": (), "__doc__": f"See ``{repository.__name__}``."}
+    named = {"__slots__": (), "__doc__": repository.__doc__}
     return type(
         f"Async{repository.__name__}",
         (AsyncRepository,),
@@ -276,9 +276,9 @@ def _refused(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, An
 
 
 class AsyncStore(AsyncRepositories):
-    """A database of agents' memory, for coroutines.
+    """A ``Store`` for coroutines: the same methods, awaited, and ``iter...`` by ``async for``.
 
-    A store belongs to the event loop in which it is first used.
+    It belongs to the event loop in which it is first used; any number of tasks may share it there.
 
     Examples:
         >>> async with AsyncStore("sqlite:///agent.db") as store:

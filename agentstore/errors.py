@@ -247,6 +247,11 @@ class BeingDeleted(AlreadyExists):
     """An id that is taken until a deletion has ended."""
 
 
+@facts("The {kind} {key!r} is another user's, or nobody's, or is being deleted. Choose another id.")
+class TakenByAnother(AlreadyExists):
+    """An id that was asked for as a user's own and is not."""
+
+
 @facts("The {kind} {key!r} was there once, and its name is reserved. Choose another name.")
 class NameReserved(AlreadyExists):
     """A name that is never used again; see ``branches.create(reserve=True)``."""

@@ -83,25 +83,12 @@ T = TypeVar("T")
 class Store(Repositories):
     """A database for agents: sessions, messages, tasks, checkpoints and what belongs to them.
 
+    Any number of threads may share a store. A call that writes is one transaction.
+
     Examples:
         >>> with Store("sqlite:///agent.db") as store:
         ...     session = store.sessions.create(title="Weather")
         ...     message = store.messages.save(session.id, "user", "How is the weather?")
-
-    Attributes:
-        users: See ``Users``.
-        sessions: See ``Sessions``.
-        messages: See ``Messages``.
-        attachments: See ``Attachments``.
-        branches: See ``Branches``.
-        marks: See ``Marks``.
-        summaries: See ``Summaries``.
-        tool_logs: See ``ToolLogs``.
-        tasks: See ``Tasks``.
-        usage: See ``Usage``.
-        checkpoints: See ``Checkpoints``.
-        search: See ``Search``.
-        memories: See ``Memories``.
     """
 
     def __init__(

@@ -62,67 +62,67 @@ class Repositories:
 
     @cached_property
     def users(self) -> Users:
-        """See ``Users``."""
+        """Users, what they prefer, their quotas and API keys."""
         return self._bound("users", repositories.Users)
 
     @cached_property
     def sessions(self) -> Sessions:
-        """See ``Sessions``."""
+        """Conversations: owner, title, status, documents, time to live."""
         return self._bound("sessions", repositories.Sessions)
 
     @cached_property
     def messages(self) -> Messages:
-        """See ``Messages``."""
+        """What was said: saved, streamed, read as a model takes it, searched, followed."""
         return self._bound("messages", repositories.Messages)
 
     @cached_property
     def tool_logs(self) -> ToolLogs:
-        """See ``ToolLogs``."""
+        """What calls of tools were given, gave, and took."""
         return self._bound("tool_logs", repositories.ToolLogs)
 
     @cached_property
     def tasks(self) -> Tasks:
-        """See ``Tasks``."""
+        """Work to be done, once, by whatever worker claims it."""
         return self._bound("tasks", repositories.Tasks)
 
     @cached_property
     def usage(self) -> Usage:
-        """See ``Usage``."""
+        """What models used and cost, and sums of it."""
         return self._bound("usage", repositories.Usage)
 
     @cached_property
     def search(self) -> Search:
-        """See ``Search``."""
+        """The search index: how it is, and how it is rebuilt."""
         return self._bound("search", repositories.Search)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
-        """See ``Checkpoints``."""
+        """States of agents by thread and step, with forks and pending writes."""
         return self._bound("checkpoints", repositories.Checkpoints)
 
     @cached_property
     def attachments(self) -> Attachments:
-        """See ``Attachments``."""
+        """Files beside messages."""
         return self._bound("attachments", repositories.Attachments)
 
     @cached_property
     def branches(self) -> Branches:
-        """See ``Branches``."""
+        """The ways in which a conversation goes on, their turns, compaction."""
         return self._bound("branches", repositories.Branches)
 
     @cached_property
     def marks(self) -> Marks:
-        """See ``Marks``."""
+        """Short texts on messages, by which they are found or left out."""
         return self._bound("marks", repositories.Marks)
 
     @cached_property
     def summaries(self) -> Summaries:
-        """See ``Summaries``."""
+        """The compressed memory of a conversation."""
         return self._bound("summaries", repositories.Summaries)
 
     @cached_property
     def memories(self) -> Memories:
-        """See ``Memories``."""
+        """JSON objects under namespaces and keys, across conversations."""
         return self._bound("memories", repositories.Memories)
 
     def turn(

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from textwrap import indent
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,7 @@ COMMAND = "python -m docs.async_stub"
 HEAD = f'''"""The asynchronous repositories, as type checkers and editors see them.
 
 ``{COMMAND}`` wrote this file; ``agentstore.aio`` makes the classes when the
-program runs. What a method does, returns and raises is said where it is written.
+program runs. What a method does, returns and raises is as where it is written.
 """
 '''
 
@@ -52,7 +53,7 @@ class Stub:
         asynchronous = aio.lifted(kind)
         lines = [
             f"class {asynchronous.__name__}(AsyncRepository):",
-            f'    """See ``{kind.__name__}``."""',
+            indent(f'"""{inspect.cleandoc(kind.__doc__ or "")}\n"""', " " * 4),
             "    __slots__ = ()",
         ]
         ours = set(vars(asynchronous))
@@ -83,8 +84,11 @@ class Stub:
                 yield f"    def {name}({arguments}) -> AsyncGenerator[{result}, None]:"
             else:
                 yield f"    async def {name}({arguments}) -> {result}:"
-            summary = (made.__doc__ or "").partition("\n\n")[0]
-            yield f'        """{inspect.cleandoc(summary)}"""' if summary else "        ..."
+            said = inspect.cleandoc(made.__doc__ or "").replace("\\", "\\\\")
+            if overloads and method is not overloads[0]:  # once for all of them
+                said = said.partition("\n\n")[0]
+            said += "\n" if "\n" in said else ""
+            yield indent(f'"""{said}"""' if said else "...", " " * 8)
 
     def _import(self, module: ModuleType, *parts: ast.AST) -> None:
         """Import what annotations and defaults name, from where the module has it."""

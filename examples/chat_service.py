@@ -18,11 +18,11 @@ from datetime import timedelta
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 from agentstore import AsyncStore
-from agentstore.errors import AlreadyExists, QuotaExceeded
+from agentstore.errors import NotFound, QuotaExceeded, TakenByAnother
 from agentstore.records import InterruptedTurn
 
 QUOTA = 10_000
@@ -123,6 +123,13 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 app = FastAPI(lifespan=lifespan)
 
 
+@app.exception_handler(NotFound)
+@app.exception_handler(TakenByAnother)
+async def no_chat(request: Request, error: Exception) -> JSONResponse:
+    """Answer alike for a chat that does not exist and for another user's."""
+    return JSONResponse({"detail": "There is no such chat."}, 404)
+
+
 class Question(BaseModel):
     """What a user says; ``key`` is the same when the request is sent again."""
 
@@ -140,8 +147,6 @@ async def say(chat: str, question: Question, request: Request) -> StreamingRespo
         await store.sessions.ensure(chat, user.id, title=question.text[:80])
         texts = answer(store, chat, question.text, question.key)
         first = await anext(texts, "")  # what cannot begin is refused before the answer has begun
-    except AlreadyExists:
-        raise HTTPException(404, "There is no such chat.") from None
     except QuotaExceeded as error:
         raise HTTPException(429, str(error)) from None
 

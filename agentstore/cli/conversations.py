@@ -775,6 +775,8 @@ def list_sessions(
 ) -> None:
     """List sessions, the one with the newest activity first.
 
+    A session without a title shows what its user said first.
+
     Ids are shortened as far as they stay unique; `agentstore show` takes the short form.
     JSON has whole ids, and everything else of a session.
 
@@ -825,6 +827,7 @@ def _pages(
             limit=size,
             cursor=cursor,
             documents=documents,
+            preview=not documents,
         )
         yield page
         cursor = page.next_cursor
@@ -892,7 +895,8 @@ def _print_rows(
             "TOKENS": Text(brief(session.total_tokens)),
             "ACTIVE": Text(age_of(session.last_active_at)),
         }
-        title = Text(on_one_line(session.title)) if session.title else Text("-", style="dim")
+        title = Text(on_one_line(session.title or session.preview or "-"))
+        title.stylize("" if session.title else "dim")
         id = Text(on_one_line(ids[session.id]), style="cyan")
         if id.cell_len > width and out.is_terminal:
             out.print(id, soft_wrap=True)

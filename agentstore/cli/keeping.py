@@ -475,6 +475,8 @@ def _print_chart(
         "-" if one.key is None else on_one_line(named.get(str(one.key), str(one.key)))
         for one in shown
     ]
+    if by == "month":
+        keys = [key[: len("2026-03")] for key in keys]
     longest = 36 if by == "session" else _LONGEST_KEY
     longest = min(longest, columns() - _LEAST)
     width = min(max(Text(key).cell_len for key in [*keys, by]), longest)

@@ -547,20 +547,22 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file of conversations, - for standard input; with --from a file or URL."
+            help="A file of conversations or a framework's database; - for standard input."
         ),
     ],
     from_: Annotated[
         _Framework | None,
-        typer.Option("--from", help="Import the database of this framework, all of it."),
+        typer.Option(
+            "--from", help="Of which framework a database is; a file is known by its tables."
+        ),
     ] = None,
     quarantine: Annotated[
         Path | None,
         typer.Option(
             "--quarantine",
             metavar="FILE",
-            help="List broken lines here and import all others. With --from: where broken rows "
-            "are listed; default: set-aside.jsonl.",
+            help="List broken lines here and import all others. Of a database: where broken "
+            "rows are listed; default: set-aside.jsonl.",
         ),
     ] = None,
     allow: Annotated[
@@ -568,7 +570,7 @@ def import_(
         typer.Option(
             "--allow",
             metavar="CLASS",
-            help="With --from langgraph-...: a class that its state holds, as my.models.Plan.",
+            help="Of LangGraph's database: a class that its state holds, as my.models.Plan.",
         ),
     ] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
@@ -580,8 +582,8 @@ def import_(
     """Import conversations in any known format, or what another framework stored.
 
     The format is found out: chat format, ShareGPT, fine-tuning and preference lines, items of the
-    Responses API, exports of ChatGPT, Claude and Open WebUI, sessions of Claude Code, rollouts of
-    Codex, logs of llm, messages of LangChain, runs of LangSmith, tau-bench, SWE-agent; as JSON
+    Responses API, exports of ChatGPT, Claude and Open WebUI, sessions of Claude Code, Codex and
+    Gemini CLI, logs of llm, messages of LangChain, runs of LangSmith, tau-bench, SWE-agent; as JSON
     lines, an array, or one object. Branches, usage and times come along.
 
     Conversations that exist already are skipped.
@@ -590,15 +592,25 @@ def import_(
     lines are named. With --quarantine they are listed in a file, and all others imported: exit
     code 3.
 
-    With --from the database of another framework becomes what agentstore's adapter for it would
-    have written. It is only read, and compared in the end; run the command again if it was
-    interrupted. Exit code 3: all was imported but rows that were set aside.
+    The database of another framework becomes what agentstore's adapter for it would have written.
+    It is only read, and compared in the end; run the command again if it was interrupted. --from
+    is needed for a URL; a file is known by its tables.
+    Exit code 3: all was imported but rows that were set aside.
 
     Example: `agentstore import conversations.jsonl`
 
-    Example: `agentstore import --from openai-sqlite conversations.db`
+    Example: `agentstore import --from adk postgresql://localhost/adk`
     """
-    if from_ is not None:
+    framework = from_ and from_.value
+    if framework is None and "://" in source:
+        raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
+    if Path(source).is_dir():
+        raise InvalidInput("This is a folder. Import its files: cat FOLDER/* | agentstore import -")
+    if framework is None and source != STANDARD:
+        from agentstore.moving.frameworks import framework_of
+
+        framework = framework_of(source)
+    if framework is not None:
         if source == STANDARD:
             raise InvalidInput(
                 "Pass the file or URL of a database with --from, not standard input."
@@ -606,12 +618,12 @@ def import_(
         if atomic:
             raise InvalidInput("--atomic is for files of conversations.")
         database = Database(url, schema, table_prefix)
-        if allow and from_ not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
-            raise InvalidInput("--allow is for --from langgraph-sqlite and langgraph-postgres.")
-        take_over(from_.value, source, database, quarantine, allowed=allow or (), as_json=as_json)
+        if allow and framework not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
+            raise InvalidInput("--allow is for databases of LangGraph.")
+        take_over(framework, source, database, quarantine, allowed=allow or (), as_json=as_json)
         return
     if allow:
-        raise InvalidInput("--allow is for --from.")
+        raise InvalidInput("--allow is for databases of LangGraph.")
     done = _import_lines(
         source,
         Database(url, schema, table_prefix),

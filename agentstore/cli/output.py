@@ -26,7 +26,7 @@ from agentstore.errors import InvalidInput
 from agentstore.records import AttachmentRecord, MessageRecord
 from agentstore.records.base import COMPLETE
 from agentstore.retention import duration
-from agentstore.values.chat import MessagePiece, pieces_of
+from agentstore.values.chat import MessagePiece, parse_message, pieces_of
 from agentstore.values.snippets import attached, on_one_line, printable
 
 out = Console(highlight=False)
@@ -299,8 +299,10 @@ def print_message(
     day = f"{message.created_at:%Y-%m-%d} " if dated else ""
     at = f"  {day}{message.created_at:%H:%M:%S}" if message.session_id else ""
     label.append(f"  #{message.seq}{at}", style="dim")
-    if message.tool_call_id:
-        label.append(f"  answers {on_one_line(message.tool_call_id)}", style="dim")
+    parsed = parse_message(message.to_chat())
+    for key in parsed.results if parsed else ():
+        if isinstance(key, str):
+            label.append(f"  answers {on_one_line(key)}", style="dim")
     if message.status != COMPLETE:
         label.append(f"  {message.status}", style="bold red")
     for mark in marks:

@@ -186,7 +186,7 @@ def browse(
 ) -> None:
     """Browse sessions, conversations and branches on the whole terminal; read-only.
 
-    It shows its keys at the bottom. Needs `pip install 'agentstore-db[tui]'`.
+    It shows its keys at the bottom. It needs the extra tui.
 
     Example: `agentstore browse 0198c3d2-5a7e`
     """
@@ -200,7 +200,9 @@ def browse(
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("textual"):
             raise
-        raise InvalidInput("browse needs textual. Run: pip install 'agentstore-db[tui]'") from error
+        raise InvalidInput(
+            "browse needs textual. Run: pip install 'agentstore-db[tui]', or '.[tui]' in a checkout"
+        ) from error
     database = Database(url, schema, table_prefix)
     if session is not None:
         with database.read() as store:

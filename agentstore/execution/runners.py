@@ -43,6 +43,7 @@ from agentstore.execution.unit import (
     pause_before_retry,
     performed,
     register_for_fork,
+    require_acknowledged,
     store_of_parent,
     unit_failure,
 )
@@ -232,6 +233,7 @@ class UnitRunner:
                 self.dialect.require_file(connection, each_time=mode not in READING)
                 committing = True
                 connection.commit()
+                require_acknowledged(self.dialect, connection)
             except BaseException:
                 give_up(connection)
                 raise

@@ -30,7 +30,7 @@ from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
 from agentstore.engines.base.dialect import MODE, UNKNOWN, EngineDialect, Failure, Mode, cause_of
-from agentstore.engines.base.statements import NO_TRANSACTION
+from agentstore.engines.base.statements import NO_TRANSACTION, Builder, dialect_of, prepared
 from agentstore.errors import (
     AgentStoreError,
     ConnectionLost,
@@ -93,6 +93,41 @@ class Unit:
     def only(self) -> str | None:
         """The user to whose rows the queries are to keep; None for all."""
         return self.scope if self.filters else None
+
+    def rows(self, build: Builder, /, *shape: Any, **parameters: Any) -> list[Any]:
+        """Run a statement that is built and compiled once for each shape; see ``Builder``.
+
+        Args:
+            build: A function of a module, never a closure, which would be compiled anew each time.
+            shape: What it is given behind the tables.
+            parameters: The values; those that an INSERT does not place itself are its columns.
+
+        Returns:
+            The rows, with names.
+        """
+        driver = dialect_of(self.connection)
+        statement, row = prepared(build, driver, (*parameters,), self.tables, *shape)
+        return [*map(row, statement.fetch(self.connection, parameters))]
+
+    def first(self, build: Builder, /, *shape: Any, **parameters: Any) -> Any:
+        """Run a statement as ``rows`` does; give the first row, or None."""
+        rows = self.rows(build, *shape, **parameters)
+        return rows[0] if rows else None
+
+    def count(self, build: Builder, /, *shape: Any, **parameters: Any) -> int:
+        """Run a statement as ``rows`` does; give how many rows it wrote."""
+        driver = dialect_of(self.connection)
+        statement, _ = prepared(build, driver, (*parameters,), self.tables, *shape)
+        return statement.count(self.connection, parameters)
+
+    def each(self, build: Builder, rows: Sequence[Mapping[str, Any]], /, *shape: Any) -> int:
+        """Run a statement for each row of parameters, all with the same names; count as ``count``.
+
+        There must be at least one row.
+        """
+        driver = dialect_of(self.connection)
+        statement, _ = prepared(build, driver, (*rows[0],), self.tables, *shape)
+        return statement.execute_many(self.connection, rows)
 
     def now(self) -> datetime:
         """Read the store's clock, in UTC."""
@@ -560,6 +595,18 @@ def unit_failure(
         f"{type(error).__name__} in the database layer. {UNKNOWN} Please report it."
     )
     return UnitFailure(failed, repeatable=False, in_doubt=False)
+
+
+def require_acknowledged(dialect: EngineDialect, connection: Connection) -> None:
+    """Fail after a commit for which the server did not wait as long as it has to.
+
+    Raises:
+        UnitFailure: It did not. Not to be repeated: a call with a key would find what it wrote,
+            and pass for done.
+    """
+    lost = dialect.unacknowledged(connection)
+    if lost is not None:
+        raise UnitFailure(lost, repeatable=False, in_doubt=False)
 
 
 def pause_before_retry(

@@ -78,5 +78,6 @@ def needing_extra() -> Iterator[None]:
         yield
     except ImportError as error:
         raise InvalidInput(
-            f"The explorer needs {error.name}. Run: pip install 'agentstore-db[ui]'"
+            f"The explorer needs {error.name}. Run: pip install 'agentstore-db[ui]', or "
+            "'.[ui]' in a checkout"
         ) from error

@@ -195,17 +195,21 @@ async def _edit(visit: Visit, given: dict[str, str], who: str) -> str:
     """Do what a form asks for, and log it; give the address of the page that it stands on."""
     action, id, value = (given.get(name, "").strip() for name in ("action", "id", "value"))
     value = value.replace("\r\n", "\n")  # how forms end lines
+    page = action if action == "task" else "session" if "session-" in action else "message"
+    name = action.removeprefix("session-")
 
     def change(tx: Transaction) -> str | None:
         if action == "task":
             return tx.tasks.retry(id).session_id
+        if name == "rating" and value not in ("", "good", "bad"):
+            raise InvalidInput("rating must be good, bad or empty.")
+        if action in ("session-rating", "session-note"):
+            return tx.sessions.patch(id, metadata={name: value or None}).id
         message = tx.messages.get(id)
         if action in ("mark", "unmark") and value:
             new, old = (value, None) if action == "mark" else (None, value)
             tx.marks.update(message.session_id, new, old, [id])
         elif action in ("rating", "note"):
-            if action == "rating" and value not in ("", "good", "bad"):
-                raise InvalidInput("rating must be good, bad or empty.")
             kept = {name: each for name, each in (message.metadata or {}).items() if name != action}
             metadata = kept | ({action: value} if value else {})
             tx.messages.update(id, metadata=metadata or None)
@@ -216,11 +220,11 @@ async def _edit(visit: Visit, given: dict[str, str], who: str) -> str:
     def edit(tx: Transaction) -> None:
         if (session_id := change(tx)) is not None:
             done = {"action": action, "id": id, "from": who}
-            of = None if action == "task" else id
+            of = id if page == "message" else None
             tx.tool_logs.log(session_id, "explorer", input=done, message_id=of)
 
     await visit.ask(visit.store.run, edit)
-    return link("task" if action == "task" else "message", id=id)
+    return link(page, id=id)
 
 
 def _status(error: Exception) -> int:

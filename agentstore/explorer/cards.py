@@ -108,6 +108,15 @@ class TurnCards:
         """All calls in it."""
         return [*self.earlier, *(call for card in self.cards for call in card.calls)]
 
+    @property
+    def took(self) -> float:
+        """Milliseconds from what began it to the last of it that is known; 0 if that is unknown."""
+        begin = self.cards[0].message
+        ends = [card.message.created_at for card in self.cards]
+        ends += [self.used.until] if self.used else []
+        took = (max(ends) - begin.created_at) / timedelta(milliseconds=1)
+        return took if begin.begins_turn else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Beside:
@@ -540,12 +549,14 @@ class TurnUse:
         context: The tokens that its last request read; None where one record is of several
             requests, or there are more records.
         partial: Whether there is more that was not added up.
+        until: When the last of it was recorded.
     """
 
     tokens: int
     cost: Decimal
     context: int | None
     partial: bool
+    until: datetime
 
 
 def use_by_turns(records: Iterable[UsageRecord], *, more: bool) -> dict[int, TurnUse]:
@@ -564,6 +575,7 @@ def use_by_turns(records: Iterable[UsageRecord], *, more: bool) -> dict[int, Tur
             sum((each.cost for each in found if each.cost is not None), Decimal(0)),
             None if partial or found[-1].requests != 1 else found[-1].input_tokens,
             partial,
+            max(each.created_at for each in found),
         )
     return used
 

@@ -7,7 +7,7 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -134,6 +134,10 @@ async def sessions_page(visit: Visit) -> Response:
     statuses.append(("with_failures", visit.here(failed=flip, cursor=None), failed))
     address = link("sessions", user=user, interrupted=None if interrupted else "1")
     statuses.append(("interrupted", address, interrupted))
+    for rating in ("good", "bad") if visit.token else ():
+        on = (path, visit.given("value")) == ("rating", rating)
+        new = {"path": None, "value": None} if on else {"path": "rating", "value": rating}
+        statuses.append((f"rated_{rating}", visit.here(**new, cursor=None), on))
     narrowed = [name for name in _FIELDS if visit.given(name)]
     return await visit.page(
         "sessions.html",
@@ -272,9 +276,12 @@ async def thread(visit: Visit) -> Response:
     tree = None
     if shown is not None and max(forks.values(), default=0) > 1:
         tree = await visit.make(_drawn_steps, found.items)
-    known = {(each.namespace, each.id): each for each in found}
+    known = {(each.namespace, cast("str | None", each.id)): each for each in found}
+    took, after = _nodes(found.items, known)
     return await visit.page(
         "thread.html",
+        took=took,
+        after=after,
         found=found,
         of=of.items[0],
         forks=forks,
@@ -283,6 +290,21 @@ async def thread(visit: Visit) -> Response:
         namespaces=namespaces,
         shown=shown,
     )
+
+
+def _nodes(
+    found: Sequence[CheckpointInfo], known: Mapping[tuple[str, str | None], CheckpointInfo]
+) -> tuple[dict[str, list[float]], dict[str, Counter[str]]]:
+    """Give the milliseconds that each node of a page's steps took, and what was next after it."""
+    took: dict[str, list[float]] = {}
+    after: dict[str, Counter[str]] = {}
+    for each in reversed(found):
+        parent = known.get((each.namespace, each.parent_id))
+        if parent is not None and (node := parent.next_node):
+            lasted = (each.created_at - parent.created_at) / timedelta(milliseconds=1)
+            took.setdefault(node, []).append(max(lasted, 0))
+            after.setdefault(node, Counter())[each.next_node or "the end"] += 1
+    return took, after
 
 
 def _drawn_steps(found: Sequence[CheckpointInfo]) -> Markup:

@@ -12,7 +12,8 @@ sessions are there, and new ones belong to the user.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -84,6 +85,22 @@ async def settled(call: Coroutine[Any, Any, T]) -> T:
             task.exception()  # looked at, so that nobody is warned of it
         raise cancelled
     return task.result()
+
+
+@contextmanager
+def reading_payloads() -> Iterator[None]:
+    """Make framework objects of payloads in the block; its own errors quote what was said.
+
+    Raises:
+        InvalidInput: A payload is not one of the framework's objects.
+    """
+    try:
+        yield
+    except ValueError:
+        raise InvalidInput(
+            "This session holds a payload that the framework cannot read: another program saved "
+            "it, or another version of the framework. Use a session of its own for the agent."
+        ) from None
 
 
 def key_of(*parts: str) -> str:

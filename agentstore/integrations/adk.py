@@ -26,7 +26,15 @@ from google.adk.sessions.base_session_service import GetSessionConfig, ListSessi
 
 from agentstore.aio import AsyncStore
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
-from agentstore.integrations import adk_message, key_of, make_user, of_kind, shared_id, shared_title
+from agentstore.integrations import (
+    adk_message,
+    key_of,
+    make_user,
+    of_kind,
+    reading_payloads,
+    shared_id,
+    shared_title,
+)
 
 if TYPE_CHECKING:
     from agentstore.records import SessionRecord
@@ -111,7 +119,8 @@ class AgentStoreSessionService(BaseSessionService):
             )
         except NotFound:
             return None
-        events = [Event.model_validate(each) for each in written if each is not None]
+        with reading_payloads():
+            events = [Event.model_validate(each) for each in written if each is not None]
         if after is not None:
             events = [event for event in events if event.timestamp >= after]
             events = events if recent is None else events[max(0, len(events) - recent) :]

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter
 
 from agentstore.aio import AsyncScopedStore, AsyncStore
 from agentstore.errors import AlreadyExists, NotFound
-from agentstore.integrations import key_of, of_kind, with_user
+from agentstore.integrations import key_of, of_kind, reading_payloads, with_user
 
 if TYPE_CHECKING:
     from agentstore.transactions import Transaction
@@ -134,11 +134,12 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
             )
         except NotFound:
             found = []
-        items = [
-            _ITEM.validate_python(message.payload)
-            for message in found
-            if message.external_id is not None and message.payload is not None
-        ]
+        with reading_payloads():
+            items = [
+                _ITEM.validate_python(message.payload)
+                for message in found
+                if message.external_id is not None and message.payload is not None
+            ]
         return _page(items, limit, after, order, "Item")
 
     async def add_thread_item(self, thread_id: str, item: ThreadItem, context: TContext) -> None:
@@ -186,7 +187,8 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
         )
         if found is None:
             raise _missing("Item", item_id)
-        return _ITEM.validate_python(found.payload)
+        with reading_payloads():
+            return _ITEM.validate_python(found.payload)
 
     async def delete_thread_item(self, thread_id: str, item_id: str, context: TContext) -> None:
         """Delete an item."""
@@ -217,7 +219,8 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
         )
         if found is None:
             raise _missing("Attachment", attachment_id)
-        return _ATTACHMENT.validate_python(found.payload)
+        with reading_payloads():
+            return _ATTACHMENT.validate_python(found.payload)
 
     async def delete_attachment(self, attachment_id: str, context: TContext) -> None:
         """Delete an attachment, with its bytes."""

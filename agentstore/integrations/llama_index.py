@@ -20,7 +20,7 @@ from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, Messag
 
 from agentstore.aio import AsyncRepositories
 from agentstore.errors import NotFound
-from agentstore.integrations import AnyStore, of_kind, settled
+from agentstore.integrations import AnyStore, of_kind, reading_payloads, settled
 from agentstore.transactions import Repositories, Transaction
 
 if TYPE_CHECKING:
@@ -407,7 +407,8 @@ def _message(record: MessageRecord) -> ChatMessage:
     """Give what was added, or a message of what others have saved."""
     payload = record.payload
     if isinstance(payload, dict) and "blocks" in payload:
-        return ChatMessage.model_validate(payload)
+        with reading_payloads():
+            return ChatMessage.model_validate(payload)
     said = record.content if isinstance(record.content, list) else [{"text": record.content}]
     texts = [block["text"] for block in said if isinstance(block, dict) and "text" in block]
     more = {"tool_calls": record.tool_calls, "tool_call_id": record.tool_call_id}

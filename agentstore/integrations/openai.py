@@ -515,7 +515,7 @@ class PlacedSession(AgentStoreSession):
             return tx.sessions.get(self.session_id).epoch
 
         async def go() -> None:
-            self._place = (MAIN, await self._call(lambda s: s.run(clear)))
+            self._place = (MAIN, await self._found(lambda s: s.run(clear), 0))
 
         await settled(go())
 

@@ -24,7 +24,7 @@ from pydantic_ai.messages import (
 
 from agentstore.aio import AsyncRepositories
 from agentstore.errors import InvalidInput, NotFound
-from agentstore.integrations import AnyStore, of_kind
+from agentstore.integrations import AnyStore, of_kind, reading_payloads
 from agentstore.transactions import Repositories
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ class AgentStoreMessages:
             )
 
     def _loaded(self, records: Iterable[MessageRecord]) -> list[ModelMessage]:
-        messages = ModelMessagesTypeAdapter.validate_python([*map(_payload, records)])
+        payloads = [*map(_payload, records)]
+        with reading_payloads():
+            messages = ModelMessagesTypeAdapter.validate_python(payloads)
         return _with_placeholders(messages) if self._unanswered == "placeholder" else messages
 
 

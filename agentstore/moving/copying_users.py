@@ -69,6 +69,7 @@ _REPAIR = "This user was not copied. Repair the rows first."
 _CALLERS = {
     "sessions": ("session", ("id",)),
     "checkpoint_threads": ("checkpoint thread", ("id",)),
+    "checkpoints": ("checkpoint", ("namespace", "id")),
     "tasks": ("idempotency key of a task", ("queue", "idempotency_key")),
 }
 """What callers name themselves, so that two databases may have it of different users."""
@@ -280,6 +281,8 @@ class UserCopy:
             shape = next(each for each in self._source.shapes if each.name == name)
             query = select(*(own[column] for column in columns))
             query = query.where(_his(self._source, shape, pk), own[columns[-1]].is_not(None))
+            if name == "checkpoints":  # in other namespaces, threads may have equal ids
+                query = query.where(own.namespace == "")
             with self._source.translating():
                 rows = [tuple(row) for row in reading.execute(query)]
             for start in range(0, len(rows), CHUNK):

@@ -162,6 +162,7 @@ def from_chatgpt(record: Json, left: Left) -> Conversation:
         title=record.get("title"),
         model=record.get("default_model_slug") or next(reversed(models), None),
         metadata={"chatgpt": rest_of(record, *known)},
+        at=time_of(record.get("create_time")),
     )
 
 
@@ -249,6 +250,7 @@ def from_claude_ai(record: Json, left: Left) -> Conversation:
         title=record.get("name"),
         model=record.get("model"),
         metadata={"claude.ai": rest_of(record, *known)},
+        at=time_of(record.get("created_at")),
     )
 
 
@@ -311,10 +313,14 @@ _ASKED = ("messages", "input", "model", "system", "instructions", "custom_id", "
 _ANSWERED = ("output", "choices", "usage", "body", "params", "request", "response")
 
 
+ANSWER = "answer"
+
+
 def from_answer(record: Json, left: Left) -> Conversation:
     """Convert a request or an answer of an API, or one with the other, as batches have them.
 
-    Of several answers the first is the conversation, and each other one a branch.
+    Of several answers the first is the conversation, and each other one a branch. An answer alone
+    goes on with its request, if that was imported before.
     """
     body = record.get("body") or record.get("params") or record.get("request")
     asked = record if body is None else mapping_of(body)
@@ -331,7 +337,7 @@ def from_answer(record: Json, left: Left) -> Conversation:
         said[-1].used(answer.get("usage"), answer.get("model"))
     known = (*_ASKED, *_ANSWERED)
     return Conversation(
-        "request",
+        "request" if messages else ANSWER,
         [*messages, *said],
         [Branch(0, len(messages), objects(each, "choices")) for each in others],
         id=record.get("custom_id") or record.get("id"),
@@ -408,14 +414,46 @@ def from_swe_agent(record: Json, left: Left) -> Conversation:
 
 def from_instruction(record: Json, left: Left) -> Conversation:
     """Convert an instruction with its answer, as Alpaca has them, or a prompt with one."""
-    keys = ("instruction", "input", "output", "prompt", "completion", "response", "system")
-    asked = [record.get("instruction") or record.get("prompt"), record.get("input")]
+    keys = (
+        "instruction",
+        "input",
+        "output",
+        "prompt",
+        "completion",
+        "response",
+        "system",
+        "context",
+    )
+    given = record.get("input") or record.get("context")
+    asked = [record.get("instruction") or record.get("prompt"), given]
     answer = next((record[key] for key in keys[2:6] if key != "prompt" and key in record), None)
-    said = [("system", record.get("system")), ("user", "\n\n".join(x for x in asked if x))]
+    said = [("system", record.get("system")), ("user", "\n\n".join(str(x) for x in asked if x))]
     messages = [
         {"role": role, "content": text} for role, text in [*said, ("assistant", answer)] if text
     ]
     return Conversation("instruction", messages, metadata=rest_of(record, *keys))
+
+
+def from_conversation(record: Json, left: Left) -> Conversation:
+    """Convert a line of WildChat or LMSYS-Chat, or a prompt and a completion that are messages."""
+    keys = ("conversation",) if "conversation" in record else ("prompt", "completion")
+    ids = ("conversation_id", "conversation_hash")
+    said = [
+        Said(
+            {"role": each.get("role"), "content": each.get("content")},
+            {"conversation": more} if (more := rest_of(each, "role", "content")) else None,
+            at=time_of(each.get("timestamp")),
+        )
+        for key in keys
+        for each in objects(record[key], key)
+    ]
+    return Conversation(
+        "conversation",
+        said,
+        id=next((record[key] for key in ids if key in record), None),
+        model=record.get("model"),
+        metadata={"conversation": rest_of(record, *keys, *ids, "model")},
+    )
 
 
 def from_items(record: Json, left: Left) -> Conversation:
@@ -502,6 +540,8 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
     (_has("simulations"), from_tau2),
     (_has("history"), from_swe_agent),
     (lambda record: "session" in record and isinstance(record.get("items"), list), from_items),
+    (_has("conversation"), from_conversation),
+    (_has("prompt", "completion"), from_conversation),
     (_is_prompted, from_instruction),
     (_is_request, from_answer),
     (

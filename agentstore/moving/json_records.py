@@ -332,9 +332,10 @@ class Conversation(dict[str, Any]):
     Attributes:
         form: The name of that format.
         branches: What was said otherwise, each after the line that it leaves.
+        at: When it began, where nothing that was said has a time.
     """
 
-    __slots__ = ("branches", "form")
+    __slots__ = ("at", "branches", "form")
 
     def __init__(
         self,
@@ -346,9 +347,10 @@ class Conversation(dict[str, Any]):
         title: Any = None,
         model: Any = None,
         metadata: Mapping[str, Any] | None = None,
+        at: datetime | None = None,
     ) -> None:
         """Take its parts; what is no text is no title, and no model."""
-        self.form = form
+        self.form, self.at = form, at
         self.branches = branches or []
         count = len(messages) + sum(len(branch.messages) for branch in self.branches)
         kept = {key: value for key, value in (metadata or {}).items() if value is not None}

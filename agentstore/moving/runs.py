@@ -5,7 +5,7 @@ Codex, logs of ``llm``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar, NamedTuple
@@ -579,4 +579,113 @@ def _llm_result(result: Json, at: datetime | None) -> Said:
     return Said(chat, {"llm": more} if more else None, at=at)
 
 
-RUNS: tuple[type[Run], ...] = (ClaudeCode, Codex, LlmLogs, Messages)
+class GeminiCli(Run):
+    """A session of Gemini CLI: one object, or what was appended to it since, line by line.
+
+    A line with the id of a message takes its place; a rewind takes away what was said from there.
+    """
+
+    _NAMES: ClassVar[dict[str, str]] = {
+        "prompt_token_count": "input",
+        "candidates_token_count": "output",
+        "cached_content_token_count": "cached",
+        "thoughts_token_count": "thoughts",
+        "tool_use_prompt_token_count": "tool",
+    }
+
+    def __init__(self, number: int, left: Left) -> None:
+        """See ``Run``."""
+        super().__init__(number, left)
+        self._about: Json = {}
+        self._messages: dict[str, Json] = {}
+
+    @staticmethod
+    def holds(record: Any) -> bool:
+        """See ``Run``."""
+        if not isinstance(record, dict) or "uuid" in record or "role" in record:
+            return False
+        if {"id", "timestamp", "content"} <= record.keys():
+            return record.get("type") in ("user", "gemini", "info", "warning", "error")
+        appended = "$set" in record or "$rewindTo" in record
+        return appended or {"sessionId", "projectHash"} <= record.keys()
+
+    def goes_on(self, record: Json) -> bool:
+        """See ``Run``."""
+        return "projectHash" not in record
+
+    def add(self, record: Json) -> None:
+        """See ``Run``."""
+        if "$rewindTo" in record:
+            ids = [*self._messages]
+            begin = ids.index(record["$rewindTo"]) if record["$rewindTo"] in ids else 0
+            for id in ids[begin:]:
+                self._left("gemini-cli: rewound")
+                del self._messages[id]
+        elif "id" in record and "type" in record:
+            self._messages[str(record["id"])] = record
+        else:
+            about = mapping_of(record.get("$set", record))
+            self._about |= rest_of(about, "messages")
+            for each in objects(about.get("messages") or [], "messages"):
+                self._messages[str(each.get("id"))] = each
+
+    def conversations(self) -> Sequence[Json]:
+        """See ``Run``."""
+        said = [made for each in self._messages.values() for made in self._said(each)]
+        models = [made.model for made in said if made.model]
+        return [
+            Conversation(
+                "gemini-cli",
+                said,
+                id=self._about.get("sessionId"),
+                title=self._about.get("summary"),
+                model=models[-1] if models else None,
+                metadata={"gemini-cli": rest_of(self._about, "sessionId", "summary")},
+            )
+        ]
+
+    def _said(self, record: Json) -> Iterator[Said]:
+        """Give a message, and the results of the tools that it called."""
+        role = {"user": "user", "gemini": "assistant"}.get(str(record.get("type")))
+        if role is None:
+            self._left(f"gemini-cli: {record.get('type')}")
+            return
+        calls = objects(record.get("toolCalls") or [], "toolCalls")
+        chat: Json = {"role": role, "content": _gemini_content(record.get("content"))}
+        if calls:
+            chat["tool_calls"] = [call_of(c.get("id"), c.get("name"), c.get("args")) for c in calls]
+        known = ("id", "timestamp", "type", "content", "toolCalls", "tokens", "model")
+        more = {name: each for name, each in rest_of(record, *known).items() if each != []}
+        at = time_of(record.get("timestamp"))
+        about = {"gemini-cli": more} if more else None
+        said = Said(chat, about, external_id=text_of(record.get("id")), at=at)
+        tokens = mapping_of(record.get("tokens"))
+        used = {name: tokens.get(key) or 0 for name, key in self._NAMES.items()}
+        said.used(used if tokens else None, record.get("model"))
+        yield said
+        for call in calls:
+            more = rest_of(call, "id", "name", "args", "result", "timestamp")
+            answer = {"role": "tool", "content": _gemini_content(call.get("result"))}
+            answer |= {"tool_call_id": call.get("id"), "name": call.get("name")}
+            if call.get("result") is not None:
+                yield Said(answer, {"gemini-cli": more}, at=time_of(call.get("timestamp")) or at)
+
+
+def _gemini_content(parts: Any) -> Any:
+    """Give parts of Gemini's as text, or as blocks if they are no texts."""
+    if not isinstance(parts, list | dict):
+        return parts or None
+    blocks: list[Json] = []
+    for part in parts if isinstance(parts, list) else [parts]:
+        held = {"text": part} if isinstance(part, str) else mapping_of(part)
+        response = mapping_of(mapping_of(held.get("functionResponse")).get("response"))
+        if isinstance(response.get("output"), str):
+            held = {"text": response["output"]}
+        blocks.append({"type": next(iter(held), "part"), **held})
+    texts = [block["text"] for block in blocks if block.keys() == {"type", "text"}]
+    if len(texts) == len(blocks) and all(isinstance(text, str) for text in texts):
+        return "".join(texts) or None
+    return blocks
+
+
+RUNS: tuple[type[Run], ...] = (GeminiCli, ClaudeCode, Codex, LlmLogs, Messages)

@@ -54,7 +54,7 @@ from agentstore.errors import (
 from agentstore.execution.runners import ScopedRunner
 from agentstore.execution.unit import Unit
 from agentstore.moving.copy_ends import Quarantine, SetAside
-from agentstore.moving.formats import Formats
+from agentstore.moving.formats import ANSWER, Formats
 from agentstore.moving.frameworks.llm import logs_of_llm
 from agentstore.moving.frameworks.sources import ODD, make_user
 from agentstore.moving.json_records import (
@@ -396,9 +396,11 @@ def _go_on(
     """Add what a conversation has more than its session, if that is all in which they differ."""
     locked = repositories.sessions.update(session_id)  # nobody else adds to it meanwhile
     said, stored = made["messages"], locked.message_count
+    there = repositories.messages.chat(session_id, None, keep_tool_calls=False, unanswered="keep")
+    if made.form == ANSWER and there and there[-1].get("role") != "assistant":
+        said = [*there, *said]
     if made.branches or stored > len(said) or len(repositories.branches.list(session_id)) > 1:
         return Imported(0, 0, 1, 0, unnamed, grown=1)
-    there = repositories.messages.chat(session_id, None, keep_tool_calls=False, unanswered="keep")
     if there != said[:stored]:
         return Imported(0, 0, 1, 0, unnamed, grown=1)
     new = said[stored:]
@@ -413,7 +415,8 @@ def _then(
     repositories: Repositories, messages: Sequence[dict[str, Any]], made: Conversation | None
 ) -> tuple[Repositories, _Times]:
     """Let what another format has be stored as of when it was said."""
-    times = _Times(next((m.at for m in messages if isinstance(m, Said) and m.at), None))
+    begun = None if made is None else made.at
+    times = _Times(next((m.at for m in messages if isinstance(m, Said) and m.at), begun))
     if made is not None and isinstance(repositories, Repositories):  # and no stand-in of a test's
         kind = ScopedTransaction if repositories._scoped else Transaction
         repositories = kind(ScopedRunner(runner_of(repositories), times.visit))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from html import escape
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, get_args
 
-from agentstore.records.base import MessageStatus, Role, SessionStatus, briefly, maker, twin
+from agentstore.records.base import (
+    MessageStatus,
+    Role,
+    SessionStatus,
+    briefly,
+    maker,
+    maker_of_many,
+)
 
 if TYPE_CHECKING:
     from agentstore.records.work import ReservationRecord, TaskRecord
@@ -77,8 +83,8 @@ class SessionSummary:
             return datetime.max.replace(tzinfo=UTC)
 
 
-make_session_summary = maker(SessionSummary)
-"""Makes a summary of all its fields, faster than its constructor."""
+make_session_summaries = maker_of_many(SessionSummary)
+"""Makes summaries of all their fields, faster than their constructor."""
 
 
 @briefly("id", "user_id", "status", "model", "version", "message_count", "last_active_at")
@@ -159,6 +165,11 @@ class MessageRecord:
             that is gone, or for a compaction's summary, which has no branch of its own.
         turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
         content: Text, or a list of content blocks, or None.
+        tool_calls: The calls of an assistant's message, as chat completions have them.
+        tool_call_id: Which call a tool's message answers.
+        token_count: Its size, as ``save`` was told; 0 if it was not.
+        cost: What it cost, as ``save`` was told; what requests cost is in ``store.usage``.
+        external_id: The application's own id for it, unique in its session.
         status: ``complete``; ``streaming`` while it is being written, ``incomplete`` if that was
             aborted. Two are of what a history has and is not stored: ``summary``, on demand, and
             ``interrupted``, which stands for the result of a call that has none.
@@ -183,6 +194,13 @@ class MessageRecord:
     status: MessageStatus
     created_at: datetime
     _layout: Any = field(default=None, repr=False)
+
+    @property
+    def text(self) -> str:
+        """What a reader reads in it, of blocks and frameworks' items too, a line for each piece."""
+        if isinstance(self.content, str):
+            return readable_text(self.content, None, self.payload)
+        return readable_text(None, self.content, self.payload)
 
     @property
     def begins_turn(self) -> bool:
@@ -226,6 +244,35 @@ class MessageList(list[MessageRecord]):
     def _repr_html_(self) -> str:
         """Show the conversation in a notebook, with what was said; see ``messages_as_html``."""
         return MessageRecord._many_as_html(self)
+
+
+_KEYS = ("text", "content", "output")
+"""Where the chat APIs, and the frameworks' own items, keep text. Other values, such as ids, urls
+and pictures in base64, are none."""
+
+
+def readable_text(content: str | None, blocks: Any, payload: Any) -> str:
+    """Give the text of a message, a line for each piece.
+
+    Args:
+        content: Its text, where that is no list.
+        blocks: Its content blocks.
+        payload: A framework's own item. Read only where content and blocks give nothing.
+    """
+    return content or "\n".join(_texts_in(blocks)) or "\n".join(_texts_in(payload))
+
+
+def _texts_in(document: Any) -> Iterator[str]:
+    if isinstance(document, str):
+        if document:
+            yield document
+    elif isinstance(document, list):
+        for item in document:
+            yield from _texts_in(item)
+    elif isinstance(document, dict):
+        for key, value in document.items():
+            if key in _KEYS or isinstance(value, dict | list):
+                yield from _texts_in(value)
 
 
 def stored_role(message: MessageRecord) -> str:
@@ -331,19 +378,13 @@ MESSAGE_FIELDS = (
 )
 """The fields of a message: those first that each has, then those that most have not."""
 
-MESSAGE_TWIN = twin(MessageRecord, MESSAGE_FIELDS, "blocks")
 make_message_record = maker(MessageRecord, MESSAGE_FIELDS, "blocks")
 """Makes a message of all its fields, in the order of ``MESSAGE_FIELDS``, faster than its
 constructor.
 """
 
-
-def make_message_records(rows: Iterable[Iterable[Any]]) -> list[MessageRecord]:
-    """Make messages of their fields, and their blocks, which are not looked at."""
-    made = [*starmap(MESSAGE_TWIN, rows)]
-    for each in made:
-        each.__class__ = MessageRecord
-    return made
+make_message_records = maker_of_many(MessageRecord, MESSAGE_FIELDS, "blocks")
+"""Makes messages of their fields, and their blocks, which are not looked at."""
 
 
 CHAT_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")

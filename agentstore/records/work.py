@@ -18,6 +18,7 @@ class TaskRecord:
     """A task.
 
     Attributes:
+        priority: Larger is claimed first.
         run_at: When it may be started at the earliest.
         attempts: How often it was started.
         failures: How many attempts failed, or were abandoned: their lease ran out.
@@ -112,6 +113,9 @@ class ToolLogRecord:
 
     Attributes:
         tool_call_id: The id by which the model called it; None if that was not said.
+        success: Whether it succeeded.
+        elapsed_ms: How long it took; None if that was not said.
+        created_at: When it was logged, so at its end.
     """
 
     id: str
@@ -183,7 +187,19 @@ class UsageSum(Generic[K]):
 @briefly("id", "session_id", "branch", "turn", "model", "input_tokens", "output_tokens", "cost")
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """The use of a model, in a turn of a branch of a session."""
+    """The use of a model, in a turn of a branch of a session.
+
+    Attributes:
+        branch: The number of the branch, which is never used again.
+        turn: The turn; 0 precedes the first.
+        model: The model that answered; None if nobody said.
+        requests: How many requests to it the record stands for.
+        input_tokens: Tokens read, cached ones included.
+        output_tokens: Tokens written, reasoning included.
+        total_tokens: What the provider counts as total, mostly the sum of both; a quota pays these.
+        cost: In the currency of the store's prices; None if the model has no price.
+        details: Parts of the tokens, such as ``cached_input_tokens``, and what else was passed.
+    """
 
     id: str
     session_id: str
@@ -250,6 +266,7 @@ class ReservationRecord:
     """Tokens set aside for a call whose cost is known only afterwards.
 
     Attributes:
+        expires_at: When they are free again, unless they are settled or released before.
         session_id: The session of the turn that set them aside; None outside of one.
     """
 
@@ -267,6 +284,9 @@ class ApiKeyRecord:
 
     Attributes:
         prefix: What a key begins with behind ``ask_``, to tell keys apart.
+        last_used_at: When ``touch_api_key`` was last called; ``authenticate`` does not note it.
+        expires_at: From when on it authenticates nobody; None means never.
+        revoked_at: Since when it does not, because it was revoked.
     """
 
     id: str
@@ -423,7 +443,13 @@ class CheckpointTree:
 @briefly("task_id", "position", "channel")
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """A pending write of a task: a value for a channel, before the next checkpoint."""
+    """A pending write of a task: a value for a channel, before the next checkpoint.
+
+    Attributes:
+        task_id: The task of the step, as the framework names it; no task of ``store.tasks``.
+        position: Its place among the task's writes; negative for a framework's own.
+        task_path: Where the task is in the graph; writes are sorted by it first.
+    """
 
     task_id: str
     position: int

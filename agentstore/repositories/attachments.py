@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, Select, delete, func, insert, select
+from sqlalchemy import ColumnElement, ScalarSelect, Select, bindparam, delete, func, insert, select
 
 from agentstore.errors import AttachmentTooLarge, InvalidInput, InvalidRow, NotFound, named
 from agentstore.execution.unit import Unit
@@ -32,7 +32,15 @@ from agentstore.records.base import complete
 from agentstore.repositories import scopes
 from agentstore.repositories.checkpoints.values import OTHER_BYTES
 from agentstore.repositories.listing import over_pages
-from agentstore.repositories.operations import Repository, chunks, one_page, reads, required, writes
+from agentstore.repositories.operations import (
+    Paged,
+    Repository,
+    chunks,
+    one_page,
+    reads,
+    required,
+    writes,
+)
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id
@@ -107,8 +115,7 @@ class Attachments(Repository):
     @reads
     def find(self, attachment_id: str) -> AttachmentRecord | None:
         """Give an attachment, without its bytes, or None."""
-        query = self._select().where(self.tables.attachments.c.id == attachment_id)
-        row = self.connection.execute(query).first()
+        row = self.unit.first(_selected, "id", id=attachment_id)
         return None if row is None else attachment_record(row)
 
     @scopes.ATTACHMENT
@@ -147,9 +154,8 @@ class Attachments(Repository):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        validation.text("message_id", message_id)
-        query = self._select().where(self.tables.attachments.c.message_id == message_id)
-        return self._page(query, Cursors("attachments", message_id), limit, cursor)
+        wanted = {"message_id": validation.text("message_id", message_id)}
+        return self._page(wanted, Cursors("attachments", message_id), limit, cursor)
 
     iter = over_pages(list)
     """Go over the attachments of all pages; see ``list``."""
@@ -166,9 +172,8 @@ class Attachments(Repository):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        validation.text("session_id", session_id)
-        query = self._select().where(self.tables.attachments.c.session_id == session_id)
-        return self._page(query, Cursors("attachments of session", session_id), limit, cursor)
+        wanted = {"session_id": validation.text("session_id", session_id)}
+        return self._page(wanted, Cursors("attachments of session", session_id), limit, cursor)
 
     iter_list_of_session = over_pages(list_of_session)
     """Go over the attachments of all pages; see ``list_of_session``."""
@@ -230,30 +235,36 @@ class Attachments(Repository):
             raise NotFound("message", message_id)
         return session_id
 
-    def _select(self) -> Select[Any]:
-        attachments, blobs = self.tables.attachments, self.tables.blobs
-        return (
-            select(
-                attachments.c.id,
-                attachments.c.message_id,
-                attachments.c.session_id.label("session_id"),
-                attachments.c.digest,
-                blobs.c.size,
-                attachments.c.media_type,
-                attachments.c.name,
-                attachments.c.created_at,
-            )
-            .join_from(attachments, blobs, blobs.c.digest == attachments.c.digest)
-            .where(self._stays)
+    def _page(
+        self, wanted: dict[str, str], cursors: Cursors, limit: int, cursor: str | None
+    ) -> Page[AttachmentRecord]:
+        record = attachment_record
+        return one_page(
+            self.unit, _listed, wanted, cursors, limit, cursor, record, *wanted, ascending=True
         )
 
-    def _page(
-        self, query: Select[Any], cursors: Cursors, limit: int, cursor: str | None
-    ) -> Page[AttachmentRecord]:
-        key = [self.tables.attachments.c.pk]
-        return one_page(
-            self.connection, query, key, cursors, limit, cursor, attachment_record, ascending=True
+
+def _selected(tables: Tables, by: str) -> Select[Any]:
+    attachments, blobs = tables.attachments, tables.blobs
+    return (
+        select(
+            attachments.c.id,
+            attachments.c.message_id,
+            attachments.c.session_id.label("session_id"),
+            attachments.c.digest,
+            blobs.c.size,
+            attachments.c.media_type,
+            attachments.c.name,
+            attachments.c.created_at,
         )
+        .join_from(attachments, blobs, blobs.c.digest == attachments.c.digest)
+        .where(session_not_being_deleted(tables, attachments.c.session_id))
+        .where(attachments.c[by] == bindparam(by))
+    )
+
+
+def _listed(tables: Tables, by: str) -> Paged:
+    return _selected(tables, by), [tables.attachments.c.pk]
 
 
 def _media_type(value: object) -> str:

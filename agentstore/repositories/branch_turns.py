@@ -74,7 +74,6 @@ from agentstore.repositories.messages.append import draft
 from agentstore.repositories.operations import Repository, reads, writes
 from agentstore.schema import Tables, name_of_branch
 from agentstore.values import validation
-from agentstore.values.tokens import readable_text
 from agentstore.values.types import MAX_INTEGER, from_nanos, new_id
 
 _BATCH = 500
@@ -147,15 +146,7 @@ def wanted_text(name: str, text: str) -> Callable[[MessageRecord], bool]:
     wanted = _folded(validation.text(name, text))
     if not wanted:
         raise InvalidInput(f"{name} must not be empty. Pass what the user said, or a part of it.")
-    return lambda message: wanted in _folded(message_text(message))
-
-
-def message_text(message: MessageRecord) -> str:
-    """Give what of a message is text."""
-    content = message.content
-    if isinstance(content, str):
-        return readable_text(content, None, message.payload)
-    return readable_text(None, content, message.payload)
+    return lambda message: wanted in _folded(message.text)
 
 
 def _folded(text: str) -> str:
@@ -655,17 +646,11 @@ class Summaries(Repository):
 
 def find_summary(unit: Unit, session_id: str, branch: str | None) -> SummaryRecord | None:
     """Give the summary with which a branch's history begins; one query."""
-    query = _of_branch(unit.tables, dialect_of(unit.connection), active=branch is None)
-    rows = query.fetch(unit.connection, {"session_id": session_id, "name": branch})
-    return SummaryRecord(*rows[0]) if rows else None
+    row = unit.first(select_summary, branch is None, session_id=session_id, name=branch)
+    return None if row is None else SummaryRecord(*row)
 
 
-@lru_cache(maxsize=256)
-def _of_branch(tables: Tables, driver: Dialect, *, active: bool) -> Prepared:
-    return Prepared(select_summary(tables, active=active), driver)
-
-
-def select_summary(tables: Tables, *, active: bool) -> Select[Any]:
+def select_summary(tables: Tables, active: bool) -> Select[Any]:
     """Select the summary of a branch: of the nearest of itself and those that it grew from that
     has one which tells only of what the branch shows.
     """

@@ -23,7 +23,6 @@ messages a branch shows is the subject of ``repositories.lines``.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal, get_args
 
@@ -55,7 +54,6 @@ from agentstore.repositories.branch_turns import (
     grow,
     keep_name,
     last_user_message,
-    message_text,
     no_turn,
     of_turns,
     require_free_name,
@@ -87,6 +85,7 @@ from agentstore.repositories.lines import (
 )
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import (
+    Paged,
     Repository,
     one_page,
     reads,
@@ -199,12 +198,8 @@ class Branches(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        branches, sessions = self.tables.branches.c, self.tables.sessions.c
-        query = _select(self.tables).where(
-            branches.session_id == session_id, branches.number == sessions.active_branch
-        )
-        row = required(self.connection.execute(query).first(), "session", session_id)
-        return _record(row)
+        row = self.unit.first(_active, session_id=session_id)
+        return _record(required(row, "session", session_id))
 
     @scopes.SESSION
     @writes
@@ -216,17 +211,11 @@ class Branches(Repository):
         """
         name = validation.text("name", name)
         session = lock_session(self.unit, session_id)
-        branches = self.tables.branches.c
-        query = _select(self.tables).add_columns(*own_counts(self.tables))
-        row = self.connection.execute(
-            query.where(
-                branches.session_id == session_id, branches.name == name, branches.gone.is_(False)
-            )
-        ).first()
+        row = self.unit.first(_named, session_id=session_id, name=name)
         if row is None:
             raise no_branch(name)
         if row.number != session.active_branch:
-            activate(self.unit, session, row.number, Counts(*row[-3:-1]), row[-1])
+            activate(self.unit, session, row.number, Counts(row.messages, row.turns), row.last_turn)
         return replace(_record(row), current=True)
 
     @scopes.SESSION
@@ -504,18 +493,9 @@ class Branches(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        branches = self.tables.branches.c
-        messages, turns, _ = own_counts(self.tables)
-        query = _select(self.tables).add_columns(messages.label("messages"), turns.label("turns"))
+        wanted, cursors = {"session_id": session_id}, Cursors("branches", session_id)
         page = one_page(
-            self.connection,
-            query.where(branches.session_id == session_id, branches.gone.is_(False)),
-            [branches.number],
-            Cursors("branches", session_id),
-            limit,
-            cursor,
-            _counted,
-            ascending=True,
+            self.unit, _listed, wanted, cursors, limit, cursor, _counted, ascending=True
         )
         if not page.items:
             require(self.unit, session_id)
@@ -539,11 +519,7 @@ class Branches(Repository):
         return grow(self.unit, session, parent, through, name, activate=True).number
 
     def _read(self, session_id: str, name: str) -> BranchRecord:
-        branches = self.tables.branches.c
-        query = _select(self.tables).where(
-            branches.session_id == session_id, branches.name == name, branches.gone.is_(False)
-        )
-        row = self.connection.execute(query).first()
+        row = self.unit.first(_named, session_id=session_id, name=name)
         if row is None:
             require(self.unit, session_id, name)
         return _record(row)
@@ -557,8 +533,24 @@ class Branches(Repository):
         )
 
 
-@lru_cache(maxsize=256)
+def _listed(tables: Tables) -> Paged:
+    branches = tables.branches.c
+    return _select(tables).where(branches.gone.is_(False)), [branches.number]
+
+
+def _named(tables: Tables) -> Select[Any]:
+    branches = tables.branches.c
+    there = branches.name == bindparam("name"), branches.gone.is_(False)
+    return _select(tables).where(*there)
+
+
+def _active(tables: Tables) -> Select[Any]:
+    return _select(tables).where(tables.branches.c.number == tables.sessions.c.active_branch)
+
+
 def _select(tables: Tables) -> Select[Any]:
+    """Select the branches of a session, with what each shows."""
+    messages, turns, last_turn = own_counts(tables)
     branches, sessions = tables.branches, tables.sessions
     parent = branches.alias("parent")
     grew_from = (
@@ -577,7 +569,11 @@ def _select(tables: Tables) -> Select[Any]:
             (branches.c.number == sessions.c.active_branch).label("current"),
             branches.c.created_at,
             branches.c.reserved,
+            messages.label("messages"),
+            turns.label("turns"),
+            last_turn.label("last_turn"),
         )
+        .where(branches.c.session_id == bindparam("session_id"))
         .select_from(
             branches.join(sessions, sessions.c.pk == branches.c.session_id).outerjoin(
                 parent, grew_from
@@ -615,7 +611,7 @@ def _turn(message: MessageRecord, *, whole: bool = False) -> TurnRecord:
         number=message.turn,
         seq=message.seq,
         message_id=message.id,
-        text=message_text(message),
+        text=message.text,
         can_branch=message.status == "complete",
         created_at=message.created_at,
         message=message if whole else None,

@@ -19,7 +19,6 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Dialect,
     Executable,
     FromClause,
     Interval,
@@ -45,7 +44,6 @@ from sqlalchemy import (
 )
 
 from agentstore.engines.base.dialect import EngineDialect
-from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import (
     AgentStoreError,
     IllegalTransition,
@@ -57,7 +55,7 @@ from agentstore.errors import (
 from agentstore.execution.unit import Unit
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus, complete, maker
-from agentstore.repositories.operations import chunks, required
+from agentstore.repositories.operations import MOST, among, chunks, required, several
 from agentstore.repositories.session_pages import FAILED_TASKS, show_failures
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
@@ -102,32 +100,49 @@ def move(
         SessionBusy: It asked to be alone in its session, and is not.
         NotFound: There is no such task.
     """
-    tasks, now = unit.tables.tasks, present(unit)
-    c = tasks.c
-    conditions = [
-        c.id == task_id,
-        c.status.in_(only_from or sources(TASK_TRANSITIONS, wanted)),
-        session_not_being_deleted(unit.tables, c.session_id),
-    ]
-    if holder is not None:
-        conditions.append(c.fence == holder)
-    elif held:
-        conditions.append(c.lease_expires_at.is_(None))
-    if wanted == "running":
-        conditions.append(or_(~c.alone_in_session, ~another_runs_alone(tasks, tasks)))
-    values = _GIVEN_BACK | values | {"status": wanted, "updated_at": now}
-    if wanted in STAMPS:
-        values[STAMPS[wanted]] = now
-    if wanted in ("paused", "pending"):
-        values |= _unless_cancelled(tasks, now, values)
-    query = update(tasks).where(*conditions).values(values).returning(*c)
-    statement = unit.dialect.announcing(query, unit.tables)
-    moved = unit.connection.execute(statement).first()
+    asked = {"task_id": task_id, "holder": holder, **values, **now_of(unit)}
+    shape = wanted, only_from, holder is not None, held, *values
+    moved = unit.first(_moving, unit.dialect, clock_of(unit), *shape, **asked)
     if moved is None:
         raise why_not(unit, task_id, wanted, holder, held=held)
     if wanted == "failed":
         show_failures(unit, {moved.session_id})
     return task_record(moved)
+
+
+def _moving(
+    tables: Tables,
+    dialect: EngineDialect,
+    clock: EngineDialect | None,
+    wanted: TaskStatus,
+    only_from: tuple[TaskStatus, ...],
+    fenced: bool,
+    held: bool,
+    *names: str,
+) -> Executable:
+    """Build the statement of ``move``; ``names`` are the other columns to set."""
+    tasks, now = tables.tasks, current(clock)
+    c, before = tasks.c, only_from or sources(TASK_TRANSITIONS, wanted)
+    conditions = [
+        c.id == bindparam("task_id"),
+        c.status.in_([literal(status, c.status.type) for status in before]),
+        session_not_being_deleted(tables, c.session_id),
+    ]
+    values: dict[str, Any] = {name: bindparam(name) for name in names}
+    values |= {**_GIVEN_BACK, "status": wanted, "updated_at": now}
+    if fenced:
+        conditions.append(c.fence == bindparam("holder"))
+    elif held:
+        conditions.append(c.lease_expires_at.is_(None))
+    if wanted == "running":
+        conditions.append(or_(~c.alone_in_session, ~another_runs_alone(tasks, tasks)))
+        values |= {"attempts": c.attempts + 1, "fence": c.fence + 1, "cancel_requested": false()}
+    if wanted in STAMPS:
+        values[STAMPS[wanted]] = now
+    if wanted in ("paused", "pending"):
+        values |= _unless_cancelled(tasks, now, values)
+    query = update(tasks).where(*conditions).values(values).returning(*c)
+    return dialect.announcing(query, tables)
 
 
 def why_not(
@@ -202,10 +217,9 @@ def current(clock: EngineDialect | None) -> ColumnElement[Any]:
     return bindparam("now", type_=UtcDateTime()) if server is None else server
 
 
-def present(unit: Unit) -> ColumnElement[Any]:
-    """Give the present as an expression, for a statement that is run once."""
-    clock = clock_of(unit)
-    return literal(unit.now(), UtcDateTime()) if clock is None else current(clock)
+def now_of(unit: Unit) -> dict[str, datetime]:
+    """Give the parameter ``now``, where the server's clock does not count."""
+    return {"now": unit.now()} if clock_of(unit) is None else {}
 
 
 # What the queue requires of its arguments.
@@ -302,13 +316,12 @@ def lock_held(unit: Unit, fences: dict[str, int]) -> tuple[list[tuple[int, TaskR
 
     In the order of their creation, as heartbeats do, so that the two never deadlock.
     """
-    clock, driver = clock_of(unit), dialect_of(unit.connection)
+    clock = clock_of(unit)
     held: list[tuple[int, TaskRecord]] = []
     now = None
     for ids in chunks(sorted(fences)):
-        parameters = held_parameters(ids)
-        statement = held_statement(unit.tables, clock, driver, len(parameters))
-        for row, *fields in statement.fetch(unit.connection, parameters):
+        asked = several("id", ids)
+        for row, *fields in unit.rows(_held, clock, len(asked), **asked):
             if clock is not None:
                 found = fields.pop().astimezone(UTC)
                 now = now or found
@@ -324,8 +337,7 @@ def settle(
     """Write what was decided about locked tasks, each with its ``pk``, and tell the workers."""
     if not ends:
         return batch({}, asked)
-    statement = settle_statement(unit.tables, dialect_of(unit.connection), tuple(ends[0][2]))
-    statement.execute_many(unit.connection, [{"row": pk, **change} for pk, _, change in ends])
+    unit.each(_settling, [{"row": pk, **change} for pk, _, change in ends], *ends[0][2])
     settled = {task.id: changed(task, change) for _, task, change in ends}
     show_failures(unit, {t.session_id for t in settled.values() if t.status in FAILED_TASKS})
     told = {task.queue for task in settled.values() if task.status == "pending"}
@@ -343,40 +355,50 @@ def batch(settled: dict[str, TaskRecord], asked: list[str]) -> TaskBatch:
     )
 
 
-def restart(unit: Unit, now: ColumnElement[Any]) -> None:
+def restart(unit: Unit) -> None:
     """Start the leases again that were given at a time which is still in the future.
 
     Args:
         unit: In a write transaction. What others have locked is passed over.
-        now: The present, by the clock of the leases.
     """
-    tasks = unit.tables.tasks
-    latest = (
-        select(tasks.c.pk, tasks.c.updated_at)
-        .where(tasks.c.status == RUNNING, tasks.c.lease_expires_at > now)
-        .order_by(tasks.c.lease_expires_at.desc())
-        .limit(_LATEST)
-        .cte("latest")
-        .prefix_with("MATERIALIZED")
-    )
-    query = (
-        select(tasks.c.pk, tasks.c.lease_expires_at, tasks.c.updated_at, now.label("now"))
-        .where(tasks.c.pk.in_(select(latest.c.pk).where(latest.c.updated_at > now)))
-        .with_for_update(skip_locked=True)
-    )
     leases = [
         {
             "row": row.pk,
             "begin": row.now,
             "end": shifted(row.now, min(row.lease_expires_at - row.updated_at, _LONGEST)),
         }
-        for row in unit.connection.execute(query).all()
+        for row in unit.rows(_given_later, clock_of(unit), most=_LATEST, **now_of(unit))
         if row.updated_at > row.now  # it may have been renewed since it was chosen
     ]
     if leases:
-        moved = update(tasks).where(tasks.c.pk == bindparam("row", type_=tasks.c.pk.type))
-        begin, end = (bindparam(name, type_=UtcDateTime()) for name in ("begin", "end"))
-        unit.connection.execute(moved.values(lease_expires_at=end, updated_at=begin), leases)
+        unit.each(_restarting, leases)
+
+
+def _restarting(tables: Tables) -> Executable:
+    tasks = tables.tasks
+    values: dict[str, Any] = {
+        "updated_at": bindparam("begin"),
+        "lease_expires_at": bindparam("end"),
+    }
+    return update(tasks).where(tasks.c.pk == bindparam("row")).values(values)
+
+
+def _given_later(tables: Tables, clock: EngineDialect | None) -> Executable:
+    """Select the leases that were given later than now."""
+    tasks, now = tables.tasks, current(clock)
+    latest = (
+        select(tasks.c.pk, tasks.c.updated_at)
+        .where(tasks.c.status == RUNNING, tasks.c.lease_expires_at > now)
+        .order_by(tasks.c.lease_expires_at.desc())
+        .limit(MOST)
+        .cte("latest")
+        .prefix_with("MATERIALIZED")
+    )
+    return (
+        select(tasks.c.pk, tasks.c.lease_expires_at, tasks.c.updated_at, now.label("now"))
+        .where(tasks.c.pk.in_(select(latest.c.pk).where(latest.c.updated_at > now)))
+        .with_for_update(skip_locked=True)
+    )
 
 
 # The rows of tasks: found, and made records of.
@@ -409,10 +431,14 @@ make_task_record = maker(TaskRecord)
 
 def find_task(unit: Unit, task_id: str) -> TaskRecord | None:
     """Give a task, or None."""
-    tasks = unit.tables.tasks
-    stays = session_not_being_deleted(unit.tables, tasks.c.session_id)
-    row = unit.connection.execute(select(tasks).where(tasks.c.id == task_id, stays)).first()
+    row = unit.first(_finding, task_id=task_id)
     return None if row is None else task_record(row)
+
+
+def _finding(tables: Tables) -> Executable:
+    tasks = tables.tasks
+    stays = session_not_being_deleted(tables, tasks.c.session_id)
+    return select(tasks).where(tasks.c.id == bindparam("task_id"), stays)
 
 
 def get_task(unit: Unit, task_id: str) -> TaskRecord:
@@ -456,9 +482,8 @@ _GIVEN = (
 _POSITIONS = {field: position for position, field in enumerate(FIELDS)}
 
 
-@lru_cache(maxsize=256)
 def insert_statement(
-    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *, in_session: bool
+    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, in_session: bool
 ) -> Executable:
     """Insert a task if its session is there, or if it is in none; times by the leases' clock."""
     tasks, sessions = tables.tasks, tables.sessions.c
@@ -476,15 +501,9 @@ def insert_statement(
     return dialect.announcing(added, tables)
 
 
-@lru_cache(maxsize=1024)
 def claim_statement(
-    tables: Tables,
-    dialect: EngineDialect,
-    clock: EngineDialect | None,
-    driver: Dialect,
-    queues: int,
-    kinds: int,
-) -> Prepared:
+    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, queues: int, kinds: int
+) -> Executable:
     """Take the first ``limit`` tasks that are due; parameters ``queue_0``, ..., ``kind_0``, ...
 
     It returns rows of ``pk`` and ``FIELDS``.
@@ -515,7 +534,7 @@ def claim_statement(
     locked = waiting.order_by(*first).limit(limit).with_for_update(skip_locked=True)
     # Materialized: computed once, whatever the planner thinks of the join.
     chosen = locked.cte("chosen").prefix_with("MATERIALIZED")
-    taken = (
+    return (
         update(tasks)
         .where(tasks.c.pk.in_(select(chosen.c.pk)))
         .values(
@@ -530,10 +549,8 @@ def claim_statement(
         )
         .returning(*_record_columns(tasks))
     )
-    return Prepared(taken, driver)
 
 
-@lru_cache(maxsize=1024)
 def due_statement(
     tables: Tables, clock: EngineDialect | None, queues: int, kinds: int
 ) -> Select[Any]:
@@ -572,49 +589,30 @@ def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
     )
 
 
-@lru_cache(maxsize=256)
-def held_statement(
-    tables: Tables, clock: EngineDialect | None, driver: Dialect, ids: int
-) -> Prepared:
+def _held(tables: Tables, clock: EngineDialect | None, ids: int) -> Executable:
     """Lock the running tasks of so many ids, ``id_0``, ..., in the order of their creation.
 
     It gives rows of ``pk`` and ``FIELDS``, and the server's present where its clock counts.
     """
     tasks = tables.tasks
-    named = [bindparam(f"id_{n}", type_=SOUGHT_ID) for n in range(ids)]
-    query = (
+    return (
         select(*_record_columns(tasks), *(() if clock is None else (current(clock),)))
         .where(
-            tasks.c.id.in_(named),
+            among(tasks.c.id, "id", ids),
             tasks.c.status == RUNNING,
             session_not_being_deleted(tables, tasks.c.session_id),
         )
         .order_by(tasks.c.pk)
         .with_for_update()
     )
-    return Prepared(query, driver)
 
 
-def held_parameters(ids: Sequence[str]) -> dict[str, str]:
-    """Give the parameters of ``held_statement``: as many as the next power of two.
-
-    So there are few statements, whatever the sizes of batches; an id twice finds a task once.
-    """
-    size = 1 << (len(ids) - 1).bit_length()
-    return {f"id_{n}": ids[min(n, len(ids) - 1)] for n in range(size)}
-
-
-@lru_cache(maxsize=256)
-def settle_statement(tables: Tables, driver: Dialect, columns: tuple[str, ...]) -> Prepared:
+def _settling(tables: Tables, *columns: str) -> Executable:
     """End the attempt of the row ``row``, with a value for each of these columns."""
     tasks = tables.tasks
-    values = {column: bindparam(column, type_=tasks.c[column].type) for column in columns}
-    query = (
-        update(tasks)
-        .where(tasks.c.pk == bindparam("row", type_=tasks.c.pk.type))
-        .values(worker=null(), lease_expires_at=null(), **values)
-    )
-    return Prepared(query, driver)
+    values: dict[str, Any] = {column: bindparam(column) for column in columns}
+    this = tasks.c.pk == bindparam("row")
+    return update(tasks).where(this).values(worker=null(), lease_expires_at=null(), **values)
 
 
 def completed(now: datetime, result: Document | None) -> dict[str, Any]:

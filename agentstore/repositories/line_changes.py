@@ -65,7 +65,7 @@ from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values import validation
-from agentstore.values.types import MAX_INTEGER, SOUGHT_ID, from_nanos
+from agentstore.values.types import MAX_INTEGER, from_nanos
 from agentstore.values.validation import STREAMING
 
 
@@ -101,10 +101,8 @@ def lock_session(unit: Unit, session_id: str) -> LockedSession:
     Raises:
         NotFound: There is no such session.
     """
-    connection = unit.connection
-    lock, _ = _locking(unit.tables, dialect_of(connection))
-    found = lock.fetch(connection, {"session_id": session_id})
-    return LockedSession(session_id, *required(found[0] if found else None, "session", session_id))
+    found = unit.first(_locking, session_id=session_id)
+    return LockedSession(session_id, *required(found, "session", session_id))
 
 
 def lock_session_of(unit: Unit, message_id: str) -> None:
@@ -113,25 +111,22 @@ def lock_session_of(unit: Unit, message_id: str) -> None:
     Raises:
         NotFound: There is no such message.
     """
-    connection = unit.connection
-    _, owner = _locking(unit.tables, dialect_of(connection))
-    found = owner.fetch(connection, {"id": message_id})
-    lock_session(unit, required(found[0][0] if found else None, "message", message_id))
+    (session_id,) = required(unit.first(_session_of, id=message_id), "message", message_id)
+    lock_session(unit, session_id)
 
 
-@lru_cache(maxsize=256)
-def _locking(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared]:
-    """Lock a session's row; and find the session of a message."""
-    sessions, messages = tables.sessions.c, tables.messages.c
+def _locking(tables: Tables) -> Select[Any]:
+    sessions = tables.sessions.c
     branches = (sessions.active_branch, sessions.last_branch, sessions.last_seq, sessions.turn)
     columns = (*branches, sessions.status, sessions.last_active_at)
-    session_id = bindparam("session_id", type_=sessions.id.type)
-    here = select(*columns).where(sessions.id == session_id, session_is_open(tables))
-    owner = select(messages.session_id).where(
-        messages.id == bindparam("id", type_=SOUGHT_ID),
-        session_not_being_deleted(tables, messages.session_id),
-    )
-    return Prepared(here.with_for_update(), driver), Prepared(owner, driver)
+    here = sessions.id == bindparam("session_id"), session_is_open(tables)
+    return select(*columns).where(*here).with_for_update()
+
+
+def _session_of(tables: Tables) -> Select[Any]:
+    messages = tables.messages.c
+    stays = session_not_being_deleted(tables, messages.session_id)
+    return select(messages.session_id).where(messages.id == bindparam("id"), stays)
 
 
 def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:

@@ -65,15 +65,16 @@ from agentstore.records.conversations import (
     make_message_records,
     told_role,
 )
-from agentstore.repositories.operations import chunks
+from agentstore.repositories.operations import among, chunks, several
 from agentstore.schema import (
     Tables,
     name_of_branch,
     owner_not_being_deleted,
     session_not_being_deleted,
 )
+from agentstore.schema.conversations import number_of
 from agentstore.values import validation
-from agentstore.values.types import MAX_INTEGER, SOUGHT_ID, SafeText, shifted
+from agentstore.values.types import MAX_INTEGER, SafeText, shifted
 from agentstore.values.validation import INCOMPLETE, MAIN, STREAMING
 
 # The columns of a message as repositories read them, and the record that is made of them.
@@ -147,16 +148,13 @@ def select_messages(tables: Tables) -> Select[Any]:
 
 def find_message(unit: Unit, message_id: str) -> MessageRecord | None:
     """Give a message, or None."""
-    rows = _finding(unit.tables, dialect_of(unit.connection)).fetch(
-        unit.connection, {"id": message_id}
-    )
+    rows = unit.rows(find_row, id=message_id)
     return message_records(unit, rows)[0] if rows else None
 
 
-@lru_cache(maxsize=256)
-def _finding(tables: Tables, driver: Dialect) -> Prepared:
-    this = tables.messages.c.id == bindparam("id", type_=SOUGHT_ID)
-    return Prepared(select_messages(tables).where(this), driver)
+def find_row(tables: Tables) -> Select[Any]:
+    """Select the message of an ``id``."""
+    return select_messages(tables).where(tables.messages.c.id == bindparam("id"))
 
 
 def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
@@ -209,10 +207,14 @@ def streamed(unit: Unit, ids: Sequence[str]) -> tuple[dict[str, Partial], dict[s
     ended = [message_id for message_id, now in partial.items() if now.status != STREAMING]
     final: dict[str, MessageRecord] = {}
     for chunk in chunks(ended):
-        query = select_messages(unit.tables).where(unit.tables.messages.c.id.in_(chunk))
-        for row in unit.connection.execute(query):
+        asked = several("id", chunk)
+        for row in unit.rows(_among, len(asked), **asked):
             final[row.id] = message_record(row)
     return partial, final
+
+
+def _among(tables: Tables, ids: int) -> Select[Any]:
+    return select_messages(tables).where(among(tables.messages.c.id, "id", ids))
 
 
 def message_record(row: Any) -> MessageRecord:
@@ -486,13 +488,8 @@ def _prompts_of_main(tables: Tables, columns: Columns) -> Select[Any]:
     None where fewer messages than the newest were ever saved: those are all of them then.
     """
     first = tables.messages.alias("first")
-    few = (
-        select(first.c.pk)
-        .where(*_on_main(tables, first.c, tables.sessions.c.last_seq >= COUNT))
-        .order_by(first.c.seq)
-        .limit(literal_column(str(FEW)))
-    )
-    return prompts_among(tables, few, columns)
+    long_enough = _on_main(tables, first.c, tables.sessions.c.last_seq >= COUNT)
+    return prompts_among(tables, first, first.c, columns, *long_enough)
 
 
 # The line of a branch as queries see it: its ranges as a table, and messages joined to them.
@@ -677,23 +674,13 @@ class Partial:
 
 def what_has_come(unit: Unit, ids: Sequence[str]) -> dict[str, Partial]:
     """Give what has come of messages, by their ids; those that are gone are left out."""
-    messages, pieces = unit.tables.messages, unit.tables.message_chunks
     status: dict[str, str] = {}
     come: dict[str, list[tuple[int, str]]] = {}
     latest: dict[str, datetime] = {}
     for chunk in chunks(ids):
-        query = (
-            select(
-                messages.c.id,
-                messages.c.status,
-                pieces.c.position,
-                pieces.c.content,
-                pieces.c.created_at,
-            )
-            .select_from(messages.outerjoin(pieces, pieces.c.message_id == messages.c.id))
-            .where(messages.c.id.in_(chunk))
-        )
-        for message_id, stored, position, content, created_at in unit.connection.execute(query):
+        asked = several("id", chunk)
+        rows = unit.rows(_come, len(asked), **asked)
+        for message_id, stored, position, content, created_at in rows:
             status[message_id] = stored
             here = come.setdefault(message_id, [])
             if position is not None:
@@ -708,6 +695,14 @@ def what_has_come(unit: Unit, ids: Sequence[str]) -> dict[str, Partial]:
         )
         for message_id, stored in status.items()
     }
+
+
+def _come(tables: Tables, ids: int) -> Select[Any]:
+    messages, pieces = tables.messages, tables.message_chunks
+    here = messages.outerjoin(pieces, pieces.c.message_id == messages.c.id)
+    columns = pieces.c.position, pieces.c.content, pieces.c.created_at
+    query = select(messages.c.id, messages.c.status, *columns).select_from(here)
+    return query.where(among(messages.c.id, "id", ids))
 
 
 # How a line begins, and how a turn does: what a history keeps though its limit cut it off.
@@ -755,29 +750,55 @@ def with_prompts(
         order=lambda messages: messages.seq,
         limit=FEW,
     )
-    few = select(found.pk).select_from(source).order_by(found.seq).limit(FEW)
-    prompts = prompts_among(tables, few, columns).add_columns(cast(null(), Integer))
+    prompts = prompts_among(tables, source, found, columns)
+    prompts = prompts.add_columns(cast(null(), Integer))
     return Prepared(select(query.subquery("newest")).union_all(prompts), driver, shape=query)
 
 
-def prompts_among(tables: Tables, few: Select[Any], columns: Columns) -> Select[Any]:
-    """Select the prompts among the few messages at a line's beginning, given by ``pk``: those of
-    system and developer before the first user message.
+def prompts_among(
+    tables: Tables,
+    source: FromClause,
+    found: Any,
+    columns: Columns,
+    *conditions: ColumnElement[bool],
+) -> Select[Any]:
+    """Select the prompts among the few messages at a line's beginning: those of system and
+    developer before the first user message.
 
     Their sequence numbers come below zero, so that they are told from what comes with them.
+
+    Args:
+        tables: The tables.
+        source: What has the messages of the line.
+        found: The columns of these.
+        columns: What to read of each prompt.
+        conditions: Which of them are meant.
     """
-    messages, first = tables.messages.c, tables.messages.alias("first_user")
+    messages, session = tables.messages.c, number_of(found.session_id).label("session")
+    few = (
+        select(found.pk, session, found.seq, found.role)
+        .select_from(source)
+        .where(*conditions)
+        .order_by(found.seq)
+        .limit(FEW)
+        .cte("few")
+        .prefix_with("MATERIALIZED")
+    )
     # Roles are written into the statement: SQLite prepares it again for each value that a partial
     # index could be about.
     user: ColumnElement[str] = literal_column("'user'")
     system: ColumnElement[str] = literal_column("'system'")
     developer: ColumnElement[str] = literal_column("'developer'")
-    users = select(func.min(first.c.seq)).where(first.c.pk.in_(few), first.c.role == user)
+    first_user = select(func.min(few.c.seq)).where(few.c.role == user).scalar_subquery()
     read = [(-each).label("seq") if each is messages.seq else each for each in columns(messages)]
-    return select(*read).where(
-        messages.pk.in_(few),
-        or_(messages.role == system, messages.role == developer),
-        messages.seq < func.coalesce(users.scalar_subquery(), MAX_INTEGER),
+    this = and_(messages.pk == few.c.pk, number_of(messages.session_id) == few.c.session)
+    return (
+        select(*read)
+        .join_from(few, tables.messages, this)
+        .where(
+            or_(few.c.role == system, few.c.role == developer),
+            few.c.seq < func.coalesce(first_user, MAX_INTEGER),
+        )
     )
 
 

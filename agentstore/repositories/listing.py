@@ -28,7 +28,6 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections import namedtuple
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache, wraps
 from inspect import signature
@@ -59,7 +58,6 @@ from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from agentstore.engines.base.dialect import EngineDialect, Mode
-from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AgentStoreError
 from agentstore.execution.unit import DEFERRED, Unit, rest
 from agentstore.records import Page
@@ -379,11 +377,10 @@ class NewRow(ABC):
             return []
         statement = None if solo else _many(cls, unit.tables, unit.dialect)
         if statement is None:
-            one, record = _one(cls, unit.tables, dialect_of(unit.connection))
-            found = [one.fetch(unit.connection, write.row) for write in writes]
-            if solo and not found[0]:
+            found = [unit.first(_one, cls, **write.row) for write in writes]
+            if solo and found[0] is None:
                 raise writes[0].why_not(unit)
-            return [record(*rows[0]) if rows else DEFERRED for rows in found]
+            return [DEFERRED if row is None else row for row in found]
         arrays = {
             name: [write.row[name] for write in writes] for name in _columns(cls, unit.tables)
         }
@@ -407,16 +404,11 @@ def _types(kind: type[NewRow], tables: Tables) -> dict[str, TypeEngine[Any]]:
     }
 
 
-@lru_cache(maxsize=256)
-def _one(
-    kind: type[NewRow], tables: Tables, driver: Dialect
-) -> tuple[Prepared, Callable[..., Any]]:
-    """Give the statement for one row, and what makes a row with names of what it returns."""
-    table = kind.table(tables)
+def _one(tables: Tables, kind: type[NewRow]) -> ReturningInsert[Any]:
+    """Insert one row."""
     types = _types(kind, tables)
     new = {name: cast(bindparam(name, type_=of), of) for name, of in types.items()}
-    statement = _insert(kind, tables, kind.values(tables, new))
-    return Prepared(statement, driver), namedtuple("Row", table.c.keys())
+    return _insert(kind, tables, kind.values(tables, new))
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
+    Executable,
     Row,
     Select,
     Text,
@@ -25,7 +27,6 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    literal,
     or_,
     select,
     true,
@@ -33,14 +34,15 @@ from sqlalchemy import (
     update,
 )
 
-from agentstore.engines.base.dialect import Mode
-from agentstore.errors import InvalidCursor, InvalidInput, InvalidRow, NotFound
+from agentstore.engines.base.dialect import EngineDialect, Mode
+from agentstore.errors import InvalidCursor, InvalidInput, InvalidRow
 from agentstore.execution.unit import Unit
 from agentstore.records import MemoryHit, MemoryRecord, Page, VectorStatus
 from agentstore.records.base import complete
 from agentstore.repositories import scopes, vectors
 from agentstore.repositories.listing import Pace, over_pages
 from agentstore.repositories.operations import (
+    MOST,
     Repository,
     Units,
     appends,
@@ -50,11 +52,12 @@ from agentstore.repositories.operations import (
     ids_of,
     reads,
     reads_snapshot,
+    require_user,
     required,
     several_units,
     writes,
-    written,
 )
+from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.embeddings import Embedded, Embeddings, Question, strings_in
 from agentstore.values.encoding import decode_text, encode_text
@@ -163,21 +166,12 @@ class Memories(Repository):
             "expires_at": None if ttl is None else shifted(now, ttl),
             "embedded_fields": None if meant.fields is None else [*meant.fields],
         }
-        table = self.tables.memories
-        expired, present = table.c.expires_at <= now, literal(now, table.c.created_at.type)
-        again = update(table).where(table.c.place == place, table.c.key == key)
-        again = again.values(
-            **row,
-            created_at=case((expired, present), else_=table.c.created_at),
-            version=table.c.version + 1,
-        )
-        again = again.returning(*table.c)
-        self._require_owner(user_id)
-        new = {**row, "user_id": user_id, "place": place, "key": key, "created_at": now}
-        inserting = self.unit.dialect.insert_missing(table).returning(*table.c)
+        require_user(self.unit, user_id)
+        at = {"place": place, "key": key}
+        new = {**row, **at, "user_id": user_id, "created_at": now}
         # Others may put it before the one, and delete it before the other.
-        while (written := self.connection.execute(again).first()) is None:
-            if (written := self.connection.execute(inserting, new).first()) is not None:
+        while (written := self.unit.first(_again, **row, **at)) is None:
+            if (written := self.unit.first(_inserting, self.unit.dialect, **new)) is not None:
                 break
         if meant.embeddings is not None or meant.fields is not None:
             new = written.version == 1
@@ -203,11 +197,7 @@ class Memories(Repository):
     ) -> MemoryRecord | None:
         """Give a memory, or None."""
         place, key = address_of(user_id, namespace, key)
-        table = self.tables.memories
-        query = select(table).where(
-            table.c.place == place, table.c.key == key, is_there(self.unit, self.unit.now())
-        )
-        row = self.connection.execute(query).first()
+        row = self.unit.first(_finding, place=place, key=key, now=self.unit.now())
         return None if row is None else memory_record(row)
 
     @scopes.ONLY_USER
@@ -215,11 +205,7 @@ class Memories(Repository):
     def delete(self, namespace: Sequence[str], key: str, *, user_id: str | None = None) -> bool:
         """Delete a memory; say whether it was there."""
         place, key = address_of(user_id, namespace, key)
-        table = self.tables.memories
-        this = delete(table).where(
-            table.c.place == place, table.c.key == key, is_there(self.unit, self.unit.now())
-        )
-        return self.connection.execute(this).rowcount > 0
+        return self.unit.count(_deleting, place=place, key=key, now=self.unit.now()) > 0
 
     @scopes.ONLY_USER
     @writes
@@ -244,7 +230,7 @@ class Memories(Repository):
                 table.c.place == place,
                 table.c.key.in_(chunk),
                 table.c.ttl.is_not(None),
-                is_there(self.unit, now),
+                vectors.is_there(self.tables, now),
             ]
             kept = self.connection.execute(select(table.c.ttl).where(*these)).scalars()
             for ttl in sorted(set(kept)):
@@ -468,8 +454,8 @@ class Memories(Repository):
         check_limit(limit)
         cursors = Cursors("namespaces of memories", user_id, names)
         after = b"" if cursor is None else _bytes(cursors.read(cursor, 1, texts=1)[0])
-        query = _places(self.unit, place, after).limit(written(limit + 1))
-        found = self.connection.execute(query).scalars().all()
+        asked = _range(self.unit, place, None)
+        found = [at for (at,) in self.unit.rows(_places, after=after, most=limit + 1, **asked)]
         following = cursors.make([found[limit - 1].hex()]) if len(found) > limit else None
         return Page(tuple(map(names_at, found[:limit])), following)
 
@@ -492,13 +478,35 @@ class Memories(Repository):
         """
         return delete_expired(self._units(), limit)
 
-    def _require_owner(self, user_id: str | None) -> None:
-        if user_id is None:
-            return
-        users = self.tables.users.c
-        owner = select(users.pk).where(users.id == user_id, users.deleting.is_(None))
-        if self.connection.execute(owner).first() is None:
-            raise NotFound("user", user_id)
+
+# The statements.
+
+
+def _this(tables: Tables) -> tuple[ColumnElement[bool], ...]:
+    table = tables.memories.c
+    return table.place == bindparam("place"), table.key == bindparam("key")
+
+
+def _again(tables: Tables) -> Executable:
+    table = tables.memories
+    now = bindparam("updated_at", type_=table.c.updated_at.type)
+    names = "value", "ttl", "expires_at", "embedded_fields"
+    row: dict[str, Any] = {name: bindparam(name) for name in names}
+    again = update(table).where(*_this(tables)).values(**row, updated_at=now)
+    created = case((table.c.expires_at <= now, now), else_=table.c.created_at)
+    return again.values(created_at=created, version=table.c.version + 1).returning(*table.c)
+
+
+def _inserting(tables: Tables, dialect: EngineDialect) -> Executable:
+    return dialect.insert_missing(tables.memories).returning(*tables.memories.c)
+
+
+def _finding(tables: Tables) -> Executable:
+    return select(tables.memories).where(*_this(tables), is_there(tables))
+
+
+def _deleting(tables: Tables) -> Executable:
+    return delete(tables.memories).where(*_this(tables), is_there(tables))
 
 
 _VECTORS = ("made", "pending", "none")
@@ -508,36 +516,47 @@ def _walked(
     unit: Unit, place: bytes, after: Sequence[Any] | None, size: int, vectors: str | None
 ) -> Iterator[Row[Any]]:
     """Go over the memories at and below a place, so many read at a time."""
-    memories, theirs = unit.tables.memories, unit.tables.memory_vectors.c
-    any_, now = theirs.memory_pk == memories.c.pk, theirs.version == memories.c.version
-    wanted = {
-        "made": exists().where(any_, now, theirs.vectors.is_not(None)),
-        "pending": exists().where(any_, theirs.vectors.is_(None)),
-        "none": ~exists().where(any_, or_(now, theirs.vectors.is_(None))),
-    }
-    conditions = [] if vectors is None else [wanted[vectors]]
     while True:
-        query = _in_order(unit, place, after, memories).where(*conditions)
-        rows = unit.connection.execute(query.limit(written(size))).all()
+        asked = _range(unit, place, after)
+        rows = unit.rows(_walking, after is not None, vectors, most=size, **asked)
         yield from rows
         if len(rows) < size:
             return
         after = (rows[-1].place, rows[-1].updated_at, rows[-1].pk)
 
 
-def _in_order(unit: Unit, place: bytes, after: Sequence[Any] | None, *read: Any) -> Select[Any]:
-    """Select from the memories at and below a place, as ``list`` orders them, after a key."""
-    memories = unit.tables.memories.c
-    at, key = memories.place, _keys(unit)
-    query = select(*read).where(at >= place, at < end_of(place), is_there(unit, unit.now()))
-    if after is not None:
-        last = (literal(value, column.type) for value, column in zip(after, key, strict=True))
+def _walking(tables: Tables, onward: bool, vectors: str | None) -> Executable:
+    memories, theirs = tables.memories, tables.memory_vectors.c
+    any_, now = theirs.memory_pk == memories.c.pk, theirs.version == memories.c.version
+    wanted = {
+        None: true(),
+        "made": exists().where(any_, now, theirs.vectors.is_not(None)),
+        "pending": exists().where(any_, theirs.vectors.is_(None)),
+        "none": ~exists().where(any_, or_(now, theirs.vectors.is_(None))),
+    }
+    return _in_order(tables, onward, memories).where(wanted[vectors])
+
+
+def _in_order(tables: Tables, onward: bool, *read: Any) -> Select[Any]:
+    """Select from the memories of ``_range``, as ``list`` orders them, up to ``most``."""
+    at, key = tables.memories.c.place, _keys(tables)
+    below = at >= bindparam("place"), at < bindparam("end")
+    query = select(*read).where(*below, is_there(tables))
+    if onward:
+        last = (bindparam(f"last_{column.name}", type_=column.type) for column in key)
         query = query.where(tuple_(*key) < tuple_(*last))
-    return query.order_by(*(column.desc() for column in key))
+    return query.order_by(*(column.desc() for column in key)).limit(MOST)
 
 
-def _keys(unit: Unit) -> list[ColumnElement[Any]]:
-    memories = unit.tables.memories.c
+def _range(unit: Unit, place: bytes, after: Sequence[Any] | None) -> dict[str, Any]:
+    """Give the parameters for what is at and below a place, after a key."""
+    names = ("last_place", "last_updated_at", "last_pk")
+    last = {} if after is None else dict(zip(names, after, strict=True))
+    return {"place": place, "end": end_of(place), "now": unit.now(), **last}
+
+
+def _keys(tables: Tables) -> list[Column[Any]]:
+    memories = tables.memories.c
     return [memories.place, memories.updated_at, memories.pk]
 
 
@@ -580,9 +599,10 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
         stays = or_(~unit.dialect.is_ascii(plain), escaped_there, *has)
     after, size = None, _LOOKED_AT
     while True:
-        some = _in_order(unit, place, after, *read).where(stays).limit(written(size)).subquery()
+        some = _in_order(unit.tables, after is not None, *read).where(stays).subquery()
         joined = select(*(func.aggregate_strings(each, _BETWEEN) for each in some.c))
-        pks, stored = (each or "" for each in unit.connection.execute(joined).one())
+        asked = {**_range(unit, place, after), "most": size}
+        pks, stored = (each or "" for each in unit.connection.execute(joined, asked).one())
         ready = normalized(stored)
         escaped = _may_read_otherwise(ready)
         numbers = pks.split(_BETWEEN) if pks else []
@@ -597,7 +617,7 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
                     yield int(pk), document.read(raw)
         if len(numbers) < size:
             return
-        last = select(*_keys(unit)).where(memories.pk == int(numbers[-1]))
+        last = select(*_keys(unit.tables)).where(memories.pk == int(numbers[-1]))
         after = tuple(unit.connection.execute(last).one())
         if len(stored) < _SHORT:
             size *= 2
@@ -613,28 +633,25 @@ def _may_read_otherwise(stored: str) -> bool:
     return "\\" in stored or "\ufdd0" in stored
 
 
-def _places(unit: Unit, place: bytes, after: bytes) -> Select[Any]:
+def _places(tables: Tables) -> Select[Any]:
     """Select the places at and below one, each by one look into the index."""
-    table = unit.tables.memories
-    there = is_there(unit, unit.now())
-    end = bindparam("end", end_of(place), type_=table.c.place.type)
+    table = tables.memories
+    there, end = is_there(tables), table.c.place < bindparam("end")
+    begin = table.c.place >= bindparam("place"), table.c.place > bindparam("after")
     first = (
-        select(table.c.place)
-        .where(table.c.place >= place, table.c.place > after, table.c.place < end, there)
-        .order_by(table.c.place)
-        .limit(1)
+        select(table.c.place).where(*begin, end, there).order_by(table.c.place).limit(1)
     ).subquery("first")
     places = select(first.c.place).cte("places", recursive=True)
     following = (
         select(table.c.place)
-        .where(table.c.place > places.c.place, table.c.place < end, there)
+        .where(table.c.place > places.c.place, end, there)
         .order_by(table.c.place)
         .limit(1)
         .correlate(places)
         .scalar_subquery()
     )
     places = places.union_all(select(following).where(places.c.place.is_not(None)))
-    return select(places.c.place).where(places.c.place.is_not(None))
+    return select(places.c.place).where(places.c.place.is_not(None)).limit(MOST)
 
 
 def _key(row: Any) -> tuple[str, int, int]:
@@ -706,9 +723,9 @@ def end_of(place: bytes) -> bytes:
     return place + b"\xff"
 
 
-def is_there(unit: Unit, now: datetime) -> ColumnElement[bool]:
-    """Give the condition that a memory has not expired, and its owner stays."""
-    return vectors.is_there(unit.tables, now)
+def is_there(tables: Tables) -> ColumnElement[bool]:
+    """Give the condition that a memory has not expired ``now``, and its owner stays."""
+    return vectors.is_there(tables, bindparam("now"))
 
 
 def ttl_of(value: object) -> int | None:

@@ -9,19 +9,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import lru_cache
 from inspect import signature
 from typing import Any
 
-from sqlalchemy import Dialect, insert, or_, select
+from sqlalchemy import Executable, or_, select
 
 from agentstore.engines.base.dialect import EngineDialect
-from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.errors import AlreadyExists, CrossTenantAccess, InvalidInput, NotFound, shown
+from agentstore.errors import CrossTenantAccess, InvalidInput, TakenByAnother, shown
 from agentstore.execution.unit import Unit
 from agentstore.records import SessionRecord
 from agentstore.repositories import operations
-from agentstore.repositories.operations import chunks, ids_of
+from agentstore.repositories.operations import adding, chunks, ids_of
 from agentstore.repositories.session_pages import find_session
 from agentstore.schema import Tables, owner_not_being_deleted, session_is_open
 from agentstore.values import validation
@@ -81,37 +79,21 @@ class NewSession:
         """
         row, documents = self.rows(unit)
         tables, connection = unit.tables, unit.connection
-        if self.user_id is not None:
-            users = tables.users.c
-            owner = select(users.pk).where(users.id == row["user_id"], users.deleting.is_(None))
-            if connection.execute(owner).first() is None:
-                raise NotFound("user", self.user_id)
+        operations.require_user(unit, self.user_id)
         activity = unit.dialect.take_activity(connection, tables)
         row |= {"activity": activity, "listed_activity": activity}
         row = {column: value for column, value in row.items() if value is not None}
         branch = {"session_id": self.id, "number": 0, "name": MAIN, "created_at": row["created_at"]}
         branch["line"] = [[0, 1, None]]
-        made, *beside = _statements(
-            tables, unit.dialect, dialect_of(connection), (*row,), (*documents,), (*branch,)
-        )
-        if not made.rows(connection, row):
+        if not unit.rows(_making, unit.dialect, **row):
             return False
-        for statement, values in zip(beside, (documents, branch), strict=True):
-            statement.execute_many(connection, [values])
+        unit.count(adding, tables.session_data, **documents)
+        unit.count(adding, tables.branches, **branch)
         return True
 
 
-@lru_cache(maxsize=256)
-def _statements(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, *columns: tuple[str, ...]
-) -> tuple[Prepared, ...]:
-    """Insert a session, unless it is there; its documents; its first branch: with these columns."""
-    sessions = tables.sessions
-    made = dialect.insert_missing(sessions).returning(sessions.c.pk)
-    inserts = (made, insert(tables.session_data), insert(tables.branches))
-    return tuple(
-        Prepared(each, driver, names) for each, names in zip(inserts, columns, strict=True)
-    )
+def _making(tables: Tables, dialect: EngineDialect) -> Executable:
+    return dialect.insert_missing(tables.sessions).returning(tables.sessions.c.pk)
 
 
 def session_to_create(unit: Unit, session_id: str, given: CreateSession) -> NewSession | None:
@@ -147,7 +129,7 @@ def make_unless_there(unit: Unit, new: NewSession) -> None:
     """Make a session, unless another caller does so right now, or did.
 
     Raises:
-        AlreadyExists: It is there and somebody else's, or being deleted.
+        TakenByAnother: It is there and somebody else's, or being deleted.
         NotFound: There is no such user.
     """
     if new.insert(unit):
@@ -156,7 +138,7 @@ def make_unless_there(unit: Unit, new: NewSession) -> None:
     query = select(sessions.user_id).where(sessions.id == new.id, session_is_open(unit.tables))
     there = unit.connection.execute(query).first()
     if there is None or new.user_id not in (None, there.user_id):
-        raise AlreadyExists("session", new.id)
+        raise TakenByAnother("session", new.id)
 
 
 def owner_of(unit: Unit, new: NewSession) -> str | None:
@@ -232,7 +214,7 @@ def ids_beginning(unit: Unit, beginnings: Sequence[str], limit: int) -> list[str
         query = select(sessions.id).where(
             or_(*ranges),
             owner_not_being_deleted(unit.tables, sessions.user_id),
-            *operations.sessions(unit, sessions.id),
+            *operations.sessions(unit.tables, unit.only, sessions.id),
         )
         query = query.limit(limit)
         found.update(unit.connection.execute(query).scalars())
@@ -247,7 +229,7 @@ def found(unit: Unit, new: NewSession) -> SessionRecord | None:
     """Give the session that has this id already, after a look at all arguments; or None.
 
     Raises:
-        AlreadyExists: It is somebody else's.
+        TakenByAnother: It is somebody else's.
         CrossTenantAccess: It was to be made for somebody else than the user of the scope.
         InvalidInput: An argument could not be stored.
     """
@@ -255,7 +237,7 @@ def found(unit: Unit, new: NewSession) -> SessionRecord | None:
     owner = owner_of(unit, new)
     there = find_session(unit, new.id)
     if there is not None and owner is not None and there.user_id != owner:
-        raise AlreadyExists("session", new.id)
+        raise TakenByAnother("session", new.id)
     return there
 
 
@@ -264,5 +246,5 @@ def found_or_made(unit: Unit, new: NewSession) -> SessionRecord:
     replace(new, user_id=owner_of(unit, new)).insert(unit)
     there = found(unit, new)
     if there is None:  # somebody else's that is hidden, or one that is being deleted
-        raise AlreadyExists("session", new.id)
+        raise TakenByAnother("session", new.id)
     return there

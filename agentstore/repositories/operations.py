@@ -26,19 +26,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Executable,
     Integer,
     Select,
+    Table,
     bindparam,
-    literal,
+    delete,
+    insert,
     select,
     tuple_,
     union,
+    update,
 )
 
 from agentstore.engines.base.dialect import Mode
@@ -248,6 +252,17 @@ def required(found: T | None, kind: str, id: object) -> T:
     return found
 
 
+def require_user(unit: Unit, user_id: str | None) -> None:
+    """Require that a user is there and stays, where one is named; raises NotFound."""
+    if user_id is not None:
+        required(unit.first(_user, user_id=user_id), "user", user_id)
+
+
+def _user(tables: Tables) -> Select[Any]:
+    users = tables.users.c
+    return select(users.pk).where(users.id == bindparam("user_id"), users.deleting.is_(None))
+
+
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
     """Cut a long list of ids into pieces that fit into one statement."""
     for start in range(0, len(values), size):
@@ -277,42 +292,75 @@ def ids_of(name: str, values: object, *, most: int | None = None) -> list[str]:
 
 
 def one_page(
-    connection: Connection,
-    query: Select[Any],
-    key: Sequence[ColumnElement[Any]],
+    unit: Unit,
+    build: Callable[..., Paged],
+    wanted: Mapping[str, Any],
     cursors: Cursors,
     limit: int,
     cursor: str | None,
     record: Callable[[Any], T],
-    *,
+    *shape: Any,
     ascending: bool = False,
 ) -> Page[T]:
     """Run a query as one page, the largest key first, or the smallest if ascending.
 
     Args:
-        connection: Where to run it.
-        query: Filtered, unordered; an index on its filters and then the key makes it cheap.
-        key: Columns that together no two rows share: whole numbers, or instants.
+        unit: Where to run it.
+        build: Builds the query, of the tables and the shape; see ``Unit.rows``.
+        wanted: Its parameters; ``only`` is there too.
         cursors: What reads and makes the cursors of this query.
         limit: How many records the page may hold.
         cursor: Where to go on, or None.
         record: Makes a record of a row.
+        shape: What else the query depends on.
         ascending: Whether the smallest key comes first.
     """
     check_limit(limit)
+    values: dict[str, Any] = {**wanted, "only": unit.only, "most": limit + 1}
+    instants = _instants(build, unit.tables, *shape)
     if cursor is not None:
-        position = cursors.read(cursor, len(key))
-        values = [_key_value(column, number) for column, number in zip(key, position, strict=True)]
-        last, this = (key[0], values[0]) if len(key) == 1 else (tuple_(*key), tuple_(*values))
+        position = zip(instants, cursors.read(cursor, len(instants)), strict=True)
+        values |= {f"after_{n}": _key_value(*each) for n, each in enumerate(position)}
+    rows = unit.rows(_page, build, cursor is not None, ascending, *shape, **values)
+    following = None
+    if len(rows) > limit:
+        key = rows[limit - 1][-len(instants) :]
+        following = cursors.make([_key_number(value) for value in key])
+    return Page(tuple(map(record, rows[:limit])), following)
+
+
+Paged = tuple[Select[Any], Sequence[ColumnElement[Any]]]
+"""A query, filtered, unordered; and columns that together no two rows share, whole numbers or
+instants. An index on the filters and then the key makes a page cheap."""
+
+
+def _page(
+    tables: Tables, build: Callable[..., Paged], onward: bool, ascending: bool, *shape: Any
+) -> Select[Any]:
+    query, key = build(tables, *shape)
+    if onward:
+        after = [bindparam(f"after_{n}", type_=column.type) for n, column in enumerate(key)]
+        last, this = (key[0], after[0]) if len(key) == 1 else (tuple_(*key), tuple_(*after))
         query = query.where(last > this if ascending else last < this)
     labelled = [column.label(f"page_key_{n}") for n, column in enumerate(key)]
     order = [column.asc() if ascending else column.desc() for column in key]
-    query = query.add_columns(*labelled).order_by(*order)
-    rows = connection.execute(query.limit(written(limit + 1))).all()
-    following = None
-    if len(rows) > limit:
-        following = cursors.make([_key_number(value) for value in rows[limit - 1][-len(key) :]])
-    return Page(tuple(record(row) for row in rows[:limit]), following)
+    return query.add_columns(*labelled).order_by(*order).limit(MOST)
+
+
+@lru_cache(maxsize=1024)
+def _instants(build: Callable[..., Paged], tables: Tables, *shape: Any) -> list[bool]:
+    """Say which columns of a key are instants."""
+    return [isinstance(column.type, UtcDateTime) for column in build(tables, *shape)[1]]
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Give those that are not None: what is asked for, of what may be."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def equal(columns: Any, names: Sequence[str]) -> Conditions:
+    """Give the conditions that columns equal the parameters of their names."""
+    return [columns[name] == bindparam(name) for name in names]
 
 
 def written(limit: int) -> ColumnElement[int]:
@@ -322,6 +370,43 @@ def written(limit: int) -> ColumnElement[int]:
     parameters then looks costly, so it plans each time, which takes as long as reading a page.
     """
     return bindparam(None, limit, type_=Integer, literal_execute=True)
+
+
+def several(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Give the parameters of ``among``: as many as the next power of two, the last one repeated.
+
+    So there are few statements, whatever the numbers of values.
+    """
+    size = 1 << (len(values) - 1).bit_length()
+    return {f"{name}_{n}": values[min(n, len(values) - 1)] for n in range(size)}
+
+
+def among(column: ColumnElement[Any], name: str, size: int) -> ColumnElement[bool]:
+    """Give the condition that a column has one of so many values, at least one."""
+    return column.in_([bindparam(f"{name}_{n}", type_=column.type) for n in range(size)])
+
+
+# The statements that several repositories have: a row more, rows changed, rows less.
+
+
+def adding(_: Tables, table: Table) -> Executable:
+    """Insert a row whose columns are the parameters."""
+    return insert(table)
+
+
+def changing(_: Tables, table: Table, keys: Sequence[str], *names: str) -> Executable:
+    """Set the columns of these names where others equal the parameters of theirs."""
+    values: dict[str, Any] = {name: bindparam(name) for name in names}
+    return update(table).where(*equal(table.c, keys)).values(values)
+
+
+def removing(_: Tables, table: Table, *keys: str) -> Executable:
+    """Delete where columns equal the parameters of their names."""
+    return delete(table).where(*equal(table.c, keys))
+
+
+MOST = bindparam("most", type_=Integer, literal_execute=True)
+"""The parameter ``most`` as a LIMIT that stands in the statement itself; see ``written``."""
 
 
 def window(
@@ -363,11 +448,9 @@ def _key_number(value: Any) -> int:
     return to_micros(value) if isinstance(value, datetime) else int(value)
 
 
-def _key_value(column: ColumnElement[Any], number: int) -> Any:
-    if not isinstance(column.type, UtcDateTime):
-        return literal(number, column.type)
+def _key_value(instant: bool, number: int) -> Any:
     try:
-        return literal(from_micros(number), column.type)
+        return from_micros(number) if instant else number
     except OverflowError:
         raise InvalidCursor("cannot be read") from None
 
@@ -425,26 +508,39 @@ def several_units(method: Method) -> Method:
 Conditions = list[ColumnElement[bool]]
 
 
-def users(unit: Unit) -> Conditions:
-    """Give the condition on ``users`` that it is the unit's user; none if the unit sees all."""
-    return [] if unit.only is None else [unit.tables.users.c.id == unit.only]
+Only = str | ColumnElement[str] | None
+"""The user of a scope, ``Unit.only``, or ``whose``; None for all."""
 
 
-def sessions(unit: Unit, session_id: ColumnElement[Any]) -> Conditions:
-    """Give the condition that a column names a session of the unit's user."""
-    if unit.only is None:
+def whose(unit: Unit) -> ColumnElement[str] | None:
+    """Give ``unit.only`` as the parameter ``only``, so that a statement is the same for all."""
+    return None if unit.only is None else _ONLY
+
+
+_ONLY: ColumnElement[str] = bindparam("only")
+
+
+def users(tables: Tables, only: Only) -> Conditions:
+    """Give the condition on ``users`` that it is the user of the scope; none if there is none."""
+    return [] if only is None else [tables.users.c.id == only]
+
+
+def sessions(tables: Tables, only: Only, session_id: ColumnElement[Any]) -> Conditions:
+    """Give the condition that a column names a session of the scope's user."""
+    if only is None:
         return []
-    theirs = unit.tables.sessions.c
-    return [in_sessions(theirs, session_id, theirs.user_id == unit.only)]
+    theirs = tables.sessions.c
+    return [in_sessions(theirs, session_id, theirs.user_id == only)]
 
 
-def threads(unit: Unit, thread_id: ColumnElement[Any]) -> Conditions:
-    """Give the condition that a column names a thread of the unit's user.
+def threads(tables: Tables, only: Only, thread_id: ColumnElement[Any]) -> Conditions:
+    """Give the condition that a column names a thread of the scope's user.
 
     A UNION, for PostgreSQL reads the whole table where an OR joins a column and a subquery.
     """
-    if unit.only is None:
+    if only is None:
         return []
-    every = unit.tables.checkpoint_threads.c
-    by_session = select(every.id).where(every.user_id.is_(None), *sessions(unit, every.session_id))
-    return [thread_id.in_(union(select(every.id).where(every.user_id == unit.only), by_session))]
+    every = tables.checkpoint_threads.c
+    theirs = sessions(tables, only, every.session_id)
+    by_session = select(every.id).where(every.user_id.is_(None), *theirs)
+    return [thread_id.in_(union(select(every.id).where(every.user_id == only), by_session))]

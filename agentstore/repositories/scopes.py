@@ -33,6 +33,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.exc import IntegrityError
 
 from agentstore.engines.base.dialect import Mode
+from agentstore.engines.base.statements import Builder
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -46,9 +47,21 @@ from agentstore.errors import (
 from agentstore.execution.unit import Unit
 from agentstore.repositories import operations
 from agentstore.repositories.checkpoints.threads import in_root
-from agentstore.repositories.operations import MOST_IDS, Operation, Repository, chunks, operation
+from agentstore.repositories.operations import (
+    MOST_IDS,
+    Only,
+    Operation,
+    Repository,
+    among,
+    chunks,
+    equal,
+    operation,
+    several,
+    whose,
+)
+from agentstore.schema import Tables
 from agentstore.schema.conversations import key_for
-from agentstore.values.types import SOUGHT_ID, OwnId, new_id
+from agentstore.values.types import new_id
 
 # How a method is run in a scope: ids that are not its user's are those of nothing.
 #
@@ -92,11 +105,10 @@ class ScopedCall:
         """Give an id that does not exist, always the same one for the same id."""
         return self._replaced.setdefault(id, new_id())
 
-    def find(self, statement: Callable[[Unit, bool], Select[Any]], id: str) -> Any:
+    def find(self, statement: Builder, id: str, *shape: Any) -> Any:
         """Run one of the statements below; give the first row."""
-        return self.unit.connection.execute(
-            statement(self.unit, self._locks), {"wanted": id}
-        ).first()
+        shape = whose(self.unit), self._locks, *shape
+        return self.unit.first(statement, *shape, id=id, only=self.unit.only)
 
     def named_again(self, error: AgentStoreError) -> None:
         """Have an error name what was passed."""
@@ -191,9 +203,9 @@ class Guard(Decision):
 # --- The kinds of what arguments name --------------------------------------------------------
 
 
-def _of(statement: Callable[[Unit, bool], Select[Any]]) -> Kind:
+def _of(statement: Builder, *shape: str) -> Kind:
     def kind(call: ScopedCall, value: Any) -> Any:
-        if not isinstance(value, str) or call.find(statement, value) is not None:
+        if not isinstance(value, str) or call.find(statement, value, *shape) is not None:
             return value
         return call.absent(value)
 
@@ -217,76 +229,60 @@ def owner(call: ScopedCall, value: Any) -> Any:
     return call.user
 
 
-def _wanted(column: ColumnElement[Any]) -> ColumnElement[bool]:
-    kind = SOUGHT_ID if isinstance(column.type, OwnId) else column.type
-    return column == bindparam("wanted", type_=kind)
+_ID: ColumnElement[str] = bindparam("id")
 
 
-def _session(unit: Unit, locks: bool) -> Select[Any]:
-    sessions = unit.tables.sessions
-    query = select(sessions.c.pk).where(_wanted(sessions.c.id), sessions.c.user_id == unit.only)
+def _session(tables: Tables, only: Only, locks: bool) -> Select[Any]:
+    sessions = tables.sessions.c
+    query = select(sessions.pk).where(sessions.id == _ID, sessions.user_id == only)
     return query.with_for_update(key_share=True) if locks else query
 
 
-def _any_session(unit: Unit, locks: bool) -> Select[Any]:
-    sessions = unit.tables.sessions
-    return select(sessions.c.pk).where(_wanted(sessions.c.id))
+def _any_session(tables: Tables, only: Only, locks: bool) -> Select[Any]:
+    return select(tables.sessions.c.pk).where(tables.sessions.c.id == _ID)
 
 
-def _in_session(table: str) -> Callable[[Unit, bool], Select[Any]]:
-    def statement(unit: Unit, locks: bool) -> Select[Any]:
-        rows, sessions = unit.tables[table], unit.tables.sessions
-        return (
-            select(rows.c.pk)
-            .join(sessions, key_for(sessions.c, rows.c.session_id) == rows.c.session_id)
-            .where(_wanted(rows.c.id), sessions.c.user_id == unit.only)
-        )
-
-    return statement
+def _in_session(tables: Tables, only: Only, locks: bool, table: str) -> Select[Any]:
+    rows, sessions = tables[table].c, tables.sessions
+    owning = key_for(sessions.c, rows.session_id) == rows.session_id
+    query = select(rows.pk).join(sessions, owning)
+    return query.where(rows.id == _ID, sessions.c.user_id == only)
 
 
-def _of_user(table: str) -> Callable[[Unit, bool], Select[Any]]:
-    def statement(unit: Unit, locks: bool) -> Select[Any]:
-        rows = unit.tables[table]
-        return select(rows.c.pk).where(_wanted(rows.c.id), rows.c.user_id == unit.only)
-
-    return statement
+def _of_user(tables: Tables, only: Only, locks: bool, table: str) -> Select[Any]:
+    rows = tables[table].c
+    return select(rows.pk).where(rows.id == _ID, rows.user_id == only)
 
 
-def _thread(unit: Unit, locks: bool) -> Select[Any]:
-    threads = unit.tables.checkpoint_threads
-    query = select(threads.c.id).where(
-        _wanted(threads.c.id), *operations.threads(unit, threads.c.id)
-    )
+def _thread(tables: Tables, only: Only, locks: bool) -> Select[Any]:
+    query = _any_thread(tables, only, locks)
+    query = query.where(*operations.threads(tables, only, tables.checkpoint_threads.c.id))
     return query.with_for_update(key_share=True) if locks else query
 
 
-def _any_thread(unit: Unit, locks: bool) -> Select[Any]:
-    threads = unit.tables.checkpoint_threads
-    return select(threads.c.id).where(_wanted(threads.c.id))
+def _any_thread(tables: Tables, only: Only, locks: bool) -> Select[Any]:
+    threads = tables.checkpoint_threads.c
+    return select(threads.id).where(threads.id == _ID)
 
 
-def _thread_of_checkpoint(unit: Unit, locks: bool) -> Select[Any]:
-    threads, checkpoints = unit.tables.checkpoint_threads, unit.tables.checkpoints
+def _thread_of_checkpoint(tables: Tables, only: Only, locks: bool) -> Select[Any]:
+    threads, checkpoints = tables.checkpoint_threads, tables.checkpoints
+    theirs = operations.threads(tables, only, threads.c.id)
     query = (
         select(threads.c.id)
         .join(checkpoints, checkpoints.c.thread_id == threads.c.id)
-        .where(
-            _wanted(checkpoints.c.id),
-            in_root(checkpoints),
-            *operations.threads(unit, threads.c.id),
-        )
+        .where(checkpoints.c.id == _ID, in_root(checkpoints), *theirs)
     )
     return query.with_for_update(key_share=True, of=threads) if locks else query
 
 
 session = _of(_session)
-message = _of(_in_session("messages"))
-task = _of(_in_session("tasks"))
-tool_log = _of(_in_session("tool_logs"))
-attachment = _of(_in_session("attachments"))
-api_key = _of(_of_user("api_keys"))
-reservation = _of(_of_user("quota_reservations"))
+message = _of(_in_session, "messages")
+task = _of(_in_session, "tasks")
+tool_log = _of(_in_session, "tool_logs")
+attachment = _of(_in_session, "attachments")
+api_key = _of(_of_user, "api_keys")
+reservation = _of(_of_user, "quota_reservations")
 thread = _of(_thread)
 
 
@@ -313,13 +309,17 @@ def messages(call: ScopedCall, values: Any) -> Any:
         isinstance(value, str) for value in values
     ):
         return values
-    rows, theirs = call.unit.tables.messages, call.unit.tables.sessions
-    query = select(rows.c.id).join(theirs, theirs.c.pk == rows.c.session_id)
-    query = query.where(theirs.c.user_id == call.user)
     found: set[str] = set()
     for chunk in chunks(list(dict.fromkeys(values))):
-        found.update(call.unit.connection.execute(query.where(rows.c.id.in_(chunk))).scalars())
+        asked = several("id", chunk)
+        found.update(id for (id,) in call.unit.rows(_these, len(asked), only=call.user, **asked))
     return [value if value in found else call.absent(value) for value in values]
+
+
+def _these(tables: Tables, ids: int) -> Select[Any]:
+    messages, sessions = tables.messages.c, tables.sessions
+    query = select(messages.id).join(sessions, sessions.c.pk == messages.session_id)
+    return query.where(sessions.c.user_id == bindparam("only"), among(messages.id, "id", ids))
 
 
 def few_messages(call: ScopedCall, values: Any) -> Any:
@@ -358,14 +358,17 @@ def state(call: ScopedCall, value: Any) -> Any:
     return {**value, "session_id": session(call, value["session_id"])}
 
 
+def _of_key(tables: Tables) -> Select[Any]:
+    tasks = tables.tasks.c
+    return select(tasks.id).where(*equal(tasks, ("queue", "idempotency_key")))
+
+
 def task_key(call: ScopedCall, value: Any) -> Any:
     """An idempotency key of a task; refused if another user's task in the queue has it."""
     queue = call.arguments["queue"]
     if isinstance(value, str) and isinstance(queue, str):
-        tasks = call.unit.tables.tasks.c
-        query = select(tasks.id).where(tasks.queue == queue, tasks.idempotency_key == value)
-        found = call.unit.connection.execute(query).scalar()
-        if found is not None and call.find(_in_session("tasks"), found) is None:
+        found = call.unit.first(_of_key, queue=queue, idempotency_key=value)
+        if found is not None and call.find(_in_session, found.id, "tasks") is None:
             raise AlreadyExists("idempotency key of a task", value)
     return value
 

@@ -12,7 +12,6 @@ Where a filter lets some through, sessions are read in batches until the page is
 from __future__ import annotations
 
 import unicodedata
-from collections import namedtuple
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -24,11 +23,13 @@ from typing import Any, Literal, TypedDict, cast, get_args
 from sqlalchemy import (
     BigInteger,
     Dialect,
+    Executable,
     Select,
     Text,
     bindparam,
     case,
     func,
+    literal,
     literal_column,
     not_,
     select,
@@ -42,13 +43,12 @@ from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.base import SessionStatus, complete
-from agentstore.records.conversations import make_session_summary
+from agentstore.records.conversations import make_session_summaries, readable_text
 from agentstore.repositories.listing import newest
-from agentstore.repositories.operations import chunks
+from agentstore.repositories.operations import among, chunks, several
 from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.schema.conversations import HAS_FAILURES
 from agentstore.values import validation
-from agentstore.values.tokens import readable_text
 from agentstore.values.types import StrictInteger, require_utc
 from agentstore.values.validation import (
     SESSION_STATUSES,
@@ -71,27 +71,38 @@ FAILED_TASKS = ("failed", "dead")
 
 def show_failures(unit: Unit, ids: Set[str | None]) -> None:
     """Have those sessions listed as failed that are not yet: something in them failed."""
-    sessions = unit.tables.sessions
     for chunk in chunks(sorted(id for id in ids if id)):
-        here = (sessions.c.id.in_(chunk), not_(sessions.c.has_failures))
-        unit.connection.execute(update(sessions).where(*here).values(has_failures=True))
+        asked = several("id", chunk)
+        unit.count(_showing, len(asked), **asked)
+
+
+def _showing(tables: Tables, ids: int) -> Executable:
+    sessions = tables.sessions
+    here = among(sessions.c.id, "id", ids), not_(sessions.c.has_failures)
+    return update(sessions).where(*here).values(has_failures=True)
 
 
 def settle_failures(unit: Unit, ids: Set[str | None]) -> None:
     """Have those sessions not listed as failed any more in which nothing failed is left."""
-    sessions, tasks, logs = unit.tables.sessions, unit.tables.tasks.c, unit.tables.tool_logs.c
+    for chunk in chunks(sorted(id for id in ids if id)):
+        asked = several("id", chunk)
+        unit.count(_settling, len(asked), **asked)
+
+
+def _settling(tables: Tables, ids: int) -> Executable:
+    sessions, tasks, logs = tables.sessions, tables.tasks.c, tables.tool_logs.c
+    in_vain = tasks.status.in_([literal(status, tasks.status.type) for status in FAILED_TASKS])
     failed = (
-        select(tasks.pk).where(tasks.session_id == sessions.c.id, tasks.status.in_(FAILED_TASKS)),
+        select(tasks.pk).where(tasks.session_id == sessions.c.id, in_vain),
         # Not in the words of the indexes of failed calls: these are of all sessions.
         select(logs.pk)
         .where(logs.session_id == sessions.c.id, logs.success.is_(False))
         .order_by(logs.created_at, logs.pk)
         .limit(literal_column("1")),
     )
-    for chunk in chunks(sorted(id for id in ids if id)):
-        here = (sessions.c.id.in_(chunk), sessions.c.has_failures, sessions.c.status != "failed")
-        query = update(sessions).where(*here, *(not_(each.exists()) for each in failed))
-        unit.connection.execute(query.values(has_failures=False))
+    here = among(sessions.c.id, "id", ids), sessions.c.has_failures, sessions.c.status != "failed"
+    query = update(sessions).where(*here, *(not_(each.exists()) for each in failed))
+    return query.values(has_failures=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +154,8 @@ def page_of_sessions(
         first, behind = rest[:-5], rest[-5:]
         items = tuple(map(_record, *first, ttl, *behind))
     else:
-        items = tuple(map(make_session_summary, *rest[:17], ttl, repeat(None)))
+        rows = zip(*rest[:17], ttl, repeat(None), strict=False)
+        items = tuple(make_session_summaries(rows))
     if preview:
         texts = previews_of(unit, [each.id for each in items])
         items = tuple(replace(each, preview=texts.get(each.id)) for each in items)
@@ -279,16 +291,8 @@ def _statement(
 
 def find_session(unit: Unit, session_id: str) -> SessionRecord | None:
     """Give a session, or None."""
-    statement, row = _finding(unit.tables, dialect_of(unit.connection))
-    found = statement.fetch(unit.connection, {"session_id": session_id})
-    return session_record(row(found[0])) if found else None
-
-
-@lru_cache(maxsize=256)
-def _finding(tables: Tables, driver: Dialect) -> tuple[Prepared, Callable[[Any], Any]]:
-    query = select_session(tables)
-    names = [str(column.key) for column in query.selected_columns]
-    return Prepared(query, driver), cast("Any", namedtuple)("SessionRow", names)._make
+    row = unit.first(select_session, session_id=session_id)
+    return None if row is None else session_record(row)
 
 
 def session_record(row: Any) -> SessionRecord:
@@ -355,7 +359,6 @@ def select_sessions(tables: Tables) -> Select[Any]:
     return query.where(owner_not_being_deleted(tables, sessions.user_id))
 
 
-@lru_cache(maxsize=256)
 def select_session(tables: Tables) -> Select[Any]:
     """Select the session whose id is the parameter ``session_id``."""
     query = select_sessions(tables)
@@ -469,14 +472,13 @@ _LARGEST = 20_000
 
 def previews_of(unit: Unit, ids: Sequence[str]) -> dict[str, str]:
     """Give the previews of a page of sessions, by one statement; a session without is left out."""
-    query = _query(unit.tables, unit.dialect)
-    rows = unit.connection.execute(query, {"ids": list(ids)})
+    asked = several("id", ids)
+    rows = unit.rows(_query, unit.dialect, len(asked), **asked) if ids else ()
     texts = {id: " ".join(readable_text(*said).split()) for id, *said in rows}
     return {id: text[:LONGEST] for id, text in texts.items() if text}
 
 
-@lru_cache(maxsize=256)
-def _query(tables: Tables, dialect: EngineDialect) -> Select[Any]:
+def _query(tables: Tables, dialect: EngineDialect, ids: int) -> Select[Any]:
     """Select what was said first by the user on main: the message of the smallest turn."""
     sessions, said = tables.sessions, tables.messages.alias("said")
     first = (
@@ -502,5 +504,5 @@ def _query(tables: Tables, dialect: EngineDialect) -> Select[Any]:
             small(found.payload),
         )
         .select_from(source)
-        .where(sessions.c.id.in_(bindparam("ids", expanding=True)))
+        .where(among(sessions.c.id, "id", ids))
     )

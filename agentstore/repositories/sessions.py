@@ -28,13 +28,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from sqlalchemy import ColumnElement, Dialect, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Executable, Select, bindparam, func, select, update
 
 from agentstore.engines.base.dialect import Mode
-from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
@@ -71,6 +69,8 @@ from agentstore.repositories.new_sessions import (
 )
 from agentstore.repositories.operations import (
     UNSET,
+    Only,
+    Paged,
     Repository,
     Unset,
     one_page,
@@ -78,6 +78,7 @@ from agentstore.repositories.operations import (
     reads_snapshot,
     required,
     several_units,
+    whose,
     writes,
 )
 from agentstore.repositories.recovery import (
@@ -195,7 +196,7 @@ class Sessions(Repository):
             ttl: See ``create``.
 
         Raises:
-            AlreadyExists: The session is there and belongs to another user than ``user_id`` or, in
+            TakenByAnother: The session is there and belongs to another user than ``user_id`` or, in
                 a scope, than the scope's; or it is being deleted.
             NotFound: There is no such user.
             SecretRefused: The config holds a secret and the policy refuses it.
@@ -417,18 +418,9 @@ class Sessions(Repository):
 
         Unlike ``list``, nothing moves while one pages: each session is seen exactly once.
         """
-        sessions = self.tables.sessions
-        query = select_sessions(self.tables).where(*operations.sessions(self.unit, sessions.c.id))
-        cursors = Cursors("sessions by creation")
+        cursors, only = Cursors("sessions by creation"), whose(self.unit)
         return one_page(
-            self.connection,
-            query,
-            [sessions.c.pk],
-            cursors,
-            limit,
-            cursor,
-            session_record,
-            ascending=True,
+            self.unit, _created, {}, cursors, limit, cursor, session_record, only, ascending=True
         )
 
     iter_walk = over_pages(walk)
@@ -787,10 +779,7 @@ class Sessions(Repository):
         return self.get(session_id)
 
     def _change(self, session_id: str, **values: Any) -> None:
-        sessions = self.tables.sessions
-        open_one = (sessions.c.id == session_id, session_is_open(self.tables))
-        query = update(sessions).where(*open_one).values(values)
-        if self.connection.execute(query).rowcount == 0:
+        if not self.unit.count(_changing, *values, id=session_id, **values):
             raise NotFound("session", session_id)
 
     def _change_documents(
@@ -798,33 +787,43 @@ class Sessions(Repository):
     ) -> None:
         if not values and expected_version is None:
             return
-        data, driver = self.tables.session_data, dialect_of(self.connection)
-        changing = _changing(self.tables, driver, (*values,), expected_version is not None)
-        new = {f"new_{name}": value for name, value in values.items()}
-        here = {"of_session": session_id, "expected": expected_version, "now": self.unit.now()}
-        if changing.execute_many(self.connection, [new | here]) == 0:
-            version = select(data.c.version).where(data.c.session_id == session_id)
-            actual = self.connection.execute(version).scalar()
+        new = {**values, "updated_at": self.unit.now()}
+        here = {"session_id": session_id, "expected": expected_version}
+        if not self.unit.count(_writing, expected_version is not None, *new, **here, **new):
+            actual = self.unit.first(_version, session_id=session_id)
             if actual is None or expected_version is None:
                 lost = InvalidRow("sessions", "", "a session without documents")
                 lost.sought = True
                 raise lost
-            raise StaleSession(session_id, expected_version, int(actual))
+            raise StaleSession(session_id, expected_version, actual.version)
 
 
-@lru_cache(maxsize=256)
-def _changing(tables: Tables, driver: Dialect, names: tuple[str, ...], expected: bool) -> Prepared:
-    """Change these documents of a session, and its version, if that is the one expected."""
+def _created(tables: Tables, only: Only) -> Paged:
+    sessions = tables.sessions.c
+    query = select_sessions(tables).where(*operations.sessions(tables, only, sessions.id))
+    return query, [sessions.pk]
+
+
+def _changing(tables: Tables, *names: str) -> Executable:
+    sessions = tables.sessions
+    values: dict[str, Any] = {name: bindparam(name) for name in names}
+    this = sessions.c.id == bindparam("id"), session_is_open(tables)
+    return update(sessions).where(*this).values(values)
+
+
+def _writing(tables: Tables, expected: bool, *names: str) -> Executable:
+    """Change documents of a session, and its version, if that is the one expected."""
     data = tables.session_data
-    query = update(data).where(
-        data.c.session_id == bindparam("of_session", type_=data.c.session_id.type)
-    )
+    values: dict[str, Any] = {name: bindparam(name) for name in names}
+    query = update(data).where(data.c.session_id == bindparam("session_id"))
     if expected:
-        query = query.where(data.c.version == bindparam("expected", type_=data.c.version.type))
-    values = {name: bindparam(f"new_{name}", type_=data.c[name].type) for name in names}
-    now = bindparam("now", type_=data.c.updated_at.type)
-    changed = query.values({**values, "version": data.c.version + 1, "updated_at": now})
-    return Prepared(changed, driver)
+        query = query.where(data.c.version == bindparam("expected"))
+    return query.values(**values, version=data.c.version + 1)
+
+
+def _version(tables: Tables) -> Select[Any]:
+    data = tables.session_data.c
+    return select(data.version).where(data.session_id == bindparam("session_id"))
 
 
 def _conditions(
@@ -869,7 +868,7 @@ def ids_after(unit: Unit, after: int, limit: int, user_id: str | None) -> list[t
     query = select(sessions.pk, sessions.id).where(
         sessions.pk > validation.amount("after", after),
         sessions.active_branch > NO_BRANCH,
-        *operations.sessions(unit, sessions.id),
+        *operations.sessions(unit.tables, unit.only, sessions.id),
     )
     if user_id is not None:
         query = query.where(sessions.user_id == validation.text("user_id", user_id))
@@ -886,7 +885,7 @@ def read_whole(unit: Unit, session_id: str) -> WholeSession:
     """
     sessions, data = unit.tables.sessions.c, unit.tables.session_data.c
     query = select_session(unit.tables).add_columns(data.layout, sessions.last_branch)
-    query = query.where(*operations.sessions(unit, sessions.id))
+    query = query.where(*operations.sessions(unit.tables, unit.only, sessions.id))
     key = {"session_id": validation.text("session_id", session_id)}
     row = required(unit.connection.execute(query, key).first(), "session", session_id)
     history = History(unit, session_id, None, None, RECORDS, only_main=row.last_branch == 0)
@@ -902,7 +901,8 @@ def keep_layout(unit: Unit, session_id: str, layout: Any) -> None:
     """
     data = unit.tables.session_data
     query = update(data).where(
-        data.c.session_id == session_id, *operations.sessions(unit, data.c.session_id)
+        data.c.session_id == session_id,
+        *operations.sessions(unit.tables, unit.only, data.c.session_id),
     )
     values = {"layout": validation.document("line", layout)}
     if unit.connection.execute(query.values(values)).rowcount == 0:

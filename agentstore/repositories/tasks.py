@@ -36,10 +36,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import case, func, literal_column, or_, select, update
+from sqlalchemy import (
+    Executable,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
-from agentstore.engines.base.dialect import TaskSignal
-from agentstore.engines.base.statements import dialect_of
+from agentstore.engines.base.dialect import EngineDialect, TaskSignal
 from agentstore.errors import AlreadyExists, InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import Page, TaskBatch, TaskRecord
@@ -52,6 +62,7 @@ from agentstore.repositories.claims import (
     claim_statement,
     clock_of,
     completed,
+    current,
     due_statement,
     failed_attempt,
     find_task,
@@ -63,8 +74,8 @@ from agentstore.repositories.claims import (
     make_task_record,
     move,
     names,
+    now_of,
     pairs,
-    present,
     records,
     renew,
     restart,
@@ -75,15 +86,22 @@ from agentstore.repositories.claims import (
 )
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import (
+    MOST,
+    Conditions,
+    Only,
+    Paged,
     Repository,
     appends,
+    equal,
+    given,
     one_page,
     reads,
     required,
+    whose,
     writes,
 )
 from agentstore.repositories.session_pages import settle_failures
-from agentstore.schema import session_not_being_deleted
+from agentstore.schema import Tables, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import new_id, require_utc
 from agentstore.values.validation import (
@@ -176,22 +194,15 @@ class Tasks(Repository):
         }
         if alone_in_session and session_id is None:
             raise InvalidInput("alone_in_session needs a session: pass the session_id.")
-        tasks = self.tables.tasks
         if idempotency_key is not None:
-            stays = session_not_being_deleted(self.tables, tasks.c.session_id).label("stays")
-            query = select(tasks, stays).where(
-                tasks.c.queue == row["queue"], tasks.c.idempotency_key == row["idempotency_key"]
-            )
-            if (first := self.connection.execute(query).first()) is not None:
+            key = {name: row[name] for name in ("queue", "idempotency_key")}
+            if (first := self.unit.first(_of_key, *key, **key)) is not None:
                 if not first.stays:
                     raise AlreadyExists("idempotency key of a task", idempotency_key)
                 return task_record(first)
-        clock = clock_of(self.unit)
-        if clock is None:
-            row["now"] = self.unit.now()
-        in_session = session_id is not None
-        statement = insert_statement(self.tables, self.unit.dialect, clock, in_session=in_session)
-        written = required(self.connection.execute(statement, row).first(), "session", session_id)
+        shape = self.unit.dialect, clock_of(self.unit), session_id is not None
+        written = self.unit.first(insert_statement, *shape, **row, **now_of(self.unit))
+        required(written, "session", session_id)
         return task_record(written)
 
     @scopes.TASK
@@ -222,20 +233,15 @@ class Tasks(Repository):
         cursor: str | None = None,
     ) -> Page[TaskRecord]:
         """List tasks, the newest first, of a session, in a status, in a queue if given."""
-        tasks = self.tables.tasks
-        query = select(tasks).where(
-            session_not_being_deleted(self.tables, tasks.c.session_id),
-            *operations.sessions(self.unit, tasks.c.session_id),
-        )
-        if session_id is not None:
-            query = query.where(tasks.c.session_id == validation.text("session_id", session_id))
         if status is not None:
-            status = validation.choice("status", status, TASK_STATUSES)
-            query = query.where(tasks.c.status == status)
-        if queue is not None:
-            query = query.where(tasks.c.queue == validation.text("queue", queue))
-        cursors = Cursors("tasks", session_id, status, queue)
-        return one_page(self.connection, query, [tasks.c.pk], cursors, limit, cursor, task_record)
+            validation.choice("status", status, TASK_STATUSES)
+        wanted = given(
+            session_id=validation.optional_text("session_id", session_id),
+            status=status,
+            queue=validation.optional_text("queue", queue),
+        )
+        cursors, shape = Cursors("tasks", session_id, status, queue), (whose(self.unit), *wanted)
+        return one_page(self.unit, _listed, wanted, cursors, limit, cursor, task_record, *shape)
 
     iter = over_pages(list)
     """Go over the tasks of all pages; see ``list``."""
@@ -253,18 +259,13 @@ class Tasks(Repository):
             session_id: Only this session's.
             queue: Only this queue's.
         """
-        tasks = self.tables.tasks.c
-        query = select(tasks.queue, tasks.status, func.count()).group_by(tasks.queue, tasks.status)
-        query = query.where(
-            session_not_being_deleted(self.tables, tasks.session_id),
-            *operations.sessions(self.unit, tasks.session_id),
+        wanted = given(
+            session_id=validation.optional_text("session_id", session_id),
+            queue=validation.optional_text("queue", queue),
         )
-        if session_id is not None:
-            query = query.where(tasks.session_id == validation.text("session_id", session_id))
-        if queue is not None:
-            query = query.where(tasks.queue == validation.text("queue", queue))
+        rows = self.unit.rows(_counted, whose(self.unit), *wanted, only=self.unit.only, **wanted)
         found: dict[str, dict[str, int]] = {}
-        for name, status, number in sorted(map(tuple, self.connection.execute(query))):
+        for name, status, number in sorted(rows):
             found.setdefault(name, {})[status] = int(number)
         return found
 
@@ -280,15 +281,7 @@ class Tasks(Repository):
             SessionBusy: It asked to be alone in its session, and is not.
             NotFound: There is no such task.
         """
-        c = self.tables.tasks.c
-        return move(
-            self.unit,
-            task_id,
-            "running",
-            attempts=c.attempts + 1,
-            fence=c.fence + 1,
-            cancel_requested=False,
-        )
+        return move(self.unit, task_id, "running")
 
     @scopes.TASK
     @appends
@@ -399,27 +392,8 @@ class Tasks(Repository):
         if fence is not None:
             fence = validation.amount("fence", fence)
             return move(self.unit, task_id, "cancelled", only_from=("running",), holder=fence)
-        c = self.tables.tasks.c
-        now = present(self.unit)
-        held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
-        ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``claims``
-        query = (
-            update(self.tables.tasks)
-            .where(
-                c.id == task_id,
-                c.status.in_(sources(TASK_TRANSITIONS, "cancelled")),
-                session_not_being_deleted(self.tables, c.session_id),
-            )
-            .values(
-                status=case((held, RUNNING), else_=literal_column("'cancelled'")),
-                cancel_requested=or_(c.cancel_requested, held),
-                cancelled_at=case((held, c.cancelled_at), else_=now),
-                updated_at=case((ahead, c.updated_at), else_=now),
-            )
-            .returning(*c)
-        )
-        statement = self.unit.dialect.announcing(query, self.tables)
-        cancelled = self.connection.execute(statement).first()
+        shape = self.unit.dialect, clock_of(self.unit)
+        cancelled = self.unit.first(_cancelling, *shape, task_id=task_id, **now_of(self.unit))
         if cancelled is None:
             raise why_not(self.unit, task_id, "cancelled")
         return task_record(cancelled)
@@ -457,21 +431,14 @@ class Tasks(Repository):
         """
         named = names("queues", queues)
         wanted = None if kinds is None else names("kinds", kinds)
-        parameters = {
+        asked = {
             "claimant": validation.key("worker", worker),
             "limit": check_limit(limit),
             **_asked(named, wanted),
             **until(self.unit, length(lease)),
         }
-        statement = claim_statement(
-            self.tables,
-            self.unit.dialect,
-            clock_of(self.unit),
-            dialect_of(self.connection),
-            len(named),
-            len(wanted or ()),
-        )
-        rows = statement.fetch(self.connection, parameters)
+        shape = self.unit.dialect, clock_of(self.unit), len(named), len(wanted or ())
+        rows = self.unit.rows(claim_statement, *shape, **asked)
         return tuple([make_task_record(*row[1:]) for row in sorted(rows, key=in_order_of_claims)])
 
     @scopes.TASK
@@ -601,22 +568,10 @@ class Tasks(Repository):
             The tasks, as they are now, the longest overdue first, then the one that was created
             first.
         """
-        tasks = self.tables.tasks
         check_limit(limit)
         require_backoff(backoff)
-        restart(self.unit, present(self.unit))
-        query = (
-            select(*tasks.c, present(self.unit).label("now"))
-            .where(
-                tasks.c.status == RUNNING,
-                tasks.c.lease_expires_at <= present(self.unit),
-                session_not_being_deleted(self.tables, tasks.c.session_id),
-            )
-            .order_by(tasks.c.lease_expires_at, tasks.c.pk)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
-        rows = self.connection.execute(query).all()
+        restart(self.unit)
+        rows = self.unit.rows(_overdue, clock_of(self.unit), most=limit, **now_of(self.unit))
         if not rows:
             return ()
         now = rows[0].now.astimezone(UTC)
@@ -639,25 +594,11 @@ class Tasks(Repository):
         Returns:
             How many were made pending.
         """
-        tasks = self.tables.tasks
-        dead = select(tasks.c.pk).where(
-            tasks.c.queue == validation.key("queue", queue),
-            tasks.c.status == "dead",
-            session_not_being_deleted(self.tables, tasks.c.session_id),
+        dead = given(
+            queue=validation.key("queue", queue), kind=validation.optional_key("kind", kind)
         )
-        if kind is not None:
-            dead = dead.where(tasks.c.kind == validation.key("kind", kind))
-        dead = dead.order_by(tasks.c.pk).limit(check_limit(limit)).with_for_update(skip_locked=True)
-        now = present(self.unit)
-        chosen = dead.cte("chosen").prefix_with("MATERIALIZED")
-        query = (
-            update(tasks)
-            .where(tasks.c.pk.in_(select(chosen.c.pk)))
-            .values(status="pending", failures=0, run_at=now, updated_at=now)
-            .returning(*tasks.c)
-        )
-        statement = self.unit.dialect.announcing(query, self.tables)
-        again = self.connection.execute(statement).all()
+        asked = {**dead, "most": check_limit(limit), **now_of(self.unit)}
+        again = self.unit.rows(_requeueing, self.unit.dialect, clock_of(self.unit), *dead, **asked)
         settle_failures(self.unit, {task.session_id for task in again})
         return len(again)
 
@@ -676,12 +617,9 @@ class Tasks(Repository):
         """
         named = names("queues", queues)
         wanted = None if kinds is None else names("kinds", kinds)
-        clock = clock_of(self.unit)
-        parameters = _asked(named, wanted)
-        if clock is None:
-            parameters["now"] = self.unit.now()
-        statement = due_statement(self.tables, clock, len(named), len(wanted or ()))
-        row = self.connection.execute(statement, parameters).first()
+        shape = clock_of(self.unit), len(named), len(wanted or ())
+        asked = {**_asked(named, wanted), **now_of(self.unit)}
+        row = self.unit.first(due_statement, *shape, **asked)
         return None if row is None else max(0.0, (row.run_at - row.now).total_seconds())
 
     @scopes.WORKERS
@@ -692,6 +630,80 @@ class Tasks(Repository):
         It has a connection of its own, from ``open()`` to ``close()``.
         """
         return self.unit.dialect.task_signal(self.connection, self.tables)
+
+
+def _of_key(tables: Tables, *key: str) -> Select[Any]:
+    tasks = tables.tasks
+    stays = session_not_being_deleted(tables, tasks.c.session_id).label("stays")
+    return select(tasks, stays).where(*equal(tasks.c, key))
+
+
+def _cancelling(tables: Tables, dialect: EngineDialect, clock: EngineDialect | None) -> Executable:
+    tasks, now = tables.tasks, current(clock)
+    c = tasks.c
+    held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
+    ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``claims``
+    query = (
+        update(tasks)
+        .where(
+            c.id == bindparam("task_id"),
+            c.status.in_([literal(each) for each in sources(TASK_TRANSITIONS, "cancelled")]),
+            session_not_being_deleted(tables, c.session_id),
+        )
+        .values(
+            status=case((held, RUNNING), else_=literal_column("'cancelled'")),
+            cancel_requested=or_(c.cancel_requested, held),
+            cancelled_at=case((held, c.cancelled_at), else_=now),
+            updated_at=case((ahead, c.updated_at), else_=now),
+        )
+        .returning(*c)
+    )
+    return dialect.announcing(query, tables)
+
+
+def _overdue(tables: Tables, clock: EngineDialect | None) -> Executable:
+    tasks, now = tables.tasks, current(clock)
+    query = select(*tasks.c, now.label("now")).where(
+        tasks.c.status == RUNNING,
+        tasks.c.lease_expires_at <= now,
+        session_not_being_deleted(tables, tasks.c.session_id),
+    )
+    query = query.order_by(tasks.c.lease_expires_at, tasks.c.pk).limit(MOST)
+    return query.with_for_update(skip_locked=True)
+
+
+def _requeueing(
+    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *asked: str
+) -> Executable:
+    tasks, now = tables.tasks, current(clock)
+    stays = session_not_being_deleted(tables, tasks.c.session_id)
+    dead = select(tasks.c.pk).where(*equal(tasks.c, asked), tasks.c.status == "dead", stays)
+    dead = dead.order_by(tasks.c.pk).limit(MOST).with_for_update(skip_locked=True)
+    chosen = dead.cte("chosen").prefix_with("MATERIALIZED")
+    query = (
+        update(tasks)
+        .where(tasks.c.pk.in_(select(chosen.c.pk)))
+        .values(status="pending", failures=0, run_at=now, updated_at=now)
+        .returning(*tasks.c)
+    )
+    return dialect.announcing(query, tables)
+
+
+def _listed(tables: Tables, only: Only, *asked: str) -> Paged:
+    tasks = tables.tasks
+    return select(tasks).where(*_these(tables, only, *asked)), [tasks.c.pk]
+
+
+def _counted(tables: Tables, only: Only, *asked: str) -> Select[Any]:
+    key = tables.tasks.c.queue, tables.tasks.c.status
+    return select(*key, func.count()).where(*_these(tables, only, *asked)).group_by(*key)
+
+
+def _these(tables: Tables, only: Only, *asked: str) -> Conditions:
+    """Give the conditions of tasks in a scope whose columns equal these parameters."""
+    tasks = tables.tasks.c
+    stays = session_not_being_deleted(tables, tasks.session_id)
+    return [stays, *operations.sessions(tables, only, tasks.session_id), *equal(tasks, asked)]
 
 
 def _asked(queues: list[str], kinds: list[str] | None) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from sqlalchemy import (
-    ColumnElement,
     Integer,
     Select,
     Table,
+    bindparam,
     case,
     cast,
     func,
@@ -18,6 +18,7 @@ from sqlalchemy import (
     select,
 )
 
+from agentstore.engines.base.statements import Builder
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
 from agentstore.execution.unit import Body, Unit
 from agentstore.records import Page, ToolLogRecord, ToolStats
@@ -25,12 +26,18 @@ from agentstore.records.base import complete
 from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import New, NewRow, finite, mean_of, milliseconds, over_pages
 from agentstore.repositories.operations import (
+    Conditions,
+    Only,
+    Paged,
     Repository,
+    ends_of,
+    equal,
     gathers,
+    given,
     one_page,
     reads,
     required,
-    window,
+    whose,
 )
 from agentstore.repositories.session_pages import folded, show_failures
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
@@ -86,10 +93,10 @@ class NewLog(NewRow):
     def why_not(self, unit: Unit) -> AgentStoreError:
         """Say what is missing."""
         session_id, message_id = self.row["session_id"], self.row["message_id"]
-        sessions = unit.tables.sessions.c
-        session = select(sessions.pk).where(sessions.id == session_id, session_is_open(unit.tables))
-        if unit.connection.execute(session).first() is None or message_id is None:
+        if message_id is None or unit.first(_open_session, id=session_id) is None:
             return NotFound("session", session_id)
+        if unit.first(_message, id=message_id) is None:
+            return NotFound("message", message_id)
         return WrongSession(session_id, message_id)
 
 
@@ -134,8 +141,8 @@ class ToolLogs(Repository):
                 it tells which of several calls of one tool this was.
 
         Raises:
-            NotFound: There is no such session, or it is being deleted.
-            WrongSession: The message is not of this session.
+            NotFound: There is no such session or message, or the session is being deleted.
+            WrongSession: The message is of another session.
             SecretRefused: A secret was found and the policy refuses it.
             InvalidInput: An argument cannot be stored, or a call with an error is said to have
                 succeeded.
@@ -177,9 +184,7 @@ class ToolLogs(Repository):
     @reads
     def find(self, log_id: str) -> ToolLogRecord | None:
         """Give a log, or None."""
-        logs = self.tables.tool_logs
-        stays = session_not_being_deleted(self.tables, logs.c.session_id)
-        row = self.connection.execute(select(logs).where(logs.c.id == log_id, stays)).first()
+        row = self.unit.first(_finding, id=log_id)
         return None if row is None else tool_log_record(row)
 
     @scopes.SESSION
@@ -216,28 +221,26 @@ class ToolLogs(Repository):
             NaiveDatetime: ``since`` or ``until`` has no time zone.
             InvalidInput: ``success`` is no bool, or ``order`` is another word.
         """
-        logs = self.tables.tool_logs
-        in_window = window(logs.c.created_at, since, until)
-        query = select(logs).where(*_of(self.unit, session_id, tool), *in_window)
+        wanted, shape = _asked(self.unit, session_id, tool, since, until)
         if success is not None:
-            passed = validation.flag("success", success)
-            query = query.where(logs.c.success if passed else FAILED)
+            validation.flag("success", success)
         ascending = validation.choice("order", order, _ORDERS) == "oldest"
         more: tuple[object, ...] = () if success is None and not ascending else (success, order)
         if text is not None:
             text = folded("text", text)
             more = (success, order, text)
         cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until), *more)
-        key = [logs.c.created_at, logs.c.pk] if in_window else [logs.c.pk]
         for _ in range(_PAGES_READ):
             page = one_page(
-                self.connection,
-                query,
-                key,
+                self.unit,
+                _listed,
+                wanted,
                 cursors,
                 limit,
                 cursor,
                 tool_log_record,
+                success,
+                *shape,
                 ascending=ascending,
             )
             if text is None:
@@ -265,22 +268,18 @@ class ToolLogs(Repository):
 
         The arguments are as for ``list``.
         """
-        logs = self.tables.tool_logs
-        in_window = window(logs.c.created_at, since, until)
-        return tool_stats(self, [*_of(self.unit, session_id, tool), *in_window])
+        wanted, shape = _asked(self.unit, session_id, tool, since, until)
+        return tool_stats(self.unit, _adding_up, *shape, **wanted)
 
 
-def tool_stats(
-    repository: Repository, conditions: Sequence[ColumnElement[bool]]
-) -> tuple[ToolStats, ...]:
-    """Compute the statistics of the logs that meet the conditions, in one query.
+def tool_stats(unit: Unit, build: Builder, *shape: Any, **wanted: Any) -> tuple[ToolStats, ...]:
+    """Compute the statistics of logs by a statement that is made with ``stats_of_tools``.
 
     The 95th percentile is the value at rank ceil(0.95 n) (nearest rank), in whole numbers, so
     that both engines pick the same row; the others likewise.
     """
-    query = _stats(repository.tables, conditions)
     stats: list[ToolStats] = []
-    for tool, calls, failures, *times in repository.connection.execute(query):
+    for tool, calls, failures, *times in unit.rows(build, *shape, **wanted):
         p50, p95, p99 = (None if time is None else float(time) for time in times[:3])
         mean = mean_of(*times[3:])
         stats.append(ToolStats(tool, int(calls), int(failures), mean, p50, p95, p99))
@@ -288,7 +287,8 @@ def tool_stats(
     return tuple(sorted(stats, key=lambda found: (-found.calls, found.tool)))
 
 
-def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[Any]:
+def stats_of_tools(tables: Tables, conditions: Conditions) -> Select[Any]:
+    """Select what ``tool_stats`` reads of the logs that meet the conditions."""
     logs = tables.tool_logs.c
     elapsed = finite(logs.elapsed_ms)
     timed = case((elapsed.is_(None), 1), else_=0)
@@ -316,17 +316,65 @@ def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[
     ).group_by(ranked.c.tool)
 
 
-def _of(unit: Unit, session_id: str | None, tool: str | None) -> list[ColumnElement[bool]]:
-    logs = unit.tables.tool_logs.c
-    conditions = [
-        session_not_being_deleted(unit.tables, logs.session_id),
-        *operations.sessions(unit, logs.session_id),
+def _asked(
+    unit: Unit,
+    session_id: str | None,
+    tool: str | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Give the parameters and the shape of ``_these``."""
+    begins, ends, last = ends_of(since, until)
+    wanted = given(
+        session_id=validation.optional_text("session_id", session_id),
+        tool=validation.optional_key("tool", tool),
+        begins=begins,
+        ends=ends,
+    )
+    return {**wanted, "only": unit.only}, (whose(unit), last, *wanted)
+
+
+def _these(tables: Tables, only: Only, last: bool, *asked: str) -> Conditions:
+    """Give the conditions of logs; ``last`` says whether the end of the window belongs to it."""
+    logs = tables.tool_logs.c
+    ends = bindparam("ends", type_=logs.created_at.type)
+    window = [logs.created_at >= bindparam("begins")]
+    window.append(logs.created_at <= ends if last else logs.created_at < ends)
+    return [
+        session_not_being_deleted(tables, logs.session_id),
+        *operations.sessions(tables, only, logs.session_id),
+        *equal(logs, [name for name in asked if name in logs]),
+        *(window if "ends" in asked else ()),
     ]
-    if session_id is not None:
-        conditions.append(logs.session_id == validation.text("session_id", session_id))
-    if tool is not None:
-        conditions.append(logs.tool == validation.key("tool", tool))
-    return conditions
+
+
+def _listed(tables: Tables, success: bool | None, only: Only, last: bool, *asked: str) -> Paged:
+    logs = tables.tool_logs
+    query = select(logs).where(*_these(tables, only, last, *asked))
+    if success is not None:
+        query = query.where(logs.c.success if success else FAILED)
+    return query, [logs.c.created_at, logs.c.pk] if "ends" in asked else [logs.c.pk]
+
+
+def _open_session(tables: Tables) -> Select[Any]:
+    sessions = tables.sessions.c
+    return select(sessions.pk).where(sessions.id == bindparam("id"), session_is_open(tables))
+
+
+def _message(tables: Tables) -> Select[Any]:
+    messages = tables.messages.c
+    stays = session_not_being_deleted(tables, messages.session_id)
+    return select(messages.pk).where(messages.id == bindparam("id"), stays)
+
+
+def _finding(tables: Tables) -> Select[Any]:
+    logs = tables.tool_logs
+    stays = session_not_being_deleted(tables, logs.c.session_id)
+    return select(logs).where(logs.c.id == bindparam("id"), stays)
+
+
+def _adding_up(tables: Tables, *shape: Any) -> Select[Any]:
+    return stats_of_tools(tables, _these(tables, *shape))
 
 
 def _text(instant: datetime | None) -> str | None:

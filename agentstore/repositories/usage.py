@@ -23,7 +23,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import Delete, bindparam, delete, func, select
 from sqlalchemy import delete as sql_delete
 
 from agentstore.errors import InvalidInput, shown
@@ -34,9 +34,12 @@ from agentstore.repositories.lines import require
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.operations import (
     UNSET,
+    Conditions,
+    Paged,
     Repository,
     ends_of,
     gathers,
+    given,
     ids_of,
     one_page,
     reads,
@@ -58,7 +61,7 @@ from agentstore.repositories.usage_sums import (
     sums_of_sessions,
     usage_record,
 )
-from agentstore.schema import owner_not_being_deleted, session_not_being_deleted
+from agentstore.schema import Tables, owner_not_being_deleted, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos, new_id, require_utc
@@ -479,15 +482,10 @@ def list_usage(
     cursor: str | None,
 ) -> Page[UsageRecord]:
     """Give one page; see ``Usage.list``."""
-    used = unit.tables.turn_usage
-    query = select(used).where(
-        *_recorded(unit, session_id, branch, turns),
-        session_not_being_deleted(unit.tables, used.c.session_id),
-    )
     cursors = Cursors("usage", session_id, branch, *turns)
-    key = [used.c.branch, used.c.turn, used.c.pk]
+    wanted, *shape = _asked(session_id, branch, turns)
     page = one_page(
-        unit.connection, query, key, cursors, limit, cursor, usage_record, ascending=True
+        unit, _listed, wanted, cursors, limit, cursor, usage_record, *shape, ascending=True
     )
     if not page.items:
         require(unit, session_id, branch if isinstance(branch, str) else None)
@@ -496,34 +494,48 @@ def list_usage(
 
 def delete_usage(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> int:
     """Delete what was recorded; see ``Usage.delete``."""
-    used = unit.tables.turn_usage
-    gone = delete(used).where(
-        *_recorded(unit, session_id, branch, (turn, turn)),
-        session_not_being_deleted(unit.tables, used.c.session_id),
-    )
-    count = unit.connection.execute(gone).rowcount
+    wanted, *shape = _asked(session_id, branch, (turn, turn))
+    count = unit.count(_deleting, *shape, **wanted)
     if not count:
         require(unit, session_id, branch if isinstance(branch, str) else None)
     return count
 
 
-def _recorded(
-    unit: Unit, session_id: str, branch: Branch, turns: tuple[int | None, int | None]
-) -> list[ColumnElement[bool]]:
-    """Give the conditions of what is of a session, a branch, and of turns up to the second."""
-    used, branches = unit.tables.turn_usage.c, unit.tables.branches.c
-    conditions = [used.session_id == session_id]
-    if isinstance(branch, str):
-        named = select(branches.number).where(
-            branches.session_id == session_id, branches.name == branch, branches.gone.is_(False)
-        )
-        conditions.append(used.branch == named.scalar_subquery())
-    elif branch is not None:
-        conditions.append(used.branch == branch)
+def _asked(
+    session_id: str, branch: Branch, turns: tuple[int | None, int | None]
+) -> tuple[dict[str, Any], bool, Sequence[str]]:
+    """Give the parameters of ``_recorded``, and its shape: whether the branch is named, and what
+    there are conditions for.
+    """
     first, last = turns
-    if first is not None and first == last:
-        conditions.append(used.turn == first)
-    else:
-        conditions += [] if first is None else [used.turn >= first]
-        conditions += [] if last is None else [used.turn <= last]
-    return conditions
+    between = {"turn": first} if first == last else {"from_turn": first, "to_turn": last}
+    wanted = given(branch=branch, **between)
+    return {"session_id": session_id, **wanted}, isinstance(branch, str), (*wanted,)
+
+
+def _recorded(tables: Tables, named: bool, asked: Sequence[str]) -> Conditions:
+    """Give the conditions of what is of a session, a branch, and of turns up to the second."""
+    used, branches = tables.turn_usage.c, tables.branches.c
+    session_id = bindparam("session_id", type_=used.session_id.type)
+    number: Any = bindparam("branch")
+    if named:
+        it = branches.session_id == session_id, branches.name == number, branches.gone.is_(False)
+        number = select(branches.number).where(*it).scalar_subquery()
+    conditions = {
+        "branch": used.branch == number,
+        "turn": used.turn == bindparam("turn"),
+        "from_turn": used.turn >= bindparam("from_turn"),
+        "to_turn": used.turn <= bindparam("to_turn"),
+    }
+    stays = session_not_being_deleted(tables, used.session_id)
+    return [used.session_id == session_id, *(conditions[name] for name in asked), stays]
+
+
+def _listed(tables: Tables, named: bool, asked: Sequence[str]) -> Paged:
+    used = tables.turn_usage
+    query = select(used).where(*_recorded(tables, named, asked))
+    return query, [used.c.branch, used.c.turn, used.c.pk]
+
+
+def _deleting(tables: Tables, named: bool, asked: Sequence[str]) -> Delete:
+    return delete(tables.turn_usage).where(*_recorded(tables, named, asked))

@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from sqlalchemy import (
     CTE,
     BigInteger,
     ColumnElement,
-    Dialect,
     FromClause,
     Select,
     Table,
@@ -38,7 +36,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.engines.base.dialect import EngineDialect
-from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AgentStoreError, CounterOverflow, InvalidRow, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.records import UsageRecord, UsageSum, UserStats
@@ -57,8 +54,8 @@ from agentstore.repositories.listing import (
     plain_sum,
     read_sum,
 )
-from agentstore.repositories.operations import Repository, chunks
-from agentstore.repositories.tool_logs import tool_stats
+from agentstore.repositories.operations import MOST, Only, Repository, among, chunks, several, whose
+from agentstore.repositories.tool_logs import stats_of_tools, tool_stats
 from agentstore.schema import (
     Tables,
     owner_not_being_deleted,
@@ -127,11 +124,8 @@ def sum_usage(
     names = frozenset(name for name, value in given.items() if value is not None)
     named = isinstance(given["branch"], str)
     filters = Filters(names, last, top is not None, named)
-    of = (unit.tables, unit.dialect, dialect_of(unit.connection), dimension, filters)
-    parameters = {**given, **({"top": top} if top else {})}
-    sums = _added_up(
-        unit, lambda exact: _sums(unit, _statement(*of, exact=exact), parameters, dimension)
-    )
+    wanted = {**given, "top": top}
+    sums = _added_up(unit, lambda exact: _sums(unit, dimension, filters, wanted, exact=exact))
     if not sums and named:
         require(unit, given["session_id"], given["branch"])
     # Sorted here, since the engines' collations differ.
@@ -162,27 +156,11 @@ def sums_of_sessions(unit: Unit, ids: Sequence[str], most: int | None) -> dict[s
 def _sums_of_sessions(
     unit: Unit, ids: Sequence[str], most: int | None, *, exact: bool
 ) -> dict[str, UsageSum]:
-    sessions, used = unit.tables.sessions, unit.tables.turn_usage
-    source: FromClause = sessions.join(used, used.c.session_id == sessions.c.id)
-    added = used.c
-    if most is not None:
-        each = used.alias("each")
-        last = select(each).where(each.c.session_id == sessions.c.id)
-        last = last.order_by(each.c.created_at.desc()).limit(most)
-        source, added = unit.dialect.for_each(sessions, used, last)
-    query = (
-        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum), added.model)
-        .select_from(source)
-        .where(
-            sessions.c.id.in_(bindparam("ids", expanding=True)),
-            owner_not_being_deleted(unit.tables, sessions.c.user_id),
-            *operations.sessions(unit, sessions.c.id),
-        )
-        .group_by(sessions.c.id, added.model)
-    )
     by_model: dict[str, list[Any]] = {}
     for chunk in chunks(ids):
-        for row in unit.connection.execute(query, {"ids": list(chunk)}):
+        asked = several("id", chunk)
+        shape = unit.dialect, whose(unit), exact, most is not None, len(asked)
+        for row in unit.rows(_by_model, *shape, only=unit.only, most=most, **asked):
             by_model.setdefault(row[0], []).append(row)
     found: dict[str, UsageSum] = {}
     for id, rows in by_model.items():
@@ -193,6 +171,29 @@ def _sums_of_sessions(
     return found
 
 
+def _by_model(
+    tables: Tables, dialect: EngineDialect, only: Only, exact: bool, limited: bool, ids: int
+) -> Select[Any]:
+    sessions, used = tables.sessions, tables.turn_usage
+    source: FromClause = sessions.join(used, used.c.session_id == sessions.c.id)
+    added = used.c
+    if limited:
+        each = used.alias("each")
+        last = select(each).where(each.c.session_id == sessions.c.id)
+        last = last.order_by(each.c.created_at.desc()).limit(MOST)
+        source, added = dialect.for_each(sessions, used, last)
+    return (
+        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum), added.model)
+        .select_from(source)
+        .where(
+            among(sessions.c.id, "id", ids),
+            owner_not_being_deleted(tables, sessions.c.user_id),
+            *operations.sessions(tables, only, sessions.c.id),
+        )
+        .group_by(sessions.c.id, added.model)
+    )
+
+
 def _added(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) -> list[Any]:
     """Give what is added up, and how many records there are."""
     unpriced = case((used.cost.is_(None), used.requests), else_=0)
@@ -201,9 +202,9 @@ def _added(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) 
 
 
 def _sums(
-    unit: Unit, statement: Prepared, parameters: Mapping[str, Any], dimension: Keys
+    unit: Unit, dimension: Keys, filters: Filters, wanted: Mapping[str, Any], *, exact: bool
 ) -> list[UsageSum]:
-    rows = [row for row in statement.fetch(unit.connection, parameters) if row[-1]]
+    rows = [row for row in unit.rows(_summing, dimension, filters, exact, **wanted) if row[-1]]
     if len(dimension) == 2:
         one, two = dimension
         return [usage_sum((_key(one, row[0]), _key(two, row[-2])), row) for row in rows]
@@ -221,16 +222,7 @@ def _place(found: UsageSum) -> Any:
     return [(key is not None, key) for key in keys]
 
 
-@lru_cache(maxsize=1024)
-def _statement(
-    tables: Tables,
-    dialect: EngineDialect,
-    driver: Dialect,
-    dimension: Keys,
-    filters: Filters,
-    *,
-    exact: bool,
-) -> Prepared:
+def _summing(tables: Tables, dimension: Keys, filters: Filters, exact: bool) -> Select[Any]:
     used, sessions = tables.turn_usage.c, tables.sessions.c
     keys: dict[str, ColumnElement[Any]] = {
         "turn": used.turn,
@@ -277,7 +269,7 @@ def _statement(
     if filters.top:
         ranks = (rank for each in (used.cost, used.total_tokens) for rank in _ranks(each, exact))
         query = query.order_by(*(rank.desc() for rank in ranks)).limit(bindparam("top"))
-    return Prepared(query, driver)
+    return query
 
 
 def _ranks(column: ColumnElement[Any], exact: bool) -> tuple[ColumnElement[Any], ...]:
@@ -506,9 +498,8 @@ class NewUsage(NewRow):
 
     def _look_price_up(self, unit: Unit) -> None:
         if self.unpriced is not None:
-            query = _model_of(unit.tables, dialect_of(unit.connection))
-            found = query.fetch(unit.connection, self.row)
-            model = found[0][0] if found else None
+            found = unit.first(_model_of, session_id=self.row["session_id"])
+            model = None if found is None else found.model
             # It may have been written before models were bounded.
             self.row["model"] = validation.optional_label("The session's model", model)
             self.row["cost"] = priced(unit.settings.prices, self.row, self.unpriced)
@@ -543,13 +534,9 @@ def _charge(unit: Unit, reservation_id: str, tokens: int) -> None:
         raise CounterOverflow("user", found.user_id)
 
 
-@lru_cache(maxsize=256)
-def _model_of(tables: Tables, driver: Dialect) -> Prepared:
+def _model_of(tables: Tables) -> Select[Any]:
     sessions = tables.sessions.c
-    query = select(sessions.model).where(
-        sessions.id == bindparam("session_id", type_=sessions.id.type)
-    )
-    return Prepared(query, driver)
+    return select(sessions.model).where(sessions.id == bindparam("session_id"))
 
 
 def usage_record(row: Any) -> UsageRecord:
@@ -639,12 +626,9 @@ def place_of(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> t
 def stats_of(repository: Repository, user_id: str, since: datetime, until: datetime) -> UserStats:
     """Add it up; see ``Usage.stats``."""
     tables = repository.tables
-    users, sessions, logs = tables.users, tables.sessions, tables.tool_logs
-    there = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
-    if repository.connection.execute(there).first() is None:
-        raise NotFound("user", user_id)
+    sessions = tables.sessions
+    operations.require_user(repository.unit, user_id)
     of_user = (sessions.c.user_id == user_id, sessions.c.active_branch > NO_BRANCH)
-    theirs = select(sessions.c.id).where(*of_user)
     source, found = messages_between(tables, repository.unit.dialect, and_(*of_user), since, until)
     of_session = (
         select(
@@ -679,12 +663,13 @@ def stats_of(repository: Repository, user_id: str, since: datetime, until: datet
         messages=int(messages),
         tokens=tokens,
         cost=from_nanos(cost),
-        tools=tool_stats(
-            repository,
-            [
-                logs.c.session_id.in_(theirs),
-                logs.c.created_at >= since,
-                logs.c.created_at < until,
-            ],
-        ),
+        tools=tool_stats(repository.unit, _logs_of_user, user_id=user_id, since=since, until=until),
     )
+
+
+def _logs_of_user(tables: Tables) -> Select[Any]:
+    logs, sessions = tables.tool_logs.c, tables.sessions.c
+    of_user = sessions.user_id == bindparam("user_id"), sessions.active_branch > NO_BRANCH
+    begun = logs.session_id.in_(select(sessions.id).where(*of_user))
+    window = logs.created_at >= bindparam("since"), logs.created_at < bindparam("until")
+    return stats_of_tools(tables, [begun, *window])

@@ -25,27 +25,25 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Dialect,
+    Executable,
     Select,
+    Update,
     bindparam,
     case,
     delete,
     func,
     insert,
-    literal,
     or_,
     select,
     update,
 )
 
-from agentstore.engines.base.dialect import Mode
-from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -72,15 +70,24 @@ from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.operations import (
     UNSET,
+    Conditions,
+    Only,
+    Paged,
     Repository,
     Unset,
+    adding,
     appends,
     chunks,
+    equal,
+    given,
     ids_of,
     one_page,
     reads,
+    removing,
+    require_user,
     required,
     several_units,
+    whose,
     writes,
     written,
 )
@@ -89,7 +96,7 @@ from agentstore.repositories.upkeep.deletion import delete_user
 from agentstore.schema import Tables, owner_not_being_deleted, session_is_open
 from agentstore.values import validation
 from agentstore.values.encoding import canonical_json
-from agentstore.values.types import MAX_INTEGER, SOUGHT_ID, new_id, require_utc, shifted
+from agentstore.values.types import MAX_INTEGER, new_id, require_utc, shifted
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors, check_limit
 
 # What users may spend: at once, or reserved first and settled when the cost is known.
@@ -156,18 +163,10 @@ class Quotas(Repository):
         These are calls that run, and those whose process died. ``release_quota`` gives a
         reservation back before it expires.
         """
-        reservations = self.tables.quota_reservations
-        user_id = validation.text("user_id", user_id)
-        query = select(reservations).where(*self._held(user_id))
+        wanted = {"user_id": validation.text("user_id", user_id), "now": self.unit.now()}
+        cursors = Cursors("reservations", user_id)
         return one_page(
-            self.connection,
-            query,
-            [reservations.c.expires_at, reservations.c.pk],
-            Cursors("reservations", user_id),
-            limit,
-            cursor,
-            reservation_record,
-            ascending=True,
+            self.unit, _held, wanted, cursors, limit, cursor, reservation_record, ascending=True
         )
 
     iter_reservations = over_pages(reservations)
@@ -223,8 +222,8 @@ class Quotas(Repository):
         record = self._set_aside(tokens, ttl, session_id, of_session=session_id)
         if record is not None:
             return record
-        owner = _owner_of(self.tables, session_id)
-        row = required(self.connection.execute(owner).first(), "session", session_id)
+        owner = self.unit.first(_owner_of, "session_id", session_id=session_id)
+        row = required(owner, "session", session_id)
         if row.user_id is None:
             raise InvalidInput(
                 f"The session {named(session_id)} has no user, and so no quota. Name the user "
@@ -268,20 +267,18 @@ class Quotas(Repository):
 
     def _end(self, reservation_id: str, tokens: int) -> int | None:
         """Delete a reservation, and consume so many tokens; give what is left."""
-        connection = self.connection
-        lock, take, settle = _ending(self.tables, dialect_of(connection))
-        lock.rows(connection, {"id": reservation_id})
-        taken = take.fetch(connection, {"id": reservation_id})
-        if not taken:
+        self.unit.rows(_locking, id=reservation_id)
+        taken = self.unit.first(_taking, id=reservation_id)
+        if taken is None:
             raise NotFound(
                 "reservation", reservation_id, "It was settled or released, or never made."
             )
-        ((user_id, held, lapsed),) = taken
+        user_id, held, lapsed = taken
         amounts = {"tokens": tokens, "held": 0 if lapsed else held, "now": self.unit.now()}
-        settled = settle.fetch(connection, {"user_id": user_id, **amounts})
-        if not settled:
+        settled = self.unit.first(_settling, user_id=user_id, **amounts)
+        if settled is None:
             raise CounterOverflow("user", user_id)
-        return _left(settled[0])
+        return _left(settled)
 
     def _twice(self, user_id: str) -> Any:
         """Go round once, and once more if that made an expired reservation lapse."""
@@ -308,8 +305,7 @@ class Quotas(Repository):
             "created_at": record.created_at,
             "expires_at": record.expires_at,
         }
-        reserving = _reserving(self.tables, dialect_of(self.connection), (*new,))
-        reserving.execute_many(self.connection, [new])
+        self.unit.count(adding, self.tables.quota_reservations, **new)
         return record
 
     def _spend(self, column: str, tokens: int, **owner: str) -> tuple[Any, ...] | None:
@@ -323,35 +319,55 @@ class Quotas(Repository):
         Returns:
             What is left then, and the user's id; None if nothing was spent.
         """
-        spending = _spending(self.tables, dialect_of(self.connection), column, *owner)
-        spent = spending.fetch(self.connection, {"tokens": tokens, **owner})
-        return spent[0] if spent else None
+        spent: tuple[Any, ...] | None = self.unit.first(
+            _spending, column, *owner, tokens=tokens, **owner
+        )
+        return spent
 
     def _remaining(self, user_id: str) -> int | None:
         """Give the tokens left, expired reservations not counted; None without limit."""
-        users = self.tables.users.c
-        query = select(*_quota(self.tables, user_id, self.unit.now()))
-        query = query.where(users.id == user_id, users.deleting.is_(None))
-        row = required(self.connection.execute(query).first(), "user", user_id)
-        return _left(row)
+        row = self.unit.first(_quota_of, user_id=user_id, now=self.unit.now())
+        return _left(required(row, "user", user_id))
 
     def _too_much(self, user_id: str, tokens: int) -> AgentStoreError:
         """Say why so many tokens cannot be spent; raises NotFound."""
         remaining = self._remaining(user_id)
         if remaining is None:
             return CounterOverflow("user", user_id)
-        reservations = self.tables.quota_reservations.c
-        query = select(exact_sum(reservations.tokens), func.max(reservations.expires_at))
-        reserved, until = self.connection.execute(query.where(*self._held(user_id))).one()
+        [(reserved, until)] = self.unit.rows(_all_held, user_id=user_id, now=self.unit.now())
         return QuotaExceeded(user_id, tokens, remaining, int(reserved), until)
 
-    def _held(self, user_id: str) -> tuple[Any, ...]:
-        reservations = self.tables.quota_reservations
-        return (
-            reservations.c.user_id == user_id,
-            reservations.c.expires_at > self.unit.now(),
-            owner_not_being_deleted(self.tables, reservations.c.user_id),
-        )
+
+def _held(tables: Tables) -> Paged:
+    """Select what is set aside of a user's quota now, the first to expire first."""
+    reservations = tables.quota_reservations
+    held = select(reservations).where(
+        reservations.c.user_id == bindparam("user_id"),
+        reservations.c.expires_at > bindparam("now"),
+        owner_not_being_deleted(tables, reservations.c.user_id),
+    )
+    return held, [reservations.c.expires_at, reservations.c.pk]
+
+
+def _listed(tables: Tables, only: Only, *asked: str) -> Paged:
+    """Select users."""
+    users = tables.users
+    these = users.c.deleting.is_(None), *operations.users(tables, only), *equal(users.c, asked)
+    return select(users).where(*these), [users.c.pk]
+
+
+def _preferring(tables: Tables, only: Only) -> Paged:
+    """Select the users with a preference."""
+    (query, key), preferences = _listed(tables, only), tables.user_preferences
+    query = query.join(preferences, preferences.c.user_id == tables.users.c.id)
+    return query.where(preferences.c.digest == bindparam("digest")), key
+
+
+def _all_held(tables: Tables) -> Select[Any]:
+    reservations, (held, _) = tables.quota_reservations.c, _held(tables)
+    sums = exact_sum(reservations.tokens), func.max(reservations.expires_at)
+    together: Select[Any] = held.with_only_columns(*sums)  # type: ignore[assignment]
+    return together
 
 
 def reservation_record(row: Any) -> ReservationRecord:
@@ -363,23 +379,23 @@ def reservation_record(row: Any) -> ReservationRecord:
     )
 
 
-def _owner_of(tables: Tables, session_id: Any) -> Select[Any]:
-    """Select the user of a session."""
+def _owner_of(tables: Tables, name: str) -> Select[Any]:
+    """Select the user of the session that a parameter names."""
     sessions = tables.sessions.c
-    return select(sessions.user_id).where(sessions.id == session_id, session_is_open(tables))
+    this = sessions.id == bindparam(name), session_is_open(tables)
+    return select(sessions.user_id).where(*this)
 
 
-@lru_cache(maxsize=256)
-def _spending(tables: Tables, driver: Dialect, column: str, owner: str) -> Prepared:
+def _spending(tables: Tables, column: str, owner: str) -> Executable:
     """Raise a column of a user's row; see ``Quotas._spend``."""
     users = tables.users
     user_id: Any = bindparam(owner, type_=users.c.id.type)
     if owner == "of_session":
-        user_id = _owner_of(tables, user_id).scalar_subquery()
+        user_id = _owner_of(tables, owner).scalar_subquery()
     spoken_for = users.c.quota_used + users.c.quota_reserved
     # Without a limit there is that of the column; together they never overflow.
     most = func.coalesce(users.c.quota_total, MAX_INTEGER)
-    return Prepared(
+    return (
         update(users)
         .where(
             users.c.id == user_id,
@@ -390,49 +406,46 @@ def _spending(tables: Tables, driver: Dialect, column: str, owner: str) -> Prepa
         .returning(
             case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for),
             users.c.id,
-        ),
-        driver,
+        )
     )
 
 
-@lru_cache(maxsize=256)
-def _reserving(tables: Tables, driver: Dialect, columns: tuple[str, ...]) -> Prepared:
-    return Prepared(insert(tables.quota_reservations), driver, columns)
+def _locking(tables: Tables) -> Executable:
+    """Lock the user of a reservation before it, in the order in which everybody locks."""
+    reservations, users = tables.quota_reservations.c, tables.users.c
+    owner = select(reservations.user_id).where(reservations.id == bindparam("id"))
+    return select(users.pk).where(users.id == owner.scalar_subquery()).with_for_update()
 
 
-@lru_cache(maxsize=256)
-def _ending(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Prepared]:
-    """Lock the user of a reservation, in the order in which everybody locks; delete it; settle."""
-    reservations, users = tables.quota_reservations, tables.users
-    here = reservations.c.id == bindparam("id", type_=SOUGHT_ID)
-    owner = select(reservations.c.user_id).where(here).scalar_subquery()
+def _taking(tables: Tables) -> Executable:
+    reservations = tables.quota_reservations
     theirs = owner_not_being_deleted(tables, reservations.c.user_id)
-    user_id = bindparam("user_id", type_=users.c.id.type)
-    now = bindparam("now", type_=reservations.c.expires_at.type)
+    this = delete(reservations).where(reservations.c.id == bindparam("id"), theirs)
+    return this.returning(*(reservations.c[name] for name in ("user_id", "tokens", "lapsed")))
+
+
+def _settling(tables: Tables) -> Executable:
+    users = tables.users
     held = bindparam("held", type_=BigInteger())
     spoken_for = users.c.quota_used + (users.c.quota_reserved - held)
+    enough = or_(_TOKENS == 0, spoken_for <= MAX_INTEGER - _TOKENS)
     return (
-        Prepared(select(users.c.pk).where(users.c.id == owner).with_for_update(), driver),
-        Prepared(
-            delete(reservations)
-            .where(here, theirs)
-            .returning(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed),
-            driver,
-        ),
-        Prepared(
-            update(users)
-            .where(users.c.id == user_id, or_(_TOKENS == 0, spoken_for <= MAX_INTEGER - _TOKENS))
-            .values(
-                quota_used=users.c.quota_used + _TOKENS,
-                quota_reserved=users.c.quota_reserved - held,
-            )
-            .returning(*_quota(tables, user_id, now)),
-            driver,
-        ),
+        update(users)
+        .where(users.c.id == bindparam("user_id"), enough)
+        .values(
+            quota_used=users.c.quota_used + _TOKENS, quota_reserved=users.c.quota_reserved - held
+        )
+        .returning(*_quota(tables))
     )
 
 
-def _quota(tables: Tables, user_id: Any, now: Any) -> tuple[Any, ...]:
+def _quota_of(tables: Tables) -> Select[Any]:
+    users = tables.users.c
+    this = users.id == bindparam("user_id"), users.deleting.is_(None)
+    return select(*_quota(tables)).where(*this)
+
+
+def _quota(tables: Tables) -> tuple[Any, ...]:
     """Give the columns of which ``_left`` makes what is left of a user's quota.
 
     The subquery names the user itself: what SQLite returns of a change is written without the
@@ -442,8 +455,8 @@ def _quota(tables: Tables, user_id: Any, now: Any) -> tuple[Any, ...]:
     expired = (
         select(exact_sum(reservations.tokens))
         .where(
-            reservations.user_id == user_id,
-            reservations.expires_at <= now,
+            reservations.user_id == bindparam("user_id"),
+            reservations.expires_at <= bindparam("now"),
             reservations.lapsed.is_(False),
         )
         .scalar_subquery()
@@ -513,10 +526,7 @@ class ApiKeys(Repository):
             NaiveDatetime: ``expires_at`` has no time zone.
         """
         user_id = validation.text("user_id", user_id)
-        users, keys = self.tables.users.c, self.tables.api_keys
-        owner = select(users.pk).where(users.id == user_id, users.deleting.is_(None))
-        if self.connection.execute(owner).first() is None:
-            raise NotFound("user", user_id)
+        require_user(self.unit, user_id)
         prefix = secrets.token_hex(6)
         key = f"ask_{prefix}_{secrets.token_urlsafe(32)}"
         row = {
@@ -528,8 +538,7 @@ class ApiKeys(Repository):
             "created_at": self.unit.now(),
             "expires_at": None if expires_at is None else require_utc("expires_at", expires_at),
         }
-        self.connection.execute(insert(keys), row)
-        written = self.connection.execute(select(keys).where(keys.c.id == row["id"])).one()
+        written = self.unit.first(_issuing, **row)
         return IssuedApiKey(key, api_key_record(written))
 
     @scopes.Refused("whose a key is, is not known before")
@@ -551,9 +560,7 @@ class ApiKeys(Repository):
             raise InvalidInput(f"key must be a str, not {type(key).__name__}.")
         match = _KEY.match(key)
         prefix = match[1] if match else ""
-        keys = self.tables.api_keys
-        query = select(keys).where(keys.c.prefix == prefix, self._owner_stays)
-        row = self.connection.execute(query).first()
+        row = self.unit.first(_key, "prefix", prefix=prefix)
         expected = _NOBODY if row is None else row.digest
         equal = hmac.compare_digest(expected, _digest(key))
         if row is None or not equal:
@@ -572,10 +579,7 @@ class ApiKeys(Repository):
         Raises:
             NotFound: There is no such key.
         """
-        keys = self.tables.api_keys
-        query = update(keys).where(keys.c.id == key_id, self._owner_stays)
-        query = query.values(last_used_at=self.unit.now())
-        if self.connection.execute(query).rowcount == 0:
+        if not self.unit.count(_using, id=key_id, now=self.unit.now()):
             raise NotFound("API key", key_id)
 
     @scopes.USER
@@ -584,11 +588,9 @@ class ApiKeys(Repository):
         self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[ApiKeyRecord]:
         """List a user's keys, the newest first, the revoked ones included."""
-        keys = self.tables.api_keys
-        user_id = validation.text("user_id", user_id)
-        query = select(keys).where(keys.c.user_id == user_id, self._owner_stays)
+        wanted = {"user_id": validation.text("user_id", user_id)}
         cursors = Cursors("api keys", user_id)
-        return one_page(self.connection, query, [keys.c.pk], cursors, limit, cursor, api_key_record)
+        return one_page(self.unit, _keys_of, wanted, cursors, limit, cursor, api_key_record)
 
     iter_api_keys = over_pages(api_keys)
     """Go over the keys of all pages; see ``api_keys``."""
@@ -601,18 +603,40 @@ class ApiKeys(Repository):
         Raises:
             NotFound: There is no such key.
         """
-        keys = self.tables.api_keys
-        revoked_at = keys.c.revoked_at
-        # Typed, or it would be written as no instant is written here, and read back naive.
-        now = literal(self.unit.now(), revoked_at.type)
-        when = case((revoked_at.is_(None), now), else_=revoked_at)
-        query = update(keys).where(keys.c.id == key_id, self._owner_stays).values(revoked_at=when)
-        row = required(self.connection.execute(query.returning(*keys.c)).first(), "API key", key_id)
-        return api_key_record(row)
+        row = self.unit.first(_revoking, id=key_id, now=self.unit.now())
+        return api_key_record(required(row, "API key", key_id))
 
-    @property
-    def _owner_stays(self) -> ColumnElement[bool]:
-        return owner_not_being_deleted(self.tables, self.tables.api_keys.c.user_id)
+
+def _this_key(tables: Tables, by: str) -> Conditions:
+    keys = tables.api_keys.c
+    return [*equal(keys, (by,)), owner_not_being_deleted(tables, keys.user_id)]
+
+
+def _key(tables: Tables, by: str) -> Select[Any]:
+    return select(tables.api_keys).where(*_this_key(tables, by))
+
+
+def _keys_of(tables: Tables) -> Paged:
+    return _key(tables, "user_id"), [tables.api_keys.c.pk]
+
+
+def _issuing(tables: Tables) -> Executable:
+    return insert(tables.api_keys).returning(*tables.api_keys.c)
+
+
+def _using(tables: Tables) -> Update:
+    used: Any = bindparam("now")
+    return update(tables.api_keys).where(*_this_key(tables, "id")).values(last_used_at=used)
+
+
+def _revoking(tables: Tables) -> Executable:
+    keys = tables.api_keys
+    revoked_at = keys.c.revoked_at
+    # Typed, or it would be written as no instant is written here, and read back naive.
+    now = bindparam("now", type_=revoked_at.type)
+    when = case((revoked_at.is_(None), now), else_=revoked_at)
+    this = update(keys).where(*_this_key(tables, "id"))
+    return this.values(revoked_at=when).returning(*keys.c)
 
 
 def _digest(key: str) -> str:
@@ -675,14 +699,13 @@ class Users(Quotas, ApiKeys):
             InvalidInput: An argument cannot be stored.
         """
         row = _new_row(self.unit, name, email, quota_total, preferences, id)
-        users = self.tables.users
-        taken = self.connection.execute(select(users.c.deleting).where(users.c.id == row["id"]))
-        if (there := taken.first()) is not None:
-            error = AlreadyExists if there.deleting is None else BeingDeleted
-            raise error("user", row["id"])
-        self.connection.execute(insert(users), row)
+        made = self.unit.first(_making, self.unit.dialect, **row)
+        if made is None:
+            there = self.unit.first(_there, "id", id=row["id"])
+            stays = there is None or there.deleting is None
+            raise (AlreadyExists if stays else BeingDeleted)("user", row["id"])
         self._index_preferences(row["id"], preferences)
-        return self.get(row["id"])
+        return user_record(made)
 
     @scopes.Refused("a scope has one user, who is there already")
     @several_units
@@ -718,12 +741,8 @@ class Users(Quotas, ApiKeys):
 
         def there(unit: Unit) -> UserRecord | None:
             _new_row(unit, called, email, quota_total, preferences, id)
-            users = unit.tables.users
-            query = select(users).where(users.c.id == id)
-            if id is None:
-                with_it = (users.c.email == email, users.c.deleting.is_(None))
-                query = select(users).where(*with_it).order_by(users.c.pk).limit(1)
-            row = unit.connection.execute(query).first()
+            by = given(id=id) or given(email=email)
+            row = unit.first(_there, *by, **by)
             if row is not None and row.deleting is not None:
                 raise BeingDeleted("user", row.id)
             return None if row is None else user_record(row)
@@ -734,11 +753,9 @@ class Users(Quotas, ApiKeys):
                 if (found := there(unit)) is not None:
                     return found
             row = _new_row(unit, called, email, quota_total, preferences, id)
-            users = Users(unit)
-            new = unit.dialect.insert_missing(unit.tables.users).returning(unit.tables.users.c.pk)
-            if unit.connection.execute(new, row).first() is not None:
-                users._index_preferences(row["id"], preferences)
-                return users.get(row["id"])
+            if (new := unit.first(_making, unit.dialect, **row)) is not None:
+                Users(unit)._index_preferences(row["id"], preferences)
+                return user_record(new)
             if (found := there(unit)) is None:
                 raise AlreadyExists("user", row["id"])  # and gone again
             return found
@@ -787,22 +804,23 @@ class Users(Quotas, ApiKeys):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        users, sought = self.tables.users, None
-        query = select(users).where(users.c.deleting.is_(None), *operations.users(self.unit))
-        if email is not None:
-            query = query.where(users.c.email == validation.key("email", email))
+        sought, wanted = None, given(email=validation.optional_key("email", email))
         if text is not None and not (sought := folded("text", text)):
             raise InvalidInput("text must not be empty. Pass a part of a name, or None.")
         cursors = Cursors("users", email) if sought is None else Cursors("users", email, sought)
-        key, found = [users.c.pk], list[UserRecord]()
+        only = whose(self.unit)
         if sought is None:
-            return one_page(self.connection, query, key, cursors, limit, cursor, user_record)
+            return one_page(
+                self.unit, _listed, wanted, cursors, limit, cursor, user_record, only, *wanted
+            )
         check_limit(limit)
+        users, found = self.tables.users, list[UserRecord]()
         after: Any = None if cursor is None else cursors.read(cursor, 1)[0]
+        query, _ = _listed(self.tables, only, *wanted)
         query = query.order_by(users.c.pk.desc()).limit(written(_READ_AT_ONCE))
         for _ in range(_MOST_READ // _READ_AT_ONCE):
             further = query if after is None else query.where(users.c.pk < after)
-            rows = self.connection.execute(further).all()
+            rows = self.connection.execute(further, {**wanted, "only": self.unit.only}).all()
             for row in rows:
                 if any(sought in folded("", each or "") for each in (row.name, row.email, row.id)):
                     found.append(user_record(row))
@@ -828,7 +846,9 @@ class Users(Quotas, ApiKeys):
         users, found = self.tables.users, dict[str, str]()
         for chunk in chunks(ids_of("ids", ids, most=_MOST_IDS)):
             these = (users.c.id.in_(chunk), users.c.deleting.is_(None))
-            query = select(users.c.id, users.c.name).where(*these, *operations.users(self.unit))
+            query = select(users.c.id, users.c.name).where(
+                *these, *operations.users(self.tables, self.unit.only)
+            )
             found |= {row.id: row.name for row in self.connection.execute(query)}
         return found
 
@@ -851,19 +871,9 @@ class Users(Quotas, ApiKeys):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        users, preferences = self.tables.users, self.tables.user_preferences
-        wanted = digest(path_of(path), value)
-        query = (
-            select(users)
-            .join(preferences, preferences.c.user_id == users.c.id)
-            .where(
-                preferences.c.digest == wanted,
-                users.c.deleting.is_(None),
-                *operations.users(self.unit),
-            )
-        )
-        cursors = Cursors("users by preference", wanted)
-        return one_page(self.connection, query, [users.c.pk], cursors, limit, cursor, user_record)
+        wanted = {"digest": digest(path_of(path), value)}
+        cursors, only = Cursors("users by preference", wanted["digest"]), whose(self.unit)
+        return one_page(self.unit, _preferring, wanted, cursors, limit, cursor, user_record, only)
 
     iter_find_by_preference = over_pages(find_by_preference)
     """Go over the users of all pages; see ``find_by_preference``."""
@@ -897,16 +907,12 @@ class Users(Quotas, ApiKeys):
         if not isinstance(preferences, Unset):
             changes["preferences"] = validation.json_object("preferences", preferences)
         changes["updated_at"] = self.unit.now()
-        users = self.tables.users
-        there = (users.c.id == user_id, users.c.deleting.is_(None))
-        query = update(users).where(*there).values(changes)
-        if self.connection.execute(query).rowcount == 0:
-            raise NotFound("user", user_id)
+        changed = self.unit.first(_changing, *changes, user_id=user_id, **changes)
+        required(changed, "user", user_id)
         if not isinstance(preferences, Unset):
-            index = self.tables.user_preferences
-            self.connection.execute(delete(index).where(index.c.user_id == user_id))
+            self.unit.count(removing, self.tables.user_preferences, "user_id", user_id=user_id)
             self._index_preferences(user_id, preferences)
-        return self.get(user_id)
+        return user_record(changed)
 
     @scopes.KEEPS
     @several_units
@@ -939,8 +945,7 @@ class Users(Quotas, ApiKeys):
         return delete_user(self._units(repeatable=False), user_id)
 
     def _row(self, user_id: str) -> Any:
-        statement = _by_id(self.tables)
-        return self.connection.execute(statement, {"user_id": user_id}).first()
+        return self.unit.first(_by_id, user_id=user_id)
 
     def _index_preferences(self, user_id: str, preferences: Mapping[str, Any] | None) -> None:
         rows = [
@@ -948,7 +953,7 @@ class Users(Quotas, ApiKeys):
             for found in sorted(digests(dict(preferences or {})))
         ]
         if rows:
-            self.connection.execute(insert(self.tables.user_preferences), rows)
+            self.unit.each(adding, rows, self.tables.user_preferences)
 
 
 def _new_row(
@@ -972,10 +977,29 @@ def _new_row(
     }
 
 
-@lru_cache(maxsize=256)
 def _by_id(tables: Tables) -> Select[Any]:
     users = tables.users
     return select(users).where(users.c.id == bindparam("user_id"), users.c.deleting.is_(None))
+
+
+def _there(tables: Tables, by: str) -> Select[Any]:
+    """Select the user with an id, even one who is being deleted; or the first with an address."""
+    users = tables.users
+    query = select(users).where(*equal(users.c, (by,)))
+    if by == "email":
+        query = query.where(users.c.deleting.is_(None)).order_by(users.c.pk)
+    return query.limit(1)
+
+
+def _making(tables: Tables, dialect: EngineDialect) -> Executable:
+    return dialect.insert_missing(tables.users).returning(*tables.users.c)
+
+
+def _changing(tables: Tables, *names: str) -> Executable:
+    users = tables.users
+    values: dict[str, Any] = {name: bindparam(name) for name in names}
+    this = users.c.id == bindparam("user_id"), users.c.deleting.is_(None)
+    return update(users).where(*this).values(values).returning(*users.c)
 
 
 def user_record(row: Any) -> UserRecord:

@@ -28,6 +28,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Dialect,
+    Executable,
     Row,
     Select,
     and_,
@@ -56,7 +57,8 @@ from agentstore.errors import (
 )
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, Page, SearchHit, VectorModelRecord, VectorStatus
-from agentstore.repositories.operations import Conditions, Units, chunks, written
+from agentstore.records.conversations import readable_text
+from agentstore.repositories.operations import Conditions, Units, chunks, removing, written
 from agentstore.repositories.search import Request, in_order
 from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.schema.conversations import in_sessions
@@ -69,7 +71,6 @@ from agentstore.values.embeddings import (
     nearness,
 )
 from agentstore.values.snippets import snippet
-from agentstore.values.tokens import readable_text
 from agentstore.values.validation import STREAMING, At, has_all
 
 Progress = Callable[[int, int], object]
@@ -81,6 +82,8 @@ Made = Sequence[tuple[Any, bytes | None]]
 K = TypeVar("K")
 
 _log = logging.getLogger("agentstore.embeddings")
+
+_EMBEDDINGS = "a store with embeddings: Store(url, embeddings=...), or AGENTSTORE_EMBEDDINGS."
 
 _BYTES_AT_A_TIME = 768 * 1024
 """Of vectors that a search has in memory: of ten times as many each would take twice as long."""
@@ -153,7 +156,7 @@ def kept_of(unit: Unit, value: Any, embed: object) -> Embedded:
     if unit.settings.embeddings is not None:
         return embedded(unit.settings.embeddings, value, embed, ask=False)
     if embed:
-        raise InvalidInput("embed needs a store with embeddings: Store(url, embeddings=...).")
+        raise InvalidInput(f"embed needs {_EMBEDDINGS}")
     return Embedded(None, None if embed is None else (), NOTHING)
 
 
@@ -178,7 +181,7 @@ def question_of(unit: Unit, by: object) -> Question | None:
     if by not in ("meaning", "both"):
         raise InvalidInput('by must be "words", "meaning" or "both".')
     if unit.settings.embeddings is None:
-        raise InvalidInput(f'by="{by}" needs a store with embeddings: Store(url, embeddings=...).')
+        raise InvalidInput(f'by="{by}" needs {_EMBEDDINGS}')
     raise TransactionMisuse(
         "A search by meaning calls the embedding function, which must not hold up a transaction. "
         "Search on the store, before the transaction, or by words."
@@ -264,9 +267,8 @@ def keep(unit: Unit, pk: int, version: int, kept: Embedded, *, new: bool) -> Non
     table = unit.tables.memory_vectors
     if kept.embeddings is None or kept.vectors == NOTHING:
         if not new:
-            unit.connection.execute(delete(table).where(table.c.memory_pk == pk))
+            unit.count(removing, table, "memory_pk", memory_pk=pk)
         return
-    inserting, updating = _keeping(unit.tables, unit.dialect, unit.connection.dialect)
     values = {
         "name": kept.embeddings.model,
         "dims": kept.embeddings.dims,
@@ -274,16 +276,15 @@ def keep(unit: Unit, pk: int, version: int, kept: Embedded, *, new: bool) -> Non
         "of_version": version,
         "made": kept.vectors,
     }
-    while new or not updating.execute_many(unit.connection, [values]):
-        if inserting.rows(unit.connection, values):
+    while new or not unit.count(_keeping, None, **values):
+        if unit.rows(_keeping, unit.dialect, **values):
             return
         _register(unit, kept.embeddings)
         new = False
 
 
-@lru_cache(maxsize=256)
-def _keeping(tables: Tables, dialect: EngineDialect, driver: Dialect) -> tuple[Prepared, Prepared]:
-    """Prepare what keeps vectors of a model that has a number: where there are none, or some."""
+def _keeping(tables: Tables, dialect: EngineDialect | None) -> Executable:
+    """Keep vectors of a model that has a number: where there are none, by a dialect; or some."""
     table, models = tables.memory_vectors, tables.vector_models.c
     pk, version = bindparam("pk", type_=BigInteger), bindparam("of_version", type_=BigInteger)
     made = bindparam("made", type_=table.c.vectors.type)
@@ -291,15 +292,13 @@ def _keeping(tables: Tables, dialect: EngineDialect, driver: Dialect) -> tuple[P
         models.name == bindparam("name", type_=models.name.type),
         models.dims == bindparam("dims", type_=BigInteger),
     )
+    if dialect is None:
+        this = table.c.memory_pk == pk, table.c.model == model.scalar_subquery()
+        return update(table).where(*this).values(version=version, vectors=made)
     row = model.with_only_columns(pk, models.number, version, made)
     columns = ["memory_pk", "model", "version", "vectors"]
-    inserting = dialect.insert_missing(table).from_select(columns, row)
-    this = table.c.memory_pk == pk, table.c.model == model.scalar_subquery()
-    updating = update(table).where(*this).values(version=version, vectors=made)
-    return (
-        Prepared(inserting.returning(table.c.memory_pk), driver),
-        Prepared(updating, driver),
-    )
+    new = dialect.insert_missing(table).from_select(columns, row)
+    return new.returning(table.c.memory_pk)
 
 
 # Searching.

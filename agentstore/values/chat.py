@@ -35,8 +35,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from agentstore.errors import InvalidInput
 from agentstore.records import MessageRecord
 from agentstore.records.base import ROLES
-from agentstore.records.conversations import CHAT_KEYS, OLD_TOOL_ROLE
-from agentstore.values.tokens import readable_text
+from agentstore.records.conversations import CHAT_KEYS, OLD_TOOL_ROLE, readable_text
 
 # What one message says: the calls that it makes, and the results that it gives.
 

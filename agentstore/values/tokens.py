@@ -1,9 +1,8 @@
 """From a text to the tokens that are indexed.
 
 ``tokens`` cuts a text into *tokens*, for languages that put spaces between words and for those that
-do not; a ``Tokenizer`` adds stems where a store has them. ``readable_text`` gives the text of a
-message that people read: its content, or that of its blocks. How a query is read, and the snippet
-that shows a match, is in ``snippets``.
+do not; a ``Tokenizer`` adds stems where a store has them. How a query is read, and the snippet that
+shows a match, is in ``snippets``.
 
 A *token* is what an index holds. A *term* is what a query asks for: one token or several in a row.
 
@@ -17,7 +16,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module, metadata
@@ -25,6 +24,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from agentstore.errors import InvalidInput, shown
+from agentstore.records.conversations import readable_text
 
 # From text to the tokens that are indexed, the same for both engines.
 #
@@ -303,7 +303,7 @@ def stems_of(language: str) -> Stems:
     except ImportError as error:
         raise InvalidInput(
             f"search_stems={shown(language)} needs snowballstemmer. "
-            "Run: pip install 'agentstore-db[stems]'"
+            "Run: pip install snowballstemmer"
         ) from error
     known = sorted(
         module.name.removesuffix(_MODULE)
@@ -434,35 +434,3 @@ def tokenizer_of(name: str | None) -> Tokenizer:
     return Tokenizer(
         version, int(characters) if characters else None, language or NO_STEMS, stems or ""
     )
-
-
-# What of a message is text that a person could read, and so could search for.
-
-
-_KEYS = ("text", "content", "output")
-"""Where the chat APIs, and the frameworks' own items, keep text. Other values, such as ids, urls
-and pictures in base64, are none."""
-
-
-def readable_text(content: str | None, blocks: Any, payload: Any) -> str:
-    """Give the text of a message, a line for each piece.
-
-    Args:
-        content: Its text, where that is no list.
-        blocks: Its content blocks.
-        payload: A framework's own item. Read only where content and blocks give nothing.
-    """
-    return content or "\n".join(_texts(blocks)) or "\n".join(_texts(payload))
-
-
-def _texts(document: Any) -> Iterator[str]:
-    if isinstance(document, str):
-        if document:
-            yield document
-    elif isinstance(document, list):
-        for item in document:
-            yield from _texts(item)
-    elif isinstance(document, dict):
-        for key, value in document.items():
-            if key in _KEYS or isinstance(value, dict | list):
-                yield from _texts(value)

@@ -197,15 +197,20 @@ class StrictBoolean(Strict, Boolean):
 
     def strictly(self, value: Any) -> bool | None:
         """Give a flag that SQLite read as a number."""
-        if value is None or value == 0 or value == 1:
-            return None if value is None else bool(value)
-        raise self.invalid_row()
+        flag: bool | None = self.all_strictly([value])[0]
+        return flag
 
     def all_strictly(self, column: Column, *, required: bool = False) -> Column:
         """Give flags that SQLite read as numbers; if required, all of them."""
         if required and None in column:
             raise self.invalid_row()
-        return [*map(self.strictly, column)]
+        try:
+            return [_FLAGS[value] for value in column]
+        except KeyError:
+            raise self.invalid_row() from None
+
+
+_FLAGS = {0: False, 1: True, None: None}
 
 
 class SafeText(Named, TypeDecorator[str]):

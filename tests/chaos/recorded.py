@@ -6,13 +6,17 @@ folder after the power was cut at some moment of that work.
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 from agentstore import Store, migrations
 from agentstore.errors import NotFound, TargetExists, TargetNotEmpty
@@ -208,11 +212,41 @@ def _delete(path: Path) -> None:
 
 
 def _upgrade(path: Path) -> None:
-    migrations.upgrade(url_of(path))
+    """Come to head from an invented revision before it, by one that copies whole tables."""
+    with TemporaryDirectory() as tree:
+        (Path(tree) / "versions").mkdir()
+        shutil.copy(migrations.script_location() / "env.py", tree)
+        for number, before, body in (
+            (_BEFORE, None, "pass"),
+            (migrations.HEAD, _BEFORE, 'copy("messages"); copy("sessions")'),
+        ):
+            revision = _REVISION.format(number=number, before=before, body=body)
+            (Path(tree) / "versions" / f"{number}.py").write_text(revision)
+        both = {"script_location": lambda: tree, "REVISIONS": (_BEFORE, migrations.HEAD)}
+        with mock.patch.multiple(migrations, **both):
+            migrations.upgrade(url_of(path))
 
 
-def _downgrade(path: Path) -> None:
-    migrations.downgrade(url_of(path), revision="base")
+_BEFORE = "before"
+_REVISION = """
+from agentstore.database.revisions import Place
+
+revision, down_revision = {number!r}, {before!r}
+
+
+def copy(table):
+    with Place().alter(table) as batch:
+        batch.alter_column("created_at", nullable=False)
+
+
+def upgrade():
+    {body}
+"""
+
+
+def _set_back(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", [_BEFORE])
 
 
 def making(what: str, make: Callable[[Path, Path, bool], object]) -> Scenario:
@@ -261,7 +295,7 @@ SCENARIOS: dict[str, Scenario] = {
     "new, NORMAL": creating("NORMAL"),
     "prune": changing("prune", _prune),
     "delete": changing("delete", _delete),
-    "upgrade": changing("upgrade", _upgrade, before=_downgrade),
+    "upgrade": changing("upgrade", _upgrade, before=_set_back),
     "copy": making("copy", _copy),
     "backup": making("backup", _backup),
     "restore": making("restore", _restore),

@@ -1289,7 +1289,7 @@ def rows_about_what_is_there() -> list[Row]:
             WrongSession,
             "a message of that session",
         ),
-        ("a log for no message", log("nothing"), WrongSession, "or leave it out"),
+        ("a log for no message", log("nothing"), NotFound, "no message"),
         ("a log for a message whose id is a number", log(5), InvalidInput, "must be a str"),
         (
             "a session of nobody known",
@@ -1602,7 +1602,7 @@ def test_a_server_that_cannot_be_reached_is_said_without_the_password(opened):
         "postgresql://user@127.0.0.1:1/x?password=hunter2",
     ):
         said = refused(DatabaseUnreachable, opened, url)
-        assert "Check the host" in said
+        assert ". Check the host" in said
         assert "hunter2" not in said
 
 

@@ -337,6 +337,20 @@ def test_a_branch_can_grow_from_one_that_is_not_active(store, session):
     assert shown(store, session)[2:] == ["two of a", "answer to two of a"]
 
 
+def test_a_message_is_on_the_branch_that_was_named_whatever_other_sessions_call_theirs(store):
+    for id, in_order in (("a", ("x", "y", "z")), ("b", ("z", "y", "x", "w"))):
+        store.sessions.create(id=id)
+        store.messages.save(id, "user", "hello")
+        for name in in_order:
+            store.branches.create(id, after_turn=1, name=name, branch="main")
+        store.branches.switch(id, "main")
+        for name in in_order:
+            (many,) = store.messages.save_many(id, [{"role": "user"}], branch=name)
+            saved = [store.messages.save(id, "user", "there", branch=name), many]
+            assert [message.branch for message in saved] == [name, name]
+            assert store.messages.get(many.id) == many
+
+
 def test_branches_are_listed_in_the_order_of_their_making_page_by_page(store, session):
     talk(store, session, "one")
     for n in range(5):

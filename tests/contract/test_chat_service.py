@@ -58,7 +58,15 @@ def test_the_service_streams_calls_tools_keeps_to_quotas_and_outlives_its_client
         assert client.post("/chats/c1", json=question("1")).text == WHOLE
         said = client.get("/chats/c1", params={"user": "ann"}).json()
         assert [m["role"] for m in said] == ["user", "assistant", "tool", "assistant"]
-        assert client.post("/chats/c1", json=question("2", user="bob")).status_code == 404
+        for refused in (
+            client.post("/chats/c1", json=question("2", user="bob")),
+            client.get("/chats/c1", params={"user": "bob"}),
+            client.get("/chats/none", params={"user": "ann"}),
+        ):
+            assert (refused.status_code, refused.json()["detail"]) == (
+                404,
+                "There is no such chat.",
+            )
         [log] = store.tool_logs.list(session_id="c1")
         assert (log.tool, log.output, log.message_id is not None) == ("weather", "-3 ℃", True)
         user = store.users.get("ann")

@@ -276,7 +276,7 @@ def test_a_thread_stays_with_its_owner_and_one_without_gets_the_first_that_is_sa
     store: Any,
 ) -> None:
     alice, bob = store.users.create("Alice"), store.users.create("Bob")
-    session = store.sessions.create(bob.id)
+    session = store.sessions.create(alice.id)
     store.checkpoints.put("thread", {}, "first")
     store.checkpoints.put("thread", {}, user_id=alice.id)
     store.checkpoints.put("thread", {}, user_id=alice.id)
@@ -289,6 +289,29 @@ def test_a_thread_stays_with_its_owner_and_one_without_gets_the_first_that_is_sa
     assert len(listed(store, "thread")) == 4
     store.checkpoints.put("thread", {}, session_id=session.id)
     assert store.checkpoints.threads().items[0].session_id == session.id
+
+
+def test_a_thread_is_never_one_users_in_a_session_of_another(store: Any) -> None:
+    alice, bob = store.users.create("Alice").id, store.users.create("Bob").id
+    session = store.sessions.create(alice).id
+    store.checkpoints.put("in a session", {}, "one", session_id=session)
+    store.checkpoints.put("of a user", {}, "two", user_id=bob)
+    put, put_writes = store.checkpoints.put, store.checkpoints.put_writes
+    for call, owner in (
+        (partial(put, "in a session", {}, user_id=bob), "user_id"),
+        (partial(put, "of a user", {}, session_id=session), "session_id"),
+        (partial(put, "new", {}, user_id=bob, session_id=session), "session_id"),
+        (partial(put_writes, "in a session", "one", "t", [("c", 1)], user_id=bob), "user_id"),
+        (partial(put_writes, "n", "o", "t", [("c", 1)], user_id=bob, session_id=session), None),
+    ):
+        with pytest.raises(WrongOwner) as caught:
+            call()
+        assert owner in (None, caught.value.owner)
+    assert store.scoped(bob).checkpoints.latest("in a session") is None
+    assert store.scoped(alice).checkpoints.latest("in a session").id == "one"
+    store.users.delete(alice)
+    assert store.checkpoints.latest("of a user").id == "two"
+    assert [thread.id for thread in store.checkpoints.threads()] == ["of a user"]
 
 
 def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(
@@ -670,6 +693,36 @@ def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -
             store, lambda: store.checkpoints.put("thread", branched, parent_id=fork.id)
         )
         assert changed <= 5
+
+
+@on(lambda driver: not driver.asynchronous)
+def test_a_threads_first_put_takes_few_statements_and_one_on_a_server_if_it_is_a_root(
+    place: Any,
+) -> None:
+    on_server = place.driver.engine == "postgresql"
+    with place.open() as store:
+        store.checkpoints.put("warm", {"a": 1})
+        for root, most in ((False, 2), (True, 1)):
+            parent = "" if root else None
+            put = partial(store.checkpoints.put, str(root), history(5), parent_id=parent)
+            assert statements(store, put) == (most if on_server else 4)
+        found = store.checkpoints.threads().items
+        assert [thread.id for thread in found] == ["True", "False", "warm"]
+
+
+@pytest.mark.parametrize("parent", [None, ""])
+def test_puts_at_once_that_each_begin_a_thread_make_one_thread(
+    store: Any, parent: str | None
+) -> None:
+    def put(number: int) -> None:
+        store.checkpoints.put("thread", {"n": [number]}, f"{number}", parent, namespace="graph")
+
+    assert at_once(4, put) == [None] * 4
+    found = store.checkpoints.list("thread", namespace="graph", values=True).items
+    assert {each.values["n"][0]: each.id for each in found} == {n: str(n) for n in range(4)}
+    steps = sorted(each.step for each in found)
+    assert steps == ([0, 1, 2, 3] if parent is None else [0] * 4)
+    assert len(store.checkpoints.threads()) == 1
 
 
 def test_two_forks_that_write_the_same_version_never_read_each_other(store: Any) -> None:

@@ -242,6 +242,7 @@ def test_a_user_goes_there_and_back_again(new, engine):
 TAKEN: dict[str, Callable[[Store, str], object]] = {
     "session": lambda store, _: store.sessions.create(id="the \x00 session"),
     "checkpoint thread": lambda store, _: store.checkpoints.put("alone", {}),
+    "checkpoint": lambda store, _: store.checkpoints.put("elsewhere", {}, checkpoint_id="step one"),
     "idempotency key of a task": lambda store, _: store.tasks.create(
         None, "job", idempotency_key="mine"
     ),
@@ -257,6 +258,7 @@ def test_an_id_that_is_another_s_in_the_target_is_refused(pair, new, kind):
     target = inhabited(new, pair[1])
     with opened(source) as store:
         store.tasks.create("the \x00 session", "job", idempotency_key="mine")
+        store.checkpoints.put("alone", {}, checkpoint_id="step one", user_id=ada)
     with opened(target) as store:
         store.tasks.create(None, "job", queue="another", idempotency_key="mine")  # is no clash
         TAKEN[kind](store, ada)
@@ -264,7 +266,7 @@ def test_an_id_that_is_another_s_in_the_target_is_refused(pair, new, kind):
     with pytest.raises(TakenInTarget) as caught:
         copy_users(source, target, ada)
     assert caught.value.kind == kind
-    assert caught.value.key in ("the \x00 session", "alone", "mine", ada)
+    assert caught.value.key in ("the \x00 session", "alone", "step one", "mine", ada)
     assert rows_of(target) == before
 
 
@@ -363,8 +365,11 @@ def test_a_thread_of_a_user_in_another_s_session_is_refused_for_both(new, engine
     target = inhabited(new, "sqlite")
     with opened(source) as store:
         grace = store.users.list(text="Grace").items[0].id
-        session = store.sessions.create(grace if other == "another's" else None).id
-        store.checkpoints.put("of two", {"n": 1}, user_id=ada, session_id=session)
+        store.sessions.create(id="of two")
+        store.checkpoints.put("of two", {"n": 1}, user_id=ada, session_id="of two")
+    if other == "another's":  # as no store writes it
+        owner = "(SELECT id FROM users WHERE name LIKE 'Grace%')"
+        run_sql(source, f"UPDATE sessions SET user_id = {owner} WHERE id = 'of two'")  # noqa: S608
     before = rows_of(target)
     for user in (ada, grace) if other == "another's" else (ada,):
         with pytest.raises(InvalidRows, match="id='of two'"):

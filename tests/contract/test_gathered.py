@@ -203,6 +203,7 @@ def test_what_arrives_together_goes_in_one_statement(place, store, threads):
 def test_what_is_wrong_with_one_call_is_its_own_error(place, store, threads):
     session = store.sessions.create().id
     save = store.messages.save
+    others = save(store.sessions.create().id, "user", "elsewhere").id
     save(session, "user", "there", external_id="x")
     with held_up(place, store, threads) as submit:
         futures = submit(
@@ -215,7 +216,7 @@ def test_what_is_wrong_with_one_call_is_its_own_error(place, store, threads):
                 lambda: save(session, "user", "six", idempotency_key="k"),
                 lambda: store.messages.save_many(session, []),
                 lambda: store.tool_logs.log("nowhere", "look"),
-                lambda: store.tool_logs.log(session, "look", message_id="nothing"),
+                lambda: store.tool_logs.log(session, "look", message_id=others),
                 lambda: store.tool_logs.log(session, "look"),
                 lambda: store.usage.record("nowhere", model="m"),
                 lambda: store.usage.record(session, input_tokens=-1, model="m"),

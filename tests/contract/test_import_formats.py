@@ -4,11 +4,13 @@ import gzip
 import json
 import random
 import zipfile
+from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO
 
 import pytest
 
+from agentstore import Store
 from agentstore.errors import InvalidInput, NotASource, TranscriptError
 from agentstore.moving import json_records, transcripts
 from tests.drivers import FULL
@@ -315,17 +317,54 @@ REFUSED = {
     "ADK's sessions": (sqlite_of("app_states"), "--from adk"),
     "Open WebUI's database": (sqlite_of("chat"), "Open WebUI.*json_object.* import -"),
     "LangChain's database": (sqlite_of("message_store"), "SELECT message FROM message_store"),
-    "another database": (sqlite_of("things"), "no table of responses"),
+    "another database": (sqlite_of("things"), "its tables are of no program"),
 }
 
 
-@pytest.mark.parametrize(("content", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, content, words):
-    path = written(samples.Sample(content, []), tmp_path)
-    with pytest.raises((TranscriptError, NotASource), match=words) as caught:
-        transcripts.import_file(store, path)
-    assert isinstance(caught.value, InvalidInput)
-    assert store.sessions.count() == 0
+def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, subtests):
+    for kind, (content, words) in REFUSED.items():
+        folder = tmp_path / kind
+        folder.mkdir()
+        path = written(samples.Sample(content, []), folder)
+        with subtests.test(kind):
+            with pytest.raises((TranscriptError, NotASource), match=words) as caught:
+                transcripts.import_file(store, path)
+            assert isinstance(caught.value, InvalidInput)
+            assert store.sessions.count() == 0
+
+
+def test_a_conversation_in_which_nothing_was_said_is_as_old_as_its_source_says(store, tmp_path):
+    path = tmp_path / "conversations.json"
+    claude = {"uuid": "c", "chat_messages": [], "created_at": "2025-05-01T10:00:00Z"}
+    chatgpt = {"id": "g", "mapping": {}, "create_time": 1_700_000_000}
+    path.write_bytes(whole([claude, chatgpt]))
+    transcripts.import_file(store, path)
+    assert store.sessions.get("c").created_at == datetime(2025, 5, 1, 10, tzinfo=UTC)
+    assert store.sessions.get("g").created_at == datetime.fromtimestamp(1_700_000_000, UTC)
+
+
+def test_the_answers_of_a_batch_go_on_with_its_requests_once(store, tmp_path):
+    asked = {"model": "m", "messages": [samples.USER]}
+    request = {"custom_id": "b", "url": "/v1/chat/completions", "body": asked}
+    used = {"prompt_tokens": 5, "completion_tokens": 1}
+    body = {"model": "m", "choices": [{"message": samples.ANSWER}], "usage": used}
+    files = []
+    for name, line in (("in", request), ("out", {"custom_id": "b", "response": {"body": body}})):
+        files.append(tmp_path / f"{name}.jsonl")
+        files[-1].write_bytes(lines(line))
+    done = [transcripts.import_file(store, path) for path in (*files, *files)]
+    assert [each.messages for each in done] == [1, 1, 0, 0]
+    assert done[1].continued == 1
+    assert [m.text for m in store.messages.history("b")] == ["Weather?", "Sunny."]
+    (found,) = store.usage.sum_by("session")
+    assert (found.key, found.total_tokens) == ("b", 6)
+
+
+def test_a_database_of_agentstore_is_known_by_its_name(store, tmp_path):
+    with Store(f"sqlite:///{tmp_path}/own.db"):
+        pass
+    with pytest.raises(NotASource, match="agentstore's own tables"):
+        transcripts.import_file(store, tmp_path / "own.db")
 
 
 def test_the_advice_for_open_webui_works(store, tmp_path):

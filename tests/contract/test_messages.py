@@ -543,3 +543,12 @@ def test_messages_may_be_of_the_last_minute_of_the_calendar(place):
         saved = store.messages.save_many(session, [{"role": "user", "content": "x"}] * 2)
         assert [message.created_at for message in saved] == [last, last]
         assert store.messages.history(session) == [*saved]
+
+
+def test_the_text_of_a_message_is_what_it_says_however_it_was_saved(store):
+    session = store.sessions.create()
+    blocks = [{"type": "text", "text": "two"}, {"type": "image", "source": {"data": "aGk="}}]
+    new = [user("one"), user(blocks), user(None, payload={"output": "three"}), user(None)]
+    store.messages.save_many(session.id, new)
+    found = store.messages.history(session.id)
+    assert [message.text for message in found] == ["one", "two", "three", ""]

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import create_engine, insert, select
 from sqlalchemy.orm import Session
 
-from agentstore.errors import InvalidInput, NotFound, WrongSession
+from agentstore.errors import InvalidInput, NotFound
 from agentstore.models import Message
 from agentstore.schema import tables
 from agentstore.values.types import NOBODYS, new_id
@@ -37,7 +37,7 @@ def test_another_text_finds_nothing_and_says_so_as_ever(store):
             store.messages.append(other, "more")
         with pytest.raises(NotFound, match="message"):
             store.attachments.add(other, b"y", "text/plain")
-        with pytest.raises(WrongSession):
+        with pytest.raises(NotFound, match="message"):
             store.tool_logs.log(session, "search", message_id=other)
         assert store.messages.delete([other]) == 0
         assert store.marks.of([other]) == {}

@@ -520,3 +520,57 @@ def test_limits_of_what_is_called_often_stand_in_the_statements(filled):
     often = [s for s in filled.sent if any(fnmatch(s.label, each) for each in OFTEN)]
     assert any(re.search(r"LIMIT \d", sent.sql) for sent in often)
     assert {sent.label for sent in often if re.search(r"LIMIT [^)]*%\(", sent.sql)} == set()
+
+
+OF_ONE_SESSION = (
+    "sessions.restore(*",
+    "messages.save(*",
+    "messages.history(*",
+    "messages.chat(*",
+    "messages.payloads(*",
+    "messages.page(*",
+    "messages.find_by_external_id(*",
+)
+"""What agents call all day about one session."""
+
+BY_ID = {
+    "*(streams): *": "the few whose pieces are read",
+    "messages.save(replace): *": "the one that is replaced",
+    "*mark: *: *": "which message has a mark is looked up in either direction by its id",
+    "*: (id = message_tool_calls.message_id)": "with the session as well, servers plan it worse",
+}
+"""Where messages are found by their ids or numbers alone, and why."""
+
+
+@pytest.mark.parametrize("filled", ["postgresql"], indirect=True)
+def test_what_is_called_often_about_one_session_names_it_wherever_messages_are_read(filled):
+    """A message's number alone leads anywhere in the table, also where its session is known."""
+    reading, unnamed = set(), set()
+    with filled.store._engine.connect() as connection:
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        for sent in filled.sent:
+            if not any(fnmatch(sent.label, each) for each in OF_ONE_SESSION):
+                continue
+            explain = f"EXPLAIN (FORMAT JSON) {sent.sql}"
+            plan = connection.exec_driver_sql(explain, sent.parameters).scalar()
+            for conditions in messages_read(plan[0]["Plan"]):
+                reading.add(sent.label.partition("(")[0])
+                if not re.search(r"\bsession\b", conditions):
+                    unnamed.add(f"{sent.label}: {conditions}")
+        connection.rollback()
+    assert reading == {each.removesuffix("(*") for each in OF_ONE_SESSION}
+    assert {one for one in unnamed if not any(fnmatch(one, each) for each in BY_ID)} == set()
+    assert all(any(fnmatch(one, each) for one in unnamed) for each in BY_ID)
+
+
+def messages_read(node: dict[str, Any]) -> Iterator[str]:
+    """Find where a plan reads messages, or calls of tools: by which conditions."""
+    below = node.get("Plans", ())
+    if node.get("Relation Name") in {"messages", "message_tool_calls"}:
+        indexes = [each for each in below if each["Node Type"].startswith("Bitmap")]
+        asked = (each.get(key, "") for each in (node, *indexes) for key in ("Index Cond", "Filter"))
+        conditions = " ".join(filter(None, (POLICY.sub("", each) for each in asked)))
+        if conditions or node["Node Type"] != "ModifyTable":
+            yield conditions
+    for each in below:
+        yield from messages_read(each)

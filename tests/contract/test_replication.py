@@ -6,8 +6,10 @@ import asyncio
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from agentstore import AsyncStore, Store, migrations
 from agentstore.doctor import examine
 from agentstore.engines.postgresql import checks
 from agentstore.engines.postgresql.checks import replication_of, standbys_needed
+from agentstore.errors import ConnectionLost
 from agentstore.records import HealthRecord
 from agentstore.records.upkeep import Severity
 from tests.chaos.arena import wait_for
@@ -385,3 +388,55 @@ def test_commits_hang_where_fewer_stream_than_the_setting_needs(
     there = replication_of(SimpleNamespace(**answer | {"recovering": True}), None)
     assert (there.role, there.needed, there.problem) == ("standby", 0, None)
     assert "not connected" in there.warning
+
+
+def test_a_write_whose_wait_for_its_standby_was_cancelled_is_in_doubt_and_not_repeated(
+    pair: Pair,
+) -> None:
+    over = threading.Event()
+
+    def cancel() -> None:
+        waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        while not over.is_set():
+            pair.run(f"SELECT pg_cancel_backend(pid) {waiting}")
+            over.wait(0.02)
+
+    def attempt(call: Callable[[], object]) -> None:
+        with pytest.raises(ConnectionLost, match="cancelled the commit's wait") as caught:
+            call()
+        assert caught.value.in_doubt
+
+    async def asynchronously() -> None:
+        async def attempt(call: Awaitable[object]) -> None:
+            with pytest.raises(ConnectionLost) as caught:
+                await call
+            assert caught.value.in_doubt
+
+        async def in_transaction() -> None:
+            async with store.transaction() as tx:
+                await tx.messages.save("s", "user", "six")
+
+        async with AsyncStore(pair.url) as store:
+            await attempt(store.messages.save("s", "user", "four"))
+            await attempt(store.run(lambda tx: tx.messages.save("s", "user", "five")))
+            await attempt(in_transaction())
+            saves = [store.messages.save("s", "user", f"together {n}") for n in range(6)]
+            await asyncio.gather(*map(attempt, saves))
+
+    with Store(pair.url) as store, ThreadPoolExecutor(8) as pool:
+        store.sessions.create(id="s")
+        pair.standby._halt(signal.SIGINT)
+        assert wait_for(lambda: not pair.run("SELECT 1 FROM pg_stat_replication"))
+        pair.wait_for("*")
+        pool.submit(cancel)
+        try:
+            attempt(lambda: store.messages.save("s", "user", "one", idempotency_key="k"))
+            attempt(lambda: store.run(lambda tx: tx.messages.save("s", "user", "two")))
+            saves = [partial(store.messages.save, "s", "user", str(n)) for n in range(6)]
+            [*pool.map(attempt, saves)]
+            asyncio.run(asynchronously())
+        finally:
+            over.set()
+            pair.wait_for("")
+        assert store.messages.size("s") == 17  # each once
+        store.messages.save("s", "user", "acknowledged")

@@ -157,10 +157,26 @@ def test_whoever_goes_on_with_the_cursor_finds_all(store, much):
 
 def test_a_rare_word_is_found_at_once_however_far_back_it_is(place, store, session):
     (rare, *_) = save(store, session, "a rare word 罕见", *["a common word 常见"] * 50)
-    plain_sql(place, "UPDATE messages SET pk = pk + 2000000 WHERE id <> :id", id=Own(rare))
+    plain_sql(place, "UPDATE messages SET pk = pk + 20000000 WHERE id <> :id", id=Own(rare))
+    store.search.refresh()
     for text in ("rare", "罕", "罕见", "ra*", "rare -常 OR absent"):
-        page = store.messages.search(text, order="recent")
+        with sent_by(store) as sent:
+            page = store.messages.search(text, order="recent")
         assert (ids(page), page.next_cursor) == ([rare], None), text
+        assert len(sent) <= 10 * (1 + text.count(" OR ")), text
+        with sent_by(store) as sent:
+            assert ids(store.messages.search(text, session_id=session.id)) == [rare], text
+        assert len(sent) <= 4 * (1 + text.count(" OR ")), text
+
+
+@on_a_server
+def test_a_search_forbids_workers_which_take_longer_to_start_than_it_does(store, session):
+    save(store, session, "a word")
+    store.search.refresh()
+    with sent_by(store) as sent:
+        store.messages.search("word")
+    _, parameters = sent[0]
+    assert {"max_parallel_workers_per_gather", "0"} <= set(parameters.values())
 
 
 def test_a_page_that_may_read_next_to_nothing_still_comes_further(store, session, monkeypatch):

@@ -18,6 +18,7 @@ from agentstore.errors import (
     NotFound,
     SecretRefused,
     StaleSession,
+    TakenByAnother,
     WrongSession,
 )
 from agentstore.records import SessionSummary
@@ -684,7 +685,7 @@ def test_ensure_gives_no_session_of_another_user_and_says_no_more_than_that_it_i
             lambda id: store.sessions.ensure(id, bob.id),
             store.scoped(bob.id).sessions.ensure,
         ):
-            with pytest.raises(AlreadyExists) as refused:
+            with pytest.raises(TakenByAnother, match="another user's, or nobody's") as refused:
                 ensure(taken)
             assert (refused.value.kind, refused.value.key) == ("session", taken)
             assert ada.id not in str(refused.value)

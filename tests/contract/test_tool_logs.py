@@ -78,11 +78,14 @@ def test_an_error_means_that_the_call_failed(store, session):
 def test_a_message_of_another_session_is_refused_and_nothing_is_logged(store, session):
     other = store.sessions.create()
     message = store.messages.save(other.id, "user", "hello")
-    for message_id in (message.id, "nothing"):
-        with pytest.raises(WrongSession, match="a message of that session") as caught:
+    with pytest.raises(WrongSession, match="a message of that session") as caught:
+        store.tool_logs.log(session.id, "weather", message_id=message.id)
+    assert (caught.value.session_id, caught.value.message_id) == (session.id, message.id)
+    gone = store.messages.save(session.id, "user", "hello").id
+    store.messages.delete([gone])
+    for message_id in (gone, "nothing"):
+        with pytest.raises(NotFound, match="no message"):
             store.tool_logs.log(session.id, "weather", message_id=message_id)
-        error = caught.value
-        assert (error.session_id, error.message_id) == (session.id, message_id)
     for message_id in (None, message.id):
         with pytest.raises(NotFound, match="no session 'nowhere'"):
             store.tool_logs.log("nowhere", "weather", message_id=message_id)

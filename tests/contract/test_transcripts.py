@@ -567,45 +567,61 @@ def test_a_key_that_comes_twice_is_found_without_comparing_all_with_all(repeated
     assert compared < 10 * len(keys)
 
 
-@pytest.mark.parametrize(("line", "words"), LOSSY.values(), ids=LOSSY.keys())
-def test_what_would_be_lost_is_refused(store, line, words):
-    with pytest.raises(TranscriptError, match=words) as caught:
-        transcripts.import_lines(store, [line])
-    assert "diagnosis" not in str(caught.value)
-    assert store.sessions.count() == 0
+def test_what_would_be_lost_is_refused(store, subtests):
+    for kind, (line, words) in LOSSY.items():
+        with subtests.test(kind):
+            with pytest.raises(TranscriptError, match=words) as caught:
+                transcripts.import_lines(store, [line])
+            assert "diagnosis" not in str(caught.value)
+            assert store.sessions.count() == 0
 
 
-@pytest.mark.parametrize(
-    "number",
-    ["0.1", "1.50", "1E5", "-0.0", "1e22", "1.7976931348623157e308", "5e-324", "9" * 4300, "-0"],
-)
-def test_a_number_that_is_the_same_in_other_words_is_kept(store, number):
-    line = f'{{"id": "s", "messages": [], "x": {number}}}'.encode()
-    transcripts.import_lines(store, [line])
-    assert Decimal(json.dumps(exported(store)[0]["x"])) == Decimal(number)
+OTHER_WORDS = [
+    "0.1",
+    "1.50",
+    "1E5",
+    "-0.0",
+    "1e22",
+    "1.7976931348623157e308",
+    "5e-324",
+    "9" * 4300,
+    "-0",
+]
 
 
-@pytest.mark.parametrize(
-    ("literal", "value"),
-    [
-        *(
-            (f"{value:.{digits}g}", value)
-            for value in FLOATS
-            for digits in (16, 17, 18, 25)
-            if float(f"{value:.{digits}g}") == value
-        ),
-        *((f"{value:.17e}".upper(), value) for value in FLOATS),
-        ("0.1000000000000000055511151231257827021181583404541015625", 0.1),
-        ("4.9406564584124654e-324", 5e-324),
-        (f"{5e-324:.766e}", 5e-324),
-        ("0.10000000000000001000", 0.1),
-    ],
-)
-def test_a_number_that_is_a_float_in_more_digits_is_kept(store, literal, value):
+def with_numbers(store, numbers):
+    """Import a line with each of these as ``x``, and give what is exported."""
+    line = '{{"id": "{}", "messages": [], "x": {}}}'
+    lines = [line.format(n, number).encode() for n, number in enumerate(numbers)]
+    assert transcripts.import_lines(store, lines).conversations == len(numbers)
+    found = {made["id"]: made["x"] for made in exported(store)}
+    return [found[str(n)] for n in range(len(numbers))]
+
+
+def test_a_number_that_is_the_same_in_other_words_is_kept(store):
+    found = [Decimal(json.dumps(number)) for number in with_numbers(store, OTHER_WORDS)]
+    assert found == [Decimal(number) for number in OTHER_WORDS]
+
+
+MORE_DIGITS = [
+    *(
+        (f"{value:.{digits}g}", value)
+        for value in FLOATS
+        for digits in (16, 17, 18, 25)
+        if float(f"{value:.{digits}g}") == value
+    ),
+    *((f"{value:.17e}".upper(), value) for value in FLOATS),
+    ("0.1000000000000000055511151231257827021181583404541015625", 0.1),
+    ("4.9406564584124654e-324", 5e-324),
+    (f"{5e-324:.766e}", 5e-324),
+    ("0.10000000000000001000", 0.1),
+]
+
+
+def test_a_number_that_is_a_float_in_more_digits_is_kept(store):
     """Programs print 17 digits of a float, or all that it has."""
-    line = f'{{"id": "s", "messages": [], "x": {literal}}}'.encode()
-    transcripts.import_lines(store, [line])
-    assert exported(store)[0]["x"] == value
+    literals, values = zip(*MORE_DIGITS, strict=True)
+    assert with_numbers(store, literals) == [*values]
 
 
 # --- Nulls, and numbers as ids ------------------------------------------------------------------
@@ -646,65 +662,67 @@ def test_a_number_as_an_id_and_its_digits_are_one_id(store):
         transcripts.import_lines(store, lines)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'"id": 1.0',
-        b'"id": true',
-        b'"user": 1e3',
-        b'"user": false',
-        b'"id": ' + b"9" * 256,
-        b'"title": 7',
-        b'"model": 7',
-        b'"metadata": []',
-        b'"metadata": 0',
-        b'"metadata": ""',
-    ],
-)
-def test_what_is_no_id_and_no_metadata_is_refused(store, line):
-    with pytest.raises(TranscriptError, match=r"must be|up to"):
-        transcripts.import_lines(store, [b"{" + line + b', "messages": []}'])
-    assert store.sessions.count() == 0
+NO_ID = [
+    b'"id": 1.0',
+    b'"id": true',
+    b'"user": 1e3',
+    b'"user": false',
+    b'"id": ' + b"9" * 256,
+    b'"title": 7',
+    b'"model": 7',
+    b'"metadata": []',
+    b'"metadata": 0',
+    b'"metadata": ""',
+]
+
+
+def test_what_is_no_id_and_no_metadata_is_refused(store, subtests):
+    for line in NO_ID:
+        with subtests.test(line.decode()):
+            with pytest.raises(TranscriptError, match=r"must be|up to"):
+                transcripts.import_lines(store, [b"{" + line + b', "messages": []}'])
+            assert store.sessions.count() == 0
 
 
 # --- What other programs write ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"type": "human", "data": {"content": "hi"}},
-        {"type": "human", "content": "hi"},
-        {"type": "ai", "content": "hi"},
-        {"type": "constructor", "lc": 1, "id": ["langchain"], "kwargs": {"content": "hi"}},
-        {"type": "user", "message": {"role": "user", "content": "hi"}},
-        {"type": "assistant", "message": {"role": "assistant", "content": "hi"}},
-        {"type": "summary", "summary": "hi"},
-        {"type": "response_item", "payload": {"type": "message", "role": "user"}},
-        {"type": "event_msg", "payload": {"type": "user_message", "message": "hi"}},
-        {"type": "TextMessage", "source": "user", "content": "hi"},
-        {"type": "message", "content": "hi"},
-        {"type": "some_new_call", "call_id": "1"},
-        {"type": "function_call_output", "output": "of no call"},
-        {"type": "function_call", "name": "f", "arguments": "{}"},
-        {"type": "function_call", "call_id": "c", "arguments": "{}"},
-        {"type": "custom_tool_call", "call_id": 1, "name": "f"},
-        {"type": "mcp_approval_response", "approve": True},
-        {"type": "", "content": "hi"},
-        {"type": None, "content": "hi"},
-        {"type": 1, "content": "hi"},
-        {"content": "hi"},
-        {},
-    ],
-)
-def test_an_object_without_a_role_that_is_no_item_is_refused(store, said):
-    lines = lines_of(conversation("s", chat("hi"), said))
-    with pytest.raises(TranscriptError, match=r"messages\[1\] must have a role") as caught:
-        transcripts.import_lines(store, lines)
-    assert "line 1" in str(caught.value)
-    with pytest.raises(InvalidInput, match="must have a role"):
-        transcripts.import_conversation(store, json.loads(lines[0]))
-    assert store.sessions.count() == 0
+NO_ITEMS = [
+    {"type": "human", "data": {"content": "hi"}},
+    {"type": "human", "content": "hi"},
+    {"type": "ai", "content": "hi"},
+    {"type": "constructor", "lc": 1, "id": ["langchain"], "kwargs": {"content": "hi"}},
+    {"type": "user", "message": {"role": "user", "content": "hi"}},
+    {"type": "assistant", "message": {"role": "assistant", "content": "hi"}},
+    {"type": "summary", "summary": "hi"},
+    {"type": "response_item", "payload": {"type": "message", "role": "user"}},
+    {"type": "event_msg", "payload": {"type": "user_message", "message": "hi"}},
+    {"type": "TextMessage", "source": "user", "content": "hi"},
+    {"type": "message", "content": "hi"},
+    {"type": "some_new_call", "call_id": "1"},
+    {"type": "function_call_output", "output": "of no call"},
+    {"type": "function_call", "name": "f", "arguments": "{}"},
+    {"type": "function_call", "call_id": "c", "arguments": "{}"},
+    {"type": "custom_tool_call", "call_id": 1, "name": "f"},
+    {"type": "mcp_approval_response", "approve": True},
+    {"type": "", "content": "hi"},
+    {"type": None, "content": "hi"},
+    {"type": 1, "content": "hi"},
+    {"content": "hi"},
+    {},
+]
+
+
+def test_an_object_without_a_role_that_is_no_item_is_refused(store, subtests):
+    for said in NO_ITEMS:
+        lines = lines_of(conversation("s", chat("hi"), said))
+        with subtests.test(str(said)):
+            with pytest.raises(TranscriptError, match=r"messages\[1\] must have a role") as caught:
+                transcripts.import_lines(store, lines)
+            assert "line 1" in str(caught.value)
+            with pytest.raises(InvalidInput, match="must have a role"):
+                transcripts.import_conversation(store, json.loads(lines[0]))
+            assert store.sessions.count() == 0
 
 
 def test_every_item_of_the_responses_api_that_needs_no_role_is_imported(store):
@@ -908,78 +926,78 @@ def test_a_result_of_sharegpt_that_names_its_call_is_kept_with_it(store):
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ({"conversations": [1]}, "'conversations' must be a list"),
+NO_SHAREGPT = [
+    ({"conversations": [1]}, "'conversations' must be a list"),
+    (
+        {"conversations": [{"from": "nobody at all", "value": "x"}]},
+        r"\[0\].from must be one of .*, not a str of 13",
+    ),
+    ({"conversations": [{"from": ["gpt"], "value": "x"}]}, "must be one of human"),
+    (
+        {"conversations": [{"from": "gpt", "value": "x", "content": "y"}]},
+        "no 'role' or 'content'",
+    ),
+    ({"conversations": [{"from": "gpt"}]}, "must have a 'value'"),
+    ({"conversations": [{"from": "gpt", "value": 1}]}, "content must be"),
+    *(
+        ({"conversations": [turn("function_call", value)]}, r"\[0\] must be a call as JSON")
+        for value in (
+            5,
+            None,
+            [],
+            "[]",
+            '"search"',
+            '{"name": "f"}',
+            '{"name": 1, "arguments": {}}',
+            '{"name": "f", "arguments": null}',
+            '{"name": "f", "arguments": {}, "thought": "lost"}',
+            '[{"name": "f", "arguments": {}}, 1]',
+        )
+    ),
+    ({"conversations": [turn("function_call", "f(my diagnosis)")]}, r"\[0\]: not JSON"),
+    (
+        {"conversations": [turn("function_call", '{"name": "f", "arguments": {"a":1,"a":2}}')]},
+        "key twice",
+    ),
+    (
+        {"conversations": [{**turn("function_call", CALL), "tool_calls": []}]},
+        "both a call and 'tool_calls'",
+    ),
+    *(
+        ({"conversations": turns}, "a result without a call")
+        for speaker in ("observation", "function_response", "tool")
+        for turns in (
+            [turn(speaker)],
+            [turn("gpt"), turn(speaker)],
+            [{**turn(speaker), "tool_call_id": None}],
+            [turn("function_call", CALL), turn("human"), turn(speaker)],
+            [turn("function_call", CALL), turn("gpt"), turn(speaker)],
+            [turn("function_call", CALL), turn(speaker), turn("gpt"), turn(speaker)],
+        )
+    ),
+    (
+        {"conversations": [turn("function_call", CALL), turn("tool"), turn("tool")]},
+        "2 results for 1 call",
+    ),
+    *(
         (
-            {"conversations": [{"from": "nobody at all", "value": "x"}]},
-            r"\[0\].from must be one of .*, not a str of 13",
-        ),
-        ({"conversations": [{"from": ["gpt"], "value": "x"}]}, "must be one of human"),
-        (
-            {"conversations": [{"from": "gpt", "value": "x", "content": "y"}]},
-            "no 'role' or 'content'",
-        ),
-        ({"conversations": [{"from": "gpt"}]}, "must have a 'value'"),
-        ({"conversations": [{"from": "gpt", "value": 1}]}, "content must be"),
-        *(
-            ({"conversations": [turn("function_call", value)]}, r"\[0\] must be a call as JSON")
-            for value in (
-                5,
-                None,
-                [],
-                "[]",
-                '"search"',
-                '{"name": "f"}',
-                '{"name": 1, "arguments": {}}',
-                '{"name": "f", "arguments": null}',
-                '{"name": "f", "arguments": {}, "thought": "lost"}',
-                '[{"name": "f", "arguments": {}}, 1]',
-            )
-        ),
-        ({"conversations": [turn("function_call", "f(my diagnosis)")]}, r"\[0\]: not JSON"),
-        (
-            {"conversations": [turn("function_call", '{"name": "f", "arguments": {"a":1,"a":2}}')]},
-            "key twice",
-        ),
-        (
-            {"conversations": [{**turn("function_call", CALL), "tool_calls": []}]},
-            "both a call and 'tool_calls'",
-        ),
-        *(
-            ({"conversations": turns}, "a result without a call")
-            for speaker in ("observation", "function_response", "tool")
-            for turns in (
-                [turn(speaker)],
-                [turn("gpt"), turn(speaker)],
-                [{**turn(speaker), "tool_call_id": None}],
-                [turn("function_call", CALL), turn("human"), turn(speaker)],
-                [turn("function_call", CALL), turn("gpt"), turn(speaker)],
-                [turn("function_call", CALL), turn(speaker), turn("gpt"), turn(speaker)],
-            )
-        ),
-        (
-            {"conversations": [turn("function_call", CALL), turn("tool"), turn("tool")]},
-            "2 results for 1 call",
-        ),
-        *(
-            (
-                {"conversations": [turn("function_call", f"[{CALL},{CALL},{CALL}]"), *rest]},
-                "3 calls",
-            )
-            for rest in (
-                [turn("tool")],
-                [turn("tool", "[1, 2]")],
-                [turn("tool"), turn("tool")],
-                [turn("tool"), turn("gpt"), turn("tool"), turn("tool")],
-            )
-        ),
-    ],
-)
-def test_what_is_not_sharegpt_is_refused(store, line, words):
-    with pytest.raises(TranscriptError, match=words):
-        transcripts.import_lines(store, lines_of(line))
+            {"conversations": [turn("function_call", f"[{CALL},{CALL},{CALL}]"), *rest]},
+            "3 calls",
+        )
+        for rest in (
+            [turn("tool")],
+            [turn("tool", "[1, 2]")],
+            [turn("tool"), turn("tool")],
+            [turn("tool"), turn("gpt"), turn("tool"), turn("tool")],
+        )
+    ),
+]
+
+
+def test_what_is_not_sharegpt_is_refused(store, subtests):
+    for line, words in NO_SHAREGPT:
+        with subtests.test(str(line)), pytest.raises(TranscriptError, match=words):
+            transcripts.import_lines(store, lines_of(line))
 
 
 # --- All broken lines ---------------------------------------------------------------------------

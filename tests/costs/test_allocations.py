@@ -21,7 +21,8 @@ from sqlalchemy import create_engine
 
 from agentstore import AsyncStore, Store
 from agentstore.records import MessageRecord
-from agentstore.records.conversations import MESSAGE_TWIN
+from agentstore.records.base import twin
+from agentstore.records.conversations import MESSAGE_FIELDS
 from tests.conftest import DRIVERS, Servers
 from tests.costs.allocations import Allocated, allocated, times_called
 from tests.costs.homes import Home, home_of
@@ -67,7 +68,8 @@ if sys.version_info >= (3, 12):
         "psycopg-async": (4.3, 3.0),
     }
 
-MAKERS = cast("list[FunctionType]", [MESSAGE_TWIN.__init__, MessageRecord.__init__])
+_TWIN = twin(MessageRecord, MESSAGE_FIELDS, "blocks")
+MAKERS = cast("list[FunctionType]", [_TWIN.__init__, MessageRecord.__init__])
 """What makes a record of a message; each is to be made once."""
 LOOKED_BACK = 4
 """Messages that a history reads beyond its limit, lest it cut a tool's result from its call."""

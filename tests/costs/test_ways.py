@@ -37,13 +37,19 @@ AIMS: dict[str, Numbers] = {
     "history": (45, 9),
     "put": (60, 10),
     "history of a fork": (45, 9),
+    "put a memory": (55, 10),
+    "get a memory": (45, 9),
+    "list sessions": (40, 9),
 }
 
 WAYS: dict[str, tuple[Numbers, ...]] = {
     "save": ((44, 12), (62, 14), (54, 14), (64, 17)),
-    "history": ((46, 14), (57, 17), (49, 15), (55, 17)),
+    "history": ((45, 13), (56, 16), (48, 14), (54, 16)),
     "put": ((64, 13), (82, 15), (63, 13), (69, 15)),
-    "history of a fork": ((48, 14), (59, 17), (51, 15), (57, 17)),
+    "history of a fork": ((47, 13), (58, 16), (50, 14), (56, 16)),
+    "put a memory": ((67, 13), (85, 15), (71, 13), (76, 14)),
+    "get a memory": ((52, 10), (65, 13), (57, 11), (64, 13)),
+    "list sessions": ((46, 11), (58, 14), (52, 12), (58, 14)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 
@@ -72,6 +78,20 @@ def put(store: Any) -> Callable[[], Any]:
     return call
 
 
+def put_a_memory(store: Any) -> Callable[[], Any]:
+    return lambda: store.memories.put(["notes"], "weather", {"said": "hello"})
+
+
+def get_a_memory(store: Any) -> Callable[[], Any]:
+    store.memories.put(["notes"], "climate", {"said": "hello"})
+    return lambda: store.memories.get(["notes"], "climate")
+
+
+def list_sessions(store: Any) -> Callable[[], Any]:
+    store.sessions.create()
+    return lambda: store.sessions.list(limit=20)
+
+
 def history_of_a_fork(store: Any) -> Callable[[], Any]:
     session = store.sessions.create()
     store.messages.save_many(session.id, [{"role": "user", "content": "hello"}] * 60)
@@ -85,6 +105,9 @@ CALLS = {
     "history": history,
     "put": put,
     "history of a fork": history_of_a_fork,
+    "put a memory": put_a_memory,
+    "get a memory": get_a_memory,
+    "list sessions": list_sessions,
 }
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
-from itertools import count
+from itertools import count, product
 from urllib.parse import urlsplit
 
 import pytest
@@ -265,6 +265,9 @@ def test_a_thread_of_langgraph_opens_on_its_steps_and_reads_as_a_conversation(st
         assert 'step 1</a> <span class="chip">fork' in steps
         assert "100,000" not in steps
         assert "child:1" in steps
+        assert '>say</bdi></td><td data-label="Ran" class="num">2</td>' in steps
+        assert "→ <bdi>the end</bdi> ×2" in steps
+        assert len(re.findall(r">took [0-9.,]+ m?s<", steps)) == 2
         drawing = re.search(r'<svg class="branches".*?</svg>', steps, re.DOTALL)[0]
         assert re.findall(r"<title>([^<]*)</title>", drawing) == [
             "steps 1 to 2 ",
@@ -556,7 +559,7 @@ def test_a_turn_tells_what_its_last_request_read_and_what_all_of_them_used(store
     with visiting(store) as client:
         html = client.get(f"/session?id={session}").text
         heads = [re.sub(r"<[^>]*>", "", head) for head in re.findall(r"<small>.*?</small>", html)]
-        assert [head[11:] for head in heads] == [
+        assert [re.sub(r" ?took .*", "", head[11:]) for head in heads] == [
             "2,000 tokens cost $1.0000 context 1k",
             "4,000 tokens cost $1.0000",  # of two requests that were recorded as one
             "996+ tokens",
@@ -567,6 +570,25 @@ def test_a_turn_tells_what_its_last_request_read_and_what_all_of_them_used(store
         assert client.get(f"/{grown}").status_code == 204
         store.usage.record(session, input_tokens=7)
         assert "7 tokens" in client.get(f"/{grown}").text
+
+
+def test_a_turn_tells_how_long_it_took_from_the_question_to_its_last_message_or_use(engine_url):
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    with Store(engine_url, clock=lambda: now) as store, visiting(store) as client:
+        session = store.sessions.create().id
+
+        def took():
+            html = client.get(f"/session?id={session}").text
+            return re.findall(r">took ([^<]*)", html)
+
+        store.messages.save(session, "system", "Be brief.")
+        store.messages.save(session, "user", "hm?")
+        now += timedelta(seconds=2)
+        store.messages.save(session, "assistant", "so")
+        assert took() == ["2.00 s"]
+        now += timedelta(seconds=1)
+        store.usage.record(session, input_tokens=1)
+        assert took() == ["3.00 s"]
 
 
 def test_a_conversation_marks_where_other_branches_part_from_it(store):
@@ -1154,16 +1176,17 @@ def test_a_picture_in_a_message_is_shown_and_nothing_else_that_says_it_is_one(st
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(1)", "=HYPERLINK(A1)", "＝1", " =1", '"=1"', "'=1"]
 
 
-@pytest.mark.parametrize("between", ["", "a;", "a; ", "a\t", "a|", "a\n", "a\r\n", "a;b;;", "=1;"])
-@pytest.mark.parametrize("formula", FORMULAS)
-def test_no_separator_of_a_spreadsheet_makes_a_formula_of_a_name(formula, between):
-    written = io.StringIO()
-    csv.writer(written).writerow(["x", cell(between + formula), "y"])
-    for separator in ",;\t|":
-        for line in written.getvalue().splitlines():
+BEFORE = ["", "a;", "a; ", "a\t", "a|", "a\n", "a\r\n", "a;b;;", "=1;"]
+
+
+def test_no_separator_of_a_spreadsheet_makes_a_formula_of_a_name():
+    for name in map("".join, product(BEFORE, FORMULAS)):
+        written = io.StringIO()
+        csv.writer(written).writerow(["x", cell(name), "y"])
+        for separator, line in product(",;\t|", written.getvalue().splitlines()):
             found = next(csv.reader([line], delimiter=separator), [])
             for part in found + line.split(separator):
-                assert not part.lstrip(' "').startswith(("=", "+", "-", "@", "＝"))
+                assert not part.lstrip(' "').startswith(("=", "+", "-", "@", "＝")), name
 
 
 @pytest.mark.parametrize("name", ["a-b", "gpt-4o", "a;b", "a, -b", "x=1", "mail@example.com"])
@@ -1294,7 +1317,8 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
     with visiting(store, edit=True) as client, caplog.at_level("INFO", "agentstore.explorer"):
 
         def edit(action, what, value="", token=None, headers=own):
-            page = client.get(f"/{'task' if action == 'task' else 'message'}?id={what}").text
+            page = {task: "task", session: "session"}.get(what, "message")
+            page = client.get(f"/{page}?id={what}").text
             token = token or re.search(r'name="token" value="([^"]+)"', page)[1]
             form = {"action": action, "id": what, "value": value, "token": token}
             return client.post("/edit", data=form, headers=headers)
@@ -1309,10 +1333,21 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         edit("note", id, "")
         assert store.messages.get(id).metadata == {"a": 1, "rating": "good"}
         assert store.marks.of([id]).get(id, ()) == ()
+        edit("session-rating", session, "good")
+        assert "a &lt;b&gt; note" in edit("session-note", session, "a <b> note").text
+        assert store.sessions.get(session).metadata == {"rating": "good", "note": "a <b> note"}
+        rated = dict(re.findall(r'href="([^"]*)"[^>]*>(rated \w+)<', client.get("/sessions").text))
+        assert sorted(rated.values()) == ["rated bad", "rated good"]
+        for address, words in rated.items():
+            html = client.get(f"/{address.replace('&amp;', '&')}").text
+            assert (f"session?id={session}" in html) is (words == "rated good")
+        assert edit("session-rating", session, "awful").status_code == 400
+        edit("session-note", session, "")
+        assert store.sessions.get(session).metadata == {"rating": "good", "note": None}
         edit("task", task)
         assert store.tasks.get(task).status == "pending"
         edit("rating", id, "good", headers={})  # a browser of another machine, without TLS
-        assert len(caplog.records) == 7
+        assert len(caplog.records) == 10
         assert "好" not in caplog.text
         before = store.messages.get(id)
         for wrong in (
@@ -1327,11 +1362,12 @@ def test_marks_ratings_notes_and_tasks_are_edited_where_that_is_allowed_alone(st
         assert client.get("/edit").status_code == 405
         assert store.messages.get(id) == before
         logs = [*store.tool_logs.iter(session_id=session, tool="explorer", order="oldest")]
-        done = ["mark", "unmark", "rating", "note", "note", "task", "rating"]
+        judged = ["session-rating", "session-note", "session-note"]
+        done = ["mark", "unmark", "rating", "note", "note", *judged, "task", "rating"]
         assert [log.input["action"] for log in logs] == done
         assert {log.input["from"] for log in logs} == {"testclient"}
         assert [log.message_id for log in logs] == [
-            each and id for each in (1, 1, 1, 1, 1, None, 1)
+            each and id for each in (1, 1, 1, 1, 1, *[None] * 4, 1)
         ]
         assert "fine" in edit("mark", id, "fine").text  # where logs stand, too
         assert "好" not in str(logs)

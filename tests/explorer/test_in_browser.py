@@ -12,12 +12,14 @@ import pytest
 from tests.explorer.visited import ADDRESSES, HOSTILE, NO_PAGES, fill
 from tests.selection import chromium
 
-WIDTHS = (390, 820, 1280)
-CUT_OFF = """[...document.querySelectorAll(".cards, .head")]
+WIDTHS = (320, 820, 1280)
+CUT_OFF = """[...document.querySelectorAll(".cards, .head, dd")]
   .filter((each) => each.scrollWidth > each.clientWidth
+    || each.matches("dd") && each.clientWidth < 72
     || each.matches(".head") && each.offsetHeight > 64)
   .map((each) => each.outerHTML.slice(0, 300))"""
-"""Tables of ours that one would have to push sideways, and a head of more than one line."""
+"""Tables of ours that one would have to push sideways, values without room, and a head of more
+than one line."""
 
 
 @contextmanager

@@ -533,6 +533,52 @@ LANGSMITH = {
         ]
     },
 }
+GEMINI_SESSION = {"sessionId": "m1", "projectHash": "abc", "startTime": "2026-01-01T10:00:00Z"}
+GEMINI = [
+    {"id": "i", "timestamp": "2026-01-01T10:00:00Z", "type": "info", "content": "Hello"},
+    {
+        "id": "1",
+        "timestamp": "2026-01-01T10:00:00Z",
+        "type": "user",
+        "content": [{"text": "Weather?"}],
+    },
+    {
+        "id": "2",
+        "timestamp": "2026-01-01T10:00:01Z",
+        "type": "gemini",
+        "content": "",
+        "thoughts": [{"subject": "Look", "description": "I look."}],
+        "tokens": {
+            "input": 100,
+            "output": 20,
+            "cached": 40,
+            "thoughts": 5,
+            "tool": 10,
+            "total": 135,
+        },
+        "model": "gemini-2.5-pro",
+        "toolCalls": [
+            {
+                "id": "c1",
+                "name": "look",
+                "args": {},
+                "status": "success",
+                "timestamp": "2026-01-01T10:00:02Z",
+                "result": [
+                    {
+                        "functionResponse": {
+                            "id": "c1",
+                            "name": "look",
+                            "response": {"output": "24 degrees"},
+                        }
+                    }
+                ],
+            }
+        ],
+    },
+    {"id": "3", "timestamp": "2026-01-01T10:00:03Z", "type": "gemini", "content": "Sunny."},
+]
+GEMINI_TOLD = LOOKED
 OPEN_WEBUI = {
     "id": "w1",
     "user_id": "me",
@@ -826,6 +872,29 @@ SAMPLES: dict[str, Sample] = {
         ids=["w1"],
     ),
     # Agents.
+    "Gemini CLI": Sample(
+        whole({**GEMINI_SESSION, "summary": "The weather", "messages": GEMINI}),
+        [GEMINI_TOLD],
+        (110, 25, 1),
+        ids=["m1"],
+        left={"gemini-cli: info": 1},
+    ),
+    "Gemini CLI by lines": Sample(
+        lines(
+            GEMINI_SESSION,
+            {**GEMINI[1], "id": "0", "content": "Forget it."},
+            {"$rewindTo": "0"},
+            *GEMINI[:2],
+            {**GEMINI[2], "toolCalls": None},
+            {"$set": {"summary": "The weather"}},
+            GEMINI[2],  # once more, with its calls
+            GEMINI[3],
+        ),
+        [GEMINI_TOLD],
+        (110, 25, 1),
+        ids=["m1"],
+        left={"gemini-cli: info": 1, "gemini-cli: rewound": 1},
+    ),
     "Claude Code": Sample(
         lines(*CLAUDE_CODE),
         [OF_BLOCKS],
@@ -948,6 +1017,18 @@ SAMPLES: dict[str, Sample] = {
     "Alpaca": Sample(whole([{"instruction": "Weather?", "input": "", "output": "Sunny."}]), [TOLD]),
     "a prompt with its completion": Sample(
         lines({"prompt": "Weather?", "completion": "Sunny."}), [TOLD]
+    ),
+    "Dolly": Sample(
+        lines({"instruction": "Weather?", "context": "June.", "response": "Sunny."}),
+        [{"main": ["user: Weather?\n\nJune.", "assistant: Sunny."]}],
+    ),
+    "WildChat": Sample(
+        lines({"conversation_hash": "w", "model": "gpt-4", "turn": 1, "conversation": TALK}),
+        [TOLD],
+        ids=["w"],
+    ),
+    "a prompt with its completion, as messages": Sample(
+        lines({"prompt": [USER], "completion": [ANSWER]}), [TOLD]
     ),
     "tau-bench": Sample(pretty(TAU), [TOLD, TOLD]),
     "tau2-bench": Sample(

@@ -30,7 +30,14 @@ from agentstore.errors import (
 )
 from agentstore.integrations import adk_message
 from agentstore.integrations.openai import AgentStoreSession
-from agentstore.moving.frameworks import FRAMEWORKS, ImportReport, import_database, openai, sources
+from agentstore.moving.frameworks import (
+    FRAMEWORKS,
+    ImportReport,
+    framework_of,
+    import_database,
+    openai,
+    sources,
+)
 from agentstore.moving.frameworks.sources import IMPORTING
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment
@@ -393,6 +400,44 @@ def test_what_another_source_has_begun_is_not_gone_on_with(
     assert Path("set-aside.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("fixture", "framework"),
+    [
+        ("openai", "openai-sqlite"),
+        ("langgraph_sqlite", "langgraph-sqlite"),
+        ("adk", "adk"),
+        ("adk_sqlite", "adk"),
+        ("agentscope", "agentscope"),
+        ("tutorial", "tutorial"),
+    ],
+)
+def test_a_file_says_by_its_tables_which_framework_wrote_it(source, fixture, framework):
+    assert framework_of(str(source(fixture))) == framework
+
+
+def test_a_file_that_is_no_framework_s_is_of_none(tmp_path):
+    with Store(f"sqlite:///{tmp_path}/own.db"):
+        assert framework_of(str(tmp_path / "own.db")) is None
+    (tmp_path / "a.jsonl").write_text("{}")
+    assert framework_of(str(tmp_path / "a.jsonl")) is framework_of(str(tmp_path / "none")) is None
+
+
+def test_a_server_that_does_not_answer_is_said_with_what_to_check_and_no_password(tmp_path):
+    url = "postgresql://me:hunter2@127.0.0.1:1/graphs"
+    with pytest.raises(DatabaseUnreachable, match="Check the host") as refused:
+        import_database("langgraph-postgres", url, f"sqlite:///{tmp_path}/new.db")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_url_without_from_is_refused_without_its_password(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["import", "postgresql://me:hunter2@127.0.0.1/graphs"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "Pass --from with a URL" in said
+    assert "hunter2" not in said
+
+
 # --- The words -------------------------------------------------------------------------------
 
 
@@ -402,7 +447,7 @@ def test_the_command_names_rows_and_says_nothing_of_their_content(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    words = ["import", str(source("openai")), "--url", "new.db", "--from", "openai-sqlite"]
+    words = ["import", str(source("openai")), "--url", "new.db"]
     monkeypatch.chdir(tmp_path)
 
     def said(*more: str, code: int = 3) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
@@ -20,7 +20,16 @@ from uuid import UUID
 
 import ormsgpack
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -731,6 +740,67 @@ def test_a_stored_value_that_names_a_function_does_not_run_it(
     assert not ran.exists()
 
 
+class OwnMessage(HumanMessage):
+    """A message of an application's."""
+
+
+def messages_of_all_kinds() -> list[Any]:
+    call = {"name": "search", "args": {"b": 1.0, "a": [True, None, -0.0]}, "id": "1"}
+    deep: Any = "deep"
+    for _ in range(20):
+        deep = [deep]
+    moved = HumanMessage("moved")
+    moved.__dict__ |= {"name": moved.__dict__.pop("name"), "cached": 1}
+    unsound = HumanMessage("unsound")
+    unsound.content = 7  # type: ignore[assignment]
+    return [
+        HumanMessage("北京天气怎么样？", id="1", name="Zoë"),
+        SystemMessage([{"type": "text", "text": "a"}, "b"], additional_kwargs={"deep": deep}),
+        AIMessage("", tool_calls=[call], invalid_tool_calls=[{**call, "args": "{", "error": "?"}]),
+        AIMessage("", tool_calls=[{**call, "extras": {"a": 1}, "type": "tool_call"}]),
+        AIMessage("a", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
+        AIMessage("a", additional_kwargs={"tool_calls": [{"id": "1", "function": {"name": "f"}}]}),
+        AIMessage(content_blocks=[{"type": "text", "text": "a"}], another="field", tuple=(1, 2)),
+        ToolMessage("done", tool_call_id="1", artifact={"at": datetime(2026, 1, 1, tzinfo=UTC)}),
+        ToolMessage("done", tool_call_id="1", artifact=[AIMessage("inside"), Plan(["a"])]),
+        ToolMessage([1, UUID(int=1)], tool_call_id=UUID(int=2), artifact={1: {2}}, status="error"),
+        ToolMessage("\ud800", tool_call_id="1", artifact=b"\0", id="2"),
+        HumanMessage.model_construct(content="a", content_blocks=[{"type": "text", "text": "b"}]),
+        HumanMessage.model_construct(content="a", another={"field": 1}),
+        OwnMessage("a"),
+        AIMessageChunk("a", id="1"),
+        RemoveMessage(id="1"),
+        moved,
+        unsound,
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer")
+@pytest.mark.parametrize("number", range(18))
+def test_messages_are_written_and_made_as_by_langgraphs_own_serializer(number: int) -> None:
+    message = messages_of_all_kinds()[number]
+    ours, theirs = AllowedSerializer([OwnMessage, Plan]), JsonPlusSerializer()
+    for value in ([message, {"a": [message]}], message):
+        written = ours.dumps_typed(value)
+        assert written == theirs.dumps_typed(value)
+        made, expected = ours.loads_typed(written), theirs.loads_typed(written)
+        assert repr(made) == repr(expected)
+        assert made == expected
+    if isinstance(expected, BaseMessage):
+        assert type(made) is type(expected)
+        assert [*made.__dict__] == [*expected.__dict__]
+        assert made.model_fields_set == expected.model_fields_set
+        assert made.model_extra == expected.model_extra
+
+
+def test_a_message_that_was_changed_where_it_is_is_written_as_it_is_now() -> None:
+    message, serde = AIMessage("a", additional_kwargs={"a": [1]}), AllowedSerializer()
+    serde.dumps_typed([message])
+    message.additional_kwargs["a"].append(True)
+    message.content = "b"
+    assert serde.loads_typed(serde.dumps_typed([message])) == [message]
+
+
 def test_a_json_value_that_names_a_class_is_refused(tmp_path: Path) -> None:
     value = {"lc": 2, "type": "constructor", "id": ["os", "system"], "args": ["true"]}
     with pytest.raises(TypeNotAllowed, match=r"os\.system"):
@@ -750,6 +820,8 @@ def test_classes_that_the_application_names_are_made(home: Home) -> None:
     held = {"plan": Plan(["a"]), "said": [HumanMessage("hi", id="1")]}
     assert home.run(get, allowed=[Plan]) == held
     assert home.run(get, allowed=[(Plan.__module__, "Plan")]) == held
+    by_graph = AllowedSerializer().with_msgpack_allowlist([Plan])  # LangGraph asks so, if strict
+    assert by_graph.loads_typed(by_graph.dumps_typed(held)) == held
     for wrong in ("my.Plan", [7], [("one",)]):
         with pytest.raises(InvalidInput, match="allowed"):
             AllowedSerializer(wrong)  # type: ignore[arg-type]

@@ -573,6 +573,23 @@ def test_an_object_whose_branch_was_cleared_is_on_main_and_one_deleted_is_told(r
     run(body)
 
 
+def test_clearing_the_session_of_a_user_who_was_deleted_clears_nothing(run, engine_url):
+    async def body(store):
+        with Store(engine_url) as other:
+            other.users.create("Ada", id="ada")
+        for kind in (AgentStoreSession, AgentStoreAdvancedSession):
+            session = kind(store=store, session_id="s", user_id="ada")
+            await session.add_items([user("hello")])
+        with Store(engine_url) as other:
+            other.users.delete("ada")
+        for kind in (AgentStoreSession, AgentStoreAdvancedSession):
+            session = kind(store=store, session_id="s", user_id="ada")
+            await session.clear_session()
+            assert await session.get_items() == []
+
+    run(body)
+
+
 def test_turns_tools_and_usage_are_told_by_branch(run):
     async def body(store):
         session = AgentStoreAdvancedSession(session_id="s", store=store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import runpy
+import traceback
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,16 @@ def test_what_others_have_saved_is_read_if_it_is_text_and_refused_if_it_is_not(e
             history_of(store).load()
         with pytest.raises(InvalidInput, match="Pass an AsyncStore"):
             asyncio.run(history_of(store).aload())
+
+
+def test_a_payload_that_is_no_message_is_refused_without_quoting_it(engine_url):
+    with Store(engine_url) as store:
+        store.sessions.create(id="chat-1")
+        part = {"part_kind": "text", "content": ["the secret"]}
+        store.messages.save("chat-1", "user", payload={"kind": "response", "parts": [part]})
+        with pytest.raises(InvalidInput, match="payload that the framework cannot") as caught:
+            history_of(store).load()
+    assert "the secret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_the_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):

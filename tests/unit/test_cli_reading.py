@@ -130,6 +130,16 @@ def test_sessions_are_listed_on_a_line_each_in_80_columns(run, store):
     assert len(places) == 1, "the columns are not in line"
 
 
+def test_a_session_without_a_title_is_listed_by_what_its_user_said_first(run, store):
+    for title in (None, "Weather"):
+        session = store.sessions.create(title=title)
+        store.messages.save(session.id, "user", "Is it\nsunny?")
+    titled, untitled = run("ls").splitlines()[1:]
+    assert titled.endswith("  Weather")
+    assert untitled.endswith("  Is it sunny?")
+    assert "sunny" not in run("ls", "--json")
+
+
 def test_in_a_pipe_a_session_is_one_line_however_long_its_id_is(run, store, monkeypatch):
     monkeypatch.setattr(output.out, "_width", None)
     monkeypatch.setattr(output.out, "_force_terminal", False)
@@ -284,6 +294,16 @@ def test_a_conversation_is_shown_by_turns_with_its_tools_and_marks(run, talk):
     assert printed.count("A") < 400
     assert "\x1b" not in printed
     assert run("show", talk, "--full").count("A") > 9_000
+
+
+def test_a_result_is_shown_with_its_call_in_whatever_format_it_was_saved(run, store):
+    store.sessions.create(id="s")
+    block = {"type": "tool_result", "tool_use_id": "in-a-block", "content": "21"}
+    item = {"type": "function_call_output", "call_id": "in-an-item", "output": "22"}
+    store.messages.save_chat("s", [{"role": "user", "content": [block]}, item])
+    printed = run("show", "s")
+    assert "answers in-a-block" in printed
+    assert "answers in-an-item" in printed
 
 
 def test_what_is_attached_is_shown_with_its_message(run, store):

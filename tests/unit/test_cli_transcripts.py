@@ -252,6 +252,7 @@ def test_a_dash_is_standard_input_and_output(run, url, tmp_path):
     said = run("import", "-", given='[{"messages": []}, 7]', code=1, AGENTSTORE_URL=url).stderr
     assert "standard input, line 2: not a JSON object" in said
     run("import", "-", "--from", "adk", code=2, AGENTSTORE_URL=url)
+    run("import", ".", code=2, AGENTSTORE_URL=url)
     (tmp_path / "-").write_text(lines)
     assert "Skipped 2" in run("import", "./-", AGENTSTORE_URL=url).stdout
 

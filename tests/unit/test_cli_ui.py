@@ -179,7 +179,7 @@ def test_the_command_serves_a_file_that_it_cannot_write(tmp_path):
 def test_without_the_extra_it_says_what_to_install(run, url, lacking):
     lacking("agentstore.explorer", "starlette", "starlette.applications")
     said = run("ui", "--no-open", "--url", url, code=1).stderr
-    assert "pip install 'agentstore-db[ui]'" in said
+    assert "pip install 'agentstore-db[ui]', or '.[ui]' in a checkout" in said
 
 
 def test_a_conversation_is_exported_to_share(told, url, tmp_path):

@@ -77,6 +77,11 @@ EXAMPLES = [
         ("user 'alice' is being deleted", "users.delete() again"),
     ),
     Example(
+        errors.TakenByAnother("session", "s1"),
+        {"kind": "session", "key": "s1"},
+        ("session 's1' is another user's", "Choose another id"),
+    ),
+    Example(
         errors.WrongThread("t1", "c1"),
         {"thread_id": "t1", "checkpoint_id": "c1"},
         ("'c1' is taken in another thread than 't1'", "Choose another id"),

@@ -249,10 +249,10 @@ def test_a_transaction_has_the_repositories_of_its_store():
     asyncio.run(look())
 
 
-def test_the_words_about_a_store_name_all_of_its_repositories():
-    documented = inspect.getdoc(Store) or ""
-    for name in NAMES:
-        assert f"{name}: See ``{type(SYNC[name]).__name__}``." in documented
+def test_each_repository_of_a_store_is_said_in_a_line_to_hold_something_of_its_own():
+    said = [vars(Repositories)[name].__doc__ for name in NAMES]
+    assert all(said)
+    assert len({*said}) == len(NAMES)
 
 
 def test_the_stub_of_the_asynchronous_repositories_is_what_make_docs_writes():
@@ -266,12 +266,14 @@ def test_the_stub_has_every_method_of_an_asynchronous_repository(name):
         for node in ast.parse(async_stub.STUB.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and node.name == type(ASYNC[name]).__name__
     )
-    written = {node.name: node for node in stub.body if not isinstance(node, ast.Assign | ast.Expr)}
+    nodes = [node for node in stub.body if not isinstance(node, ast.Assign | ast.Expr)]
+    written = {node.name: node for node in reversed(nodes)}  # of overloads the first
     offered = methods(type(ASYNC[name]))
     assert {called for called in written if not called.startswith("_")} == offered.keys()
     for called, method in offered.items():
         awaited = isinstance(written[called], ast.AsyncFunctionDef)
         assert awaited is inspect.iscoroutinefunction(method), called
+        assert ast.get_docstring(written[called]) == inspect.getdoc(method), called
 
 
 @pytest.mark.parametrize("name", NAMES)

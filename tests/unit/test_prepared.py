@@ -46,6 +46,58 @@ def test_a_second_store_compiles_nothing_that_the_first_one_did(engine_url, comp
     assert compiled == []
 
 
+def use_all(store, word, number):
+    """Call what is compiled once for all values, with other ones each time."""
+    user = store.users.create(word, email=f"{word}@example.org", quota_total=number)
+    store.users.update(user.id, name=word, preferences={"word": word})
+    store.users.consume_quota(user.id, 1)
+    store.users.settle_quota(store.users.reserve_quota(user.id, 1).id, 1)
+    for each in (store, store.scoped(user.id)):
+        session = each.sessions.create(title=word) if each is not store else store.sessions.create()
+        each.sessions.update(session.id, title=word, metadata={word: number})
+        each.sessions.list(limit=1, preview=True)
+        message = each.messages.save(session.id, "user", word)
+        each.messages.update(message.id, metadata={word: number})
+        begun = each.messages.begin(session.id)
+        each.messages.append(begun.id, word)
+        each.messages.finish(begun.id)
+        each.marks.update(session.id, word, ids=[message.id])
+        each.marks.of([message.id])
+        each.tool_logs.log(session.id, word)
+        each.tool_logs.list(session_id=session.id, limit=number)
+        each.usage.record(session.id, model=word, input_tokens=number)
+        each.usage.list(session.id, limit=number)
+        each.usage.of_sessions([session.id])
+        each.branches.list(session.id, limit=number)
+        each.branches.active(session.id)
+        each.tasks.create(session.id, word, queue=word)
+        each.tasks.list(queue=word, limit=number)
+        each.memories.put([word], word, {word: number})
+        each.memories.get([word], word)
+        each.memories.list([word], limit=number)
+        each.checkpoints.put(f"{word} {session.id}", {word: number})
+        each.checkpoints.list(f"{word} {session.id}", limit=number)
+        each.checkpoints.threads(limit=number)
+    (task, *_) = store.tasks.claim(word, queues=word, limit=number)
+    store.tasks.complete(task.id, {word: number}, fence=task.fence)
+    store.users.list(limit=number)
+
+
+def test_the_same_calls_with_other_values_and_by_other_users_compile_nothing(engine_url, compiled):
+    with Store(engine_url) as store:
+        use_all(store, "one", 3)
+        del compiled[:]
+        use_all(store, "other", 4)
+    assert [each._sql for each in compiled] == []
+
+
+def test_a_list_to_expand_is_refused_when_the_statement_is_compiled():
+    engine = create_engine("sqlite://")
+    with pytest.raises(AssertionError, match="a list to expand"):
+        Prepared(select(literal(1).in_([1, 2])), engine.dialect)
+    engine.dispose()
+
+
 def test_engines_of_different_kinds_have_statements_of_their_own(engine_url):
     other = create_engine(engine_url)
     ours = [open_engine(parse_url(engine_url), Settings()) for _ in range(2)]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput
+from agentstore.records.conversations import readable_text
 from agentstore.settings import Settings
 from agentstore.values import tokens as stems
 from agentstore.values import tokens as tokenizers
@@ -31,7 +32,6 @@ from agentstore.values.tokens import (
     joined,
     normalized,
     position_map,
-    readable_text,
     spans,
     stems_of,
     tokenizer_of,
@@ -346,7 +346,7 @@ def test_a_language_without_stems_is_refused(monkeypatch):
             Settings(search_stems=wrong)
     monkeypatch.setitem(sys.modules, "snowballstemmer", None)
     stems_of.cache_clear()
-    with pytest.raises(InvalidInput, match=r"pip install 'agentstore-db\[stems\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install snowballstemmer"):
         Settings(search_stems="english")
 
 

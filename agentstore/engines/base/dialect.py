@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DataError, DBAPIError
 
-from agentstore.errors import AgentStoreError, DatabaseError, InvalidRow
+from agentstore.errors import AgentStoreError, ConnectionLost, DatabaseError, InvalidRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -294,6 +294,10 @@ class EngineDialect(ABC):
             DatabaseReplaced: It was.
         """
 
+    def unacknowledged(self, connection: Connection) -> ConnectionLost | None:
+        """Say what is wrong with a commit that returned before its standby had it; asked once."""
+        return None
+
     @abstractmethod
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Say what a driver's error means."""
@@ -376,13 +380,17 @@ class EngineDialect(ABC):
         return None
 
     def putting(
-        self, tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool
+        self,
+        tables: Tables,
+        entered: ReturningInsert[Any] | ReturningUpdate[Any] | None,
+        *,
+        merges: bool,
     ) -> Executable | None:
         """Give one statement that inserts a checkpoint with its pieces.
 
         Args:
             tables: The tables.
-            entered: Changes the row of the thread first; if it finds none to change, nothing is
+            entered: Changes or makes the row of the thread first; if it does not, nothing is
                 inserted. Nor is anything if a piece that is to be merged is not there.
             merges: Whether there are pieces to be merged; else they are no parameters.
 

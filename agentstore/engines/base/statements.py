@@ -1,10 +1,11 @@
-"""Statements compiled once, for the few paths that are hot.
+"""Statements compiled once: ``Unit.rows`` runs them, by a function that builds one.
 
 SQLAlchemy looks a statement up again at each execution, by a key that it makes of the whole
 statement, and wraps each value of a result. Here its compiler, types and connection are used as
 ever, but the text and the order of the parameters are kept, and rows come as the driver gives
-them. What such a statement cannot have: lists to expand, ``execution_options`` of its own. Only
-whole numbers can be ``literal_execute``, which are written into the text at each execution.
+them. What such a statement cannot have: lists to expand (``operations.among`` is for these), and
+``execution_options`` of its own. Only whole numbers can be ``literal_execute``, which are written
+into the text at each execution.
 
 They go to the driver's own cursor, past SQLAlchemy's execution, unless somebody
 listens to ``before_cursor_execute`` or ``after_cursor_execute``, as tracers do.
@@ -15,11 +16,11 @@ from __future__ import annotations
 
 import json
 from binascii import hexlify
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from struct import Struct
 from threading import Lock
@@ -34,6 +35,7 @@ from sqlalchemy import (
     Dialect,
     Engine,
     Executable,
+    Insert,
     Join,
     Select,
     cast,
@@ -48,12 +50,14 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.visitors import iterate
 from sqlalchemy.types import Float, Integer, LargeBinary, TypeEngine, UserDefinedType
 
+from agentstore.schema import Tables
 from agentstore.schema.conversations import SessionId
 from agentstore.values.encoding import decode_texts, dump_json
 from agentstore.values.types import (
     EPOCH,
     ID_BYTES,
     MICROSECOND,
+    SOUGHT_ID,
     Column,
     Document,
     EnumText,
@@ -143,6 +147,12 @@ class Prepared:
         """Give the columns of rows that it gave, one at least, as the columns' types say."""
         return _columns(rows, self._read)
 
+    def count(self, connection: Connection, parameters: Parameters) -> int:
+        """Run it; give how many rows it wrote."""
+        sql = self._with_literals(parameters) if self._literals else self._sql
+        [rows] = run_sql(connection, sql, self._bind(parameters))
+        return int(rows)
+
     def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> int:
         """Run it for each, and count the rows; nothing is ``literal_execute``."""
         assert not self._literals
@@ -152,6 +162,35 @@ class Prepared:
         else:
             [rows] = run_sql(connection, self._sql, bound, many=True)
         return int(rows)
+
+
+Builder = Callable[..., Executable]
+"""Builds a statement of the tables and of a shape; each value in it is a ``bindparam``.
+
+It sees nothing else, so a statement that is kept for the tables and the shape fits every call.
+"""
+
+
+@lru_cache(maxsize=4096)
+def prepared(
+    build: Builder, driver: Dialect, names: tuple[str, ...], tables: Tables, *shape: Any
+) -> tuple[Prepared, Callable[[Iterable[Any]], Any]]:
+    """Compile what is built, once; give it, and what makes a row with names of what it gives.
+
+    Args:
+        build: The function that builds it.
+        driver: Whose driver takes it.
+        names: The parameters; those that are columns are what a plain INSERT writes.
+        tables: The tables.
+        shape: What else the statement depends on.
+    """
+    statement = build(tables, *shape)
+    columns = None
+    if isinstance(statement, Insert) and statement.select is None:
+        columns = [name for name in names if name in statement.table.c]
+    given = [str(column.key) for column in getattr(statement, "exported_columns", ())]
+    row: Any = namedtuple("Row", given, rename=True)  # type: ignore[misc]
+    return Prepared(statement, driver, columns), row._make
 
 
 class Stacked:
@@ -373,13 +412,17 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     """
     order = compiled.positiontup
     written = places_to_write(compiled)
+    # Elsewhere an id is looked for, whatever it is.
+    is_plain_insert = isinstance(compiled.statement, Insert) and compiled.statement.select is None
     used = dict.fromkeys(compiled.bind_names.values() if order is None else order)
     names: list[str] = []
     constants: dict[str, Any] = {}
     processes: list[tuple[int, Callable[[Any], Any]]] = []
     for name in used:
         bind = compiled.binds[name]
-        process = binder(bind.type, dialect)
+        assert not bind.expanding, f"{name} is a list to expand: see the module"
+        looked_for = type(bind.type) is OwnId and not is_plain_insert
+        process = binder(SOUGHT_ID if looked_for else bind.type, dialect)
         if name in written:
             continue
         if not bind.required:
@@ -490,7 +533,7 @@ def column_reader(
     read = None if real else kind.dialect_impl(dialect).result_processor(dialect, None)
     if required and isinstance(kind, Named):
         return partial(_none_missing, kind, read)
-    return None if read is None else partial(_each, read)
+    return None if read is None else partial(_each, read, nothing=read(None))
 
 
 def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
@@ -576,6 +619,8 @@ _NUMBERS = _NUMBER | {NoneType}
 
 def _ids_out(kind: OwnId, required: bool, column: Column) -> Column:
     given = column if required else [value for value in column if value is not None]
+    if not given:
+        return column
     if {*map(type, given)} - _BYTES or {*map(len, given)} - _ID_LENGTH:
         raise kind.invalid_row()
     # As ``id_text`` does, of all at once: one by one costs half as much again.
@@ -605,8 +650,8 @@ def _all(read: Callable[[Any], Any], column: Column) -> Column:
     return [read(value) for value in column]
 
 
-def _each(read: Callable[[Any], Any], column: Column) -> Column:
-    return [None if value is None else read(value) for value in column]
+def _each(read: Callable[[Any], Any], column: Column, *, nothing: Any = None) -> Column:
+    return [nothing if value is None else read(value) for value in column]
 
 
 def _none_missing(kind: Named, read: Callable[[Any], Any] | None, column: Column) -> Column:

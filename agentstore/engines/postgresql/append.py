@@ -523,7 +523,12 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
 
 
 @lru_cache(maxsize=256)  # four milliseconds
-def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool) -> Executable:
+def putting(
+    tables: Tables,
+    entered: ReturningInsert[Any] | ReturningUpdate[Any] | None,
+    *,
+    merges: bool,
+) -> Executable:
     """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``.
 
     Where it enters the thread too, it does so only if no piece is missing: alone in its
@@ -544,7 +549,7 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: boo
     if entered is None:
         putting = pg_insert(points).values(new)
     else:
-        if merges:
+        if merges and isinstance(entered, ReturningUpdate):
             there = exists().where(line, values.c.start == end["start"])
             lacking = select(end["line"]).select_from(ends).where(~there)
             entered = entered.where(~lacking.exists())

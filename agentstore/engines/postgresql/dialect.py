@@ -54,7 +54,7 @@ from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
 from sqlalchemy.pool import PoolResetState
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
@@ -236,6 +236,10 @@ _log = logging.getLogger("agentstore.connections")
 SEEN = "agentstore_seen"
 """What says, in the ``info`` of a connection, that it was greeted."""
 
+_WAIT_CANCELLED = "agentstore_wait_cancelled"
+"""What says there that a commit did not wait for its synchronous standby: somebody cancelled that,
+and the server only warns of it."""
+
 PREPARE_AFTER = 5
 """Executions before a statement is prepared, where nobody said otherwise: the driver's default."""
 
@@ -277,6 +281,13 @@ class _Greeter:
         if not self._adopted:
             note(own)
             own.adapters.register_loader("uuid", TextLoader)  # an object of each would cost 2 us
+
+        def note_cancelled_wait(diagnostic: Any) -> None:
+            # The server's words are translated, and have no code of their own.
+            if diagnostic.source_function == "SyncRepWaitForLSN":
+                record.info[_WAIT_CANCELLED] = True
+
+        own.add_notice_handler(note_cancelled_wait)
         wrong = _wrong_settings(own, adopted=self._adopted)
         prepares = own.prepare_threshold is not None
         if any(wrong.values()) or (self.asks and prepares):
@@ -616,6 +627,17 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         found = connection.execute(_REPLAYED if replayed else _WRITTEN).scalar_one()
         return None if found is None else str(found)
 
+    def unacknowledged(self, connection: Connection) -> errors.ConnectionLost | None:
+        """Say that somebody cancelled the wait for the standby."""
+        if connection.info.pop(_WAIT_CANCELLED, None) is None:
+            return None
+        return errors.ConnectionLost(
+            "Somebody cancelled the commit's wait for its synchronous standby. The write is on "
+            "this server, and is lost if a standby takes over that has not received it. Check "
+            "health(), then look whether the write is there before you repeat it.",
+            in_doubt=True,
+        )
+
     def take_over(self, connection: Connection) -> None:
         """Set autocommit on a connection of the application's own engine, until it is back.
 
@@ -736,7 +758,11 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         return storing_writes(entered, tables, replace=replace)
 
     def putting(
-        self, tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool
+        self,
+        tables: Tables,
+        entered: ReturningInsert[Any] | ReturningUpdate[Any] | None,
+        *,
+        merges: bool,
     ) -> Executable | None:
         """Say it in common table expressions: one round trip instead of three or four."""
         return putting(tables, entered, merges=merges)
@@ -856,7 +882,8 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
         kind = type(error.orig).__name__
         return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{kind} in psycopg. {UNKNOWN}"))
     unreachable = errors.DatabaseUnreachable(
-        f"{words} Check the host, the port, the role, its password and the database's name in the "
-        "URL, and that the server is running and has this database."
+        f"{words.rstrip('.?')}. Check the host, the port, the role, its password and the "
+        "database in the URL, that the server is running, and that it has this database: createdb "
+        "makes one."
     )
     return Diagnosis(Failure.FINAL, unreachable)

@@ -377,8 +377,11 @@ OVERLAP = 32
 """Tokens that a part has in common with the one before: the longest phrase that is asked for."""
 
 PARTITIONS = (10, 14, 18)
-"""Messages of a partition, as powers of two. A look is at two of them: of the shortest, or of
-longer ones where there is little to be found."""
+"""Messages of a partition, as powers of two."""
+
+LOOKS = ((0, 2), (1, 2), (2, 2), (2, 32))
+"""Which partitions a look is at, and how many: two of the shortest, or more and longer ones where
+there is little to be found. In sessions the first look is at all that they have."""
 
 LONG = "LONG"
 
@@ -568,20 +571,27 @@ class PostgreSQLSearch(PostgreSQLQueue):
         before: int,
         count: int,
     ) -> Iterator[Candidates]:
-        """Look at two partitions at a time, the newest first, longer where they hold less."""
+        """Look at partitions, the newest first, at more and longer ones where they hold less."""
         runs = runs_of(question)
         query = _found(tables, len(runs), guarded=question.reader is not None)
         parameters: dict[str, Any] = {f"run_{n}": run for n, run in enumerate(runs)}
         parameters["reader"] = question.reader
-        level = 0 if question.sessions is None else len(PARTITIONS) - 1
+        if question.reader is not None:  # all that a reader wrote there is listed at each look
+            level = top = 2
+        else:
+            level = 0 if question.sessions is None else len(LOOKS)
+            top = max(level, len(LOOKS) - 1)
         while True:
-            newest = max(0, before - 1) >> PARTITIONS[level]
-            floor = max(0, newest - 1) << PARTITIONS[level]
-            partitions = (
-                f"({partition_token(level, newest)} | {partition_token(level, newest - 1)})"
-            )
+            floor, wanted = 0, lexemes(question)
+            if level < len(LOOKS):
+                of, most = LOOKS[level]
+                newest = max(0, before - 1) >> PARTITIONS[of]
+                oldest = max(0, newest - most + 1)
+                floor = oldest << PARTITIONS[of]
+                looked_at = [partition_token(of, n) for n in range(newest, oldest - 1, -1)]
+                wanted += f" & ({' | '.join(looked_at)})"
             parameters |= {
-                "lexemes": f"{lexemes(question)} & {partitions}",
+                "lexemes": wanted,
                 "before": before,
                 "floor": floor,
                 "most": MOST_ROWS + 1 if level else None,
@@ -589,6 +599,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
             found = connection.execute(query, parameters).all()
             if level and len(found) > MOST_ROWS:
                 level -= 1
+                top = min(top, max(level, 2))  # the longest looks fail once
                 yield Candidates((), before, len(found))
                 continue
             pks = {row.message_pk for row in found if row.holds}
@@ -597,7 +608,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
                 return
             before = floor
             if len(found) << (PARTITIONS[1] - PARTITIONS[0]) <= MOST_ROWS:
-                level = min(level + 1, len(PARTITIONS) - 1)
+                level = min(level + 1, top)
 
     def reset(
         self, connection: Connection, tables: Tables, segmentation: str, *, asleep: bool = False
@@ -705,7 +716,9 @@ def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
     session = select(sessions.pk).where(sessions.id == bindparam("session_id"))
     number = session.scalar_subquery().label("session")
     known = (state.c.segmentation, state.c.indexed_through, state.c.walk_through)
-    columns = (*known, guarded, number)
+    # A look takes less than a millisecond; to start workers for it took ten.
+    alone = func.set_config("max_parallel_workers_per_gather", "0", True).label("alone")
+    columns = (*known, guarded, number, alone)
     return select(newest.c.newest, queued, *columns).select_from(newest.outerjoin(state, true()))
 
 

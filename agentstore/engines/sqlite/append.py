@@ -137,7 +137,7 @@ def _counting_on(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared]:
     name = bindparam("branch", type_=branches.c.name.type)
     named = and_(branches.c.name == name, branches.c.gone.is_(False))
     number = select(branches.c.number).where(branches.c.session_id == sessions.pk, named)
-    onto = number.scalar_subquery()
+    onto = number.correlate(tables.sessions).scalar_subquery()  # also where it is in another one
     users = bindparam("users", type_=BigInteger())
     elsewhere = (
         update(branches)

@@ -9,11 +9,8 @@ graph = builder.compile(checkpointer=AgentStoreSaver(store), store=AgentStoreBas
 ```
 """
 
-from agentstore.integrations.langgraph.savers import (
-    AgentStoreSaver,
-    AllowedSerializer,
-    AsyncAgentStoreSaver,
-)
+from agentstore.integrations.langgraph.savers import AgentStoreSaver, AsyncAgentStoreSaver
+from agentstore.integrations.langgraph.serializer import AllowedSerializer
 from agentstore.integrations.langgraph.stores import (
     AgentStoreBaseStore,
     AsyncAgentStoreBaseStore,

@@ -6,7 +6,6 @@ What they do is written once, in ``operations``.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import (
     AsyncIterator,
@@ -19,12 +18,10 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from contextvars import ContextVar
 from math import isfinite
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-import ormsgpack
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -38,21 +35,12 @@ from langgraph.checkpoint.base import (
     get_checkpoint_id,
     get_serializable_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
-from langgraph.checkpoint.serde.jsonplus import (
-    EXT_CONSTRUCTOR_KW_ARGS,
-    EXT_CONSTRUCTOR_POS_ARGS,
-    EXT_CONSTRUCTOR_SINGLE_ARG,
-    EXT_METHOD_SINGLE_ARG,
-    EXT_PYDANTIC_V1,
-    EXT_PYDANTIC_V2,
-    JsonPlusSerializer,
-)
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 
-from agentstore.errors import InvalidInput, NotFound, TypeNotAllowed, shown
+from agentstore.errors import InvalidInput, NotFound
+from agentstore.integrations.langgraph.serializer import Allowed, AllowedSerializer
 from agentstore.records import CheckpointRecord, Items, Page, WriteRecord
 
 if TYPE_CHECKING:
@@ -589,149 +577,6 @@ class Seen:
             if channel not in new and channel in before and before[channel] == now.get(channel)
         }
 
-
-Allowed = type | tuple[str, str]
-"""A class, or its module and its name."""
-
-_DATA = {
-    "langchain_core.agents": ("AgentAction", "AgentActionMessageLog", "AgentFinish", "AgentStep"),
-    "langchain_core.documents.base": ("Blob",),
-    "langchain_core.outputs.chat_generation": ("ChatGeneration", "ChatGenerationChunk"),
-    "langchain_core.outputs.chat_result": ("ChatResult",),
-    "langchain_core.outputs.generation": ("Generation", "GenerationChunk"),
-    "langchain_core.outputs.llm_result": ("LLMResult",),
-    "langchain_core.outputs.run_info": ("RunInfo",),
-    "langchain_core.prompt_values": ("StringPromptValue", "ChatPromptValue"),
-    "langgraph.types": ("CacheKey", "CachePolicy", "RetryPolicy"),
-}
-"""Classes that hold data, beside those that LangGraph's serializer always makes."""
-
-_refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)
-
-
-def _note_refused(event: SerdeEvent) -> None:
-    refused = _refused.get()
-    if refused is not None and event["kind"].endswith("_blocked"):
-        names = event["module"], event["name"], event.get("method")
-        refused.append(".".join(str(name) for name in names if name is not None))
-
-
-register_serde_event_listener(_note_refused)
-
-
-class AllowedSerializer(JsonPlusSerializer):
-    """LangGraph's serializer, which makes objects of allowed classes only.
-
-    What is stored names a class, or any function, and LangGraph's calls it. Here reading a value
-    that names another one raises ``TypeNotAllowed``, and nothing of it is called.
-    """
-
-    def __init__(self, allowed: Iterable[Allowed] = ()) -> None:
-        """Allow what LangGraph and LangChain need, and more.
-
-        Args:
-            allowed: Classes of the application that its state holds, or pairs of a module and a
-                name.
-
-        Raises:
-            InvalidInput: ``allowed`` holds something else.
-        """
-        if not isinstance(allowed, list | tuple | set | frozenset):
-            raise InvalidInput("allowed must be a list of classes, or of pairs of str.")
-        names: set[tuple[str, ...]] = {(m, name) for m, those in _DATA.items() for name in those}
-        for each in allowed:
-            pair = isinstance(each, tuple | list) and [*map(type, each)] == [str, str]
-            if pair or isinstance(each, type):
-                names.add(_name_of(each))
-            else:
-                raise InvalidInput(
-                    "allowed must hold classes, or pairs of a module and a name, such as "
-                    f"('my.models', 'Plan'), not {shown(each)}."
-                )
-        self._named = frozenset(names)
-        parts = [(*module.split("."), name) for module, name in names]
-        super().__init__(allowed_msgpack_modules=names, allowed_json_modules=parts)
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Read a value.
-
-        Raises:
-            TypeNotAllowed: It names what is not allowed.
-        """
-        if data[0] == "json":
-            json.loads(data[1], object_hook=self._check_json)
-        refused: list[str] = []
-        token = _refused.set(refused)
-        try:
-            return super().loads_typed(data)
-        finally:
-            _refused.reset(token)
-            if refused:  # also where what was left in its place led to another error
-                raise TypeNotAllowed(refused[0])
-
-    def with_msgpack_allowlist(
-        self, extra_allowlist: Iterable[tuple[str, ...] | type]
-    ) -> AllowedSerializer:
-        """Allow also what a graph names: LangGraph asks, if it is strict."""
-        extra = [*extra_allowlist]
-        clone = super().with_msgpack_allowlist(extra)
-        assert isinstance(clone, AllowedSerializer)
-        clone._named = self._named | {_name_of(each) for each in extra}
-        return clone
-
-    def allows(self, module: object, name: object, method: object = None) -> bool:
-        """Say whether a stored value may name this."""
-        if method is not None:
-            return (module, name, method) in SAFE_MSGPACK_METHODS
-        return (module, name) in SAFE_MSGPACK_TYPES or (module, name) in self._named
-
-    def check(self, kind: str, data: bytes) -> None:
-        """Check a value that is not to be made.
-
-        Raises:
-            TypeNotAllowed: It names what is not allowed.
-            ValueError: It is not of its kind.
-        """
-        refused: list[str] = []
-
-        def look(code: int, data: bytes) -> None:
-            held = ormsgpack.unpackb(data, ext_hook=look, option=ormsgpack.OPT_NON_STR_KEYS)
-            if code in _NAMING and isinstance(held, list) and len(held) > 1:
-                named = [*held[:2], *(held[3:4] if code == EXT_METHOD_SINGLE_ARG else ())]
-                if not self.allows(*named):
-                    refused.append(".".join(map(str, named)))
-
-        if kind == "json":
-            json.loads(data, object_hook=self._check_json)
-        elif kind == "msgpack":
-            try:
-                look(-1, data)
-            finally:
-                if refused:  # also where something after it cannot be read
-                    raise TypeNotAllowed(refused[0])
-
-    def _check_json(self, value: dict[str, Any]) -> dict[str, Any]:
-        names = value.get("id")
-        makes = value.get("lc") == 2 and value.get("type") == "constructor"
-        if makes and isinstance(names, list) and names:
-            *module, name = map(str, names)
-            if not self.allows(".".join(module), name):
-                raise TypeNotAllowed(".".join([*module, name]))
-        return value
-
-
-def _name_of(each: type | tuple[str, ...]) -> tuple[str, ...]:
-    return (each.__module__, each.__name__) if isinstance(each, type) else tuple(each)
-
-
-_NAMING = (
-    EXT_CONSTRUCTOR_SINGLE_ARG,
-    EXT_CONSTRUCTOR_POS_ARGS,
-    EXT_CONSTRUCTOR_KW_ARGS,
-    EXT_METHOD_SINGLE_ARG,
-    EXT_PYDANTIC_V1,
-    EXT_PYDANTIC_V2,
-)
 
 _BY_ITEM = (JsonPlusSerializer, AllowedSerializer)
 

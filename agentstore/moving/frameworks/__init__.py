@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
+from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol, cast
@@ -38,10 +39,11 @@ from agentstore.moving.frameworks.sources import (
     opened,
     require_another,
 )
+from agentstore.moving.json_records import SQLITE
 from agentstore.schema import PLAIN, Names
 from agentstore.store import Store
 
-__all__ = ["FRAMEWORKS", "ImportReport", "import_database"]
+__all__ = ["FRAMEWORKS", "ImportReport", "framework_of", "import_database"]
 
 
 # The loop that is the same for all frameworks: piece by piece, written, and read again.
@@ -60,9 +62,29 @@ FRAMEWORKS = {
 }
 """Every source, and what reads it: a module, and its function."""
 
+_KNOWN_BY = {
+    "langgraph-sqlite": ("checkpoints", "checkpoint_ns"),
+    "openai-sqlite": ("agent_messages", "message_data"),
+    "adk": ("app_states", "app_name"),
+    "agentscope": ("message_mark", "msg_id"),
+    "tutorial": ("users", "preferences_json"),
+}
+"""By which table and column a file is known."""
+
 _MOST_NAMED = 20
 _INDEXED_AT_ONCE = 2000
 _TAKEN = "the target has another one of this name, or has changed it; it was left as it is"
+
+
+def framework_of(path: str) -> str | None:
+    """Say of which framework a SQLite file is, as ``import_database`` takes it; None if of none."""
+    file = Path(path)
+    with file.open("rb") if file.is_file() else BytesIO() as beginning:
+        if beginning.read(len(SQLITE)) != SQLITE:
+            return None
+    with opened(path, "a framework") as source:
+        known = (name for name, (table, key) in _KNOWN_BY.items() if key in source.columns(table))
+        return next(known, None)
 
 
 class FrameworkSource(Protocol):

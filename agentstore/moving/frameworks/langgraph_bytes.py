@@ -9,7 +9,8 @@ from typing import Any
 import ormsgpack
 
 from agentstore.errors import TypeNotAllowed, named
-from agentstore.integrations.langgraph.savers import AllowedSerializer, items_of
+from agentstore.integrations.langgraph.savers import items_of
+from agentstore.integrations.langgraph.serializer import AllowedSerializer
 from agentstore.moving.frameworks.sources import BrokenRow
 from agentstore.records import Items
 

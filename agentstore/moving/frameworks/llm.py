@@ -19,11 +19,11 @@ from agentstore.moving.json_records import Conversation, Node, Said, in_lines
 from agentstore.moving.runs import Found, Json, LlmLogs, call_of, rest_of, text_of
 
 _KNOWN = {
+    "session_data": "agentstore's own tables: copy it with agentstore copy",
+    "tool_logs": "the tables of the tutorial: import it with --from tutorial",
     "checkpoints": "LangGraph's checkpoints: import it with --from langgraph-sqlite",
     "agent_messages": "sessions of the OpenAI Agents SDK: import it with --from openai-sqlite",
     "app_states": "sessions of ADK: import it with --from adk",
-    "tool_logs": "agentstore's own tables, or those of the tutorial: copy the first with "
-    "agentstore copy, import the other with --from tutorial",
     "message_store": 'a history of LangChain: write it as lines, sqlite3 FILE "SELECT message FROM '
     'message_store ORDER BY id" | agentstore import -',
     "chat": "Open WebUI's chats: write them as lines, sqlite3 FILE \"SELECT json_object('id', id, "
@@ -41,8 +41,8 @@ def logs_of_llm(path: str) -> Iterator[Iterator[Found]]:
     with opened(path, "llm") as source:
         if not {"prompt", "response"} <= source.columns("responses"):
             known = next((words for name, words in _KNOWN.items() if source.columns(name)), None)
-            problem = f"it has {known}" if known else "it has no table of responses"
-            raise NotASource(source.name, "llm", problem)
+            problem = f"it has {known}" if known else "its tables are of no program that is known"
+            raise NotASource(source.name, "conversations", problem)
         yield _Logs(source).found()
 
 

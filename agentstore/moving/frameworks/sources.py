@@ -36,6 +36,7 @@ from agentstore.engines import database_files, dialect_for
 from agentstore.engines.base.moving import Flaw
 from agentstore.engines.foreign import foreign, in_utc, is_computed
 from agentstore.errors import (
+    DatabaseUnreachable,
     IllegalTransition,
     ImportSuperseded,
     InvalidInput,
@@ -146,7 +147,7 @@ def opened(source: str, framework: str) -> Iterator[OpenSource]:
         framework: Which one, for the words of an error.
 
     Raises:
-        DatabaseUnreachable: There is no such file.
+        DatabaseUnreachable: There is no such file, or the server does not answer.
         NotASource: It cannot be read.
         SourceChanged: Somebody wrote to a file that nobody seemed to have open.
     """
@@ -165,6 +166,9 @@ def opened(source: str, framework: str) -> Iterator[OpenSource]:
                 for result in [*found.unread]:  # before the connection, which they read from
                     result.close()
     except DBAPIError as error:
+        known = dialect_for(url).diagnose(error).error
+        if isinstance(known, DatabaseUnreachable):
+            raise known from None
         raise NotASource(show_url(url), framework, _problem(error.orig)) from None
 
 

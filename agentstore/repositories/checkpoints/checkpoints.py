@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from sqlalchemy import select
 
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.records import DeletionReceipt, Page
@@ -71,16 +72,21 @@ from agentstore.repositories.checkpoints.threads import (
 from agentstore.repositories.checkpoints.values import Encoded, encode
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import (
+    Only,
+    Paged,
     Repository,
     appends_unless,
+    equal,
+    given,
     ids_of,
     one_page,
     reads,
     reads_snapshot,
     required,
+    whose,
     writes,
 )
-from agentstore.schema import thread_not_being_deleted
+from agentstore.schema import Tables, thread_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, key_step
 from agentstore.values.types import Document, new_id, require_utc
@@ -93,6 +99,13 @@ _ON_EXISTING = ("refuse", "replace")
 
 def _names_an_owner(given: Mapping[str, Any]) -> bool:
     return not (given.get("session_id") is given.get("user_id") is None)
+
+
+def _threads(tables: Tables, dialect: EngineDialect, only: Only, *asked: str) -> Paged:
+    """Select threads, as ``Checkpoints.threads`` lists them."""
+    threads = tables.checkpoint_threads.c
+    these = *operations.threads(tables, only, threads.id), *equal(threads, asked)
+    return threads_with_latest(tables, dialect).where(*these), [threads.activity]
 
 
 class Checkpoints(Repository):
@@ -409,23 +422,11 @@ class Checkpoints(Repository):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        threads = self.tables.checkpoint_threads
-        query = threads_with_latest(self.tables, self.unit.dialect).where(
-            *operations.threads(self.unit, threads.c.id)
-        )
-        wanted = {"id": thread_id, "user_id": user_id, "session_id": session_id}
-        for column, value in wanted.items():
-            if value is not None:
-                query = query.where(threads.c[column] == validation.text(column, value))
-        return one_page(
-            self.connection,
-            query,
-            [threads.c.activity],
-            Cursors("checkpoint threads", *wanted.values()),
-            limit,
-            cursor,
-            thread_record,
-        )
+        asked = {"id": thread_id, "user_id": user_id, "session_id": session_id}
+        wanted = given(**{each: validation.optional_text(each, asked[each]) for each in asked})
+        cursors = Cursors("checkpoint threads", *asked.values())
+        shape = self.unit.dialect, whose(self.unit), *wanted
+        return one_page(self.unit, _threads, wanted, cursors, limit, cursor, thread_record, *shape)
 
     iter_threads = over_pages(threads)
     """Go over the threads of all pages; see ``threads``."""
@@ -666,7 +667,7 @@ class Checkpoints(Repository):
         query = select(checkpoints.thread_id, checkpoints.namespace).where(
             checkpoints.run_id == run_id,
             thread_not_being_deleted(self.tables, checkpoints.thread_id),
-            *operations.threads(self.unit, checkpoints.thread_id),
+            *operations.threads(self.tables, self.unit.only, checkpoints.thread_id),
         )
         if thread_id is not None:
             only = validation.text("thread_id", thread_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Dialect, Row, bindparam, delete, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
@@ -24,6 +24,7 @@ from agentstore.repositories.checkpoints.threads import (
     ROOT,
     Parent,
     Unused,
+    beginning,
     checkpoint_info,
     enter_thread,
     entering,
@@ -112,20 +113,27 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     reads_before_write, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
         found, seen = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
-    # Where each statement is a round trip, as many numbers of lines as may be needed are set aside
-    # with entering, and one at least (see ``unchanged``). Elsewhere it is known first how many are:
-    # mostly none, and then the thread's row stays as it is.
-    ahead = 0 if unit.dialect.single_writer else max(1, len(new.values))
+    # Where each statement is a round trip, and for a new thread, as many numbers of lines as may be
+    # needed are set aside with entering, one at least (see ``unchanged``). Elsewhere it is known
+    # first how many are: mostly none, and then the thread's row stays as it is.
+    ahead = 0 if seen is not None else max(1, len(new.values))
     if seen is not None and seen.newest and not any(new.owners.values()):
         first = seen.last_line + 1
     else:
-        entered = new.thread_id, new.owners
-        first = enter_thread(unit, *entered, lines=ahead, seen=seen, makes=new.makes_thread)
+        first = enter_thread(
+            unit,
+            new.thread_id,
+            new.owners,
+            lines=ahead,
+            seen=seen,
+            makes=new.makes_thread,
+            first=seen is None and (unit.dialect.single_writer or new.parent_id == NO_PARENT),
+        )
     lines = count(first)
     if reads_before_write and (existing := _existing(unit, new)) is not None:
         return _put_again(unit, new, existing, lines, first + ahead)
     try:
-        if seen is None and new.parent_id != NO_PARENT:
+        if not unit.dialect.single_writer and new.parent_id != NO_PARENT:
             found, _ = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
         parent = found or _no_parent(new, new.parent_id)
         row, plans = _planned(unit, new, parent, lines.__next__)
@@ -149,28 +157,38 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
 
     The first one reads the thread and the parent. The second one inserts, unless another caller has
     put into the thread since. So a put waits for the server twice, and others do not wait for it.
+    The second one makes a thread too that is not there yet.
 
     Raises:
         NeedsTransaction: Another caller has, or reading failed, or there is no such thread or
             parent, or the checkpoint is there already. Nothing of it is stored; a transaction finds
             out.
     """
-    if new.parent_id == NO_PARENT or any(new.owners.values()):
+    if any(new.owners.values()):
         raise NeedsTransaction
+    found, thread = None, None
     try:
-        found, thread = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
-        if thread is None:
-            raise NeedsTransaction
-        numbers = count(thread.last_line + 1)
+        if new.parent_id != NO_PARENT:
+            found, thread = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
+        numbers = count(1 if thread is None else thread.last_line + 1)
         parent = found or _no_parent(new, new.parent_id)
         row, plans = _planned(unit, new, parent, numbers.__next__)
     except (NotFound, InvalidRow, DBAPIError):
         raise NeedsTransaction from None
-    seen = {"thread_pk": thread.pk, "seen": thread.last_line}
-    entered = {"wanted": new.thread_id, "lines": next(numbers) - thread.last_line, **seen}
-    unused: Unused | None = "root" if new.namespace == ROOT else "place"
-    entering = unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
-    if not _put_at_once(unit, row, plans, (entering, entered)):
+    enter: ReturningInsert[Any] | ReturningUpdate[Any]
+    entered: dict[str, Any]
+    if thread is None:
+        taken = new.namespace == ROOT and new.id is not None  # perhaps, in another thread
+        if taken or not new.makes_thread or unit.scope is not None:
+            raise NeedsTransaction
+        enter = beginning(unit.tables, unit.dialect)
+        entered = {"lines": max(1, len(new.values))}
+    else:
+        seen = {"thread_pk": thread.pk, "seen": thread.last_line}
+        entered = {"wanted": new.thread_id, "lines": next(numbers) - thread.last_line, **seen}
+        unused: Unused | None = "root" if new.namespace == ROOT else "place"
+        enter = unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
+    if not _put_at_once(unit, row, plans, (enter, entered)):
         raise NeedsTransaction
     return _info(row)
 
@@ -329,7 +347,7 @@ def _put_at_once(
     unit: Unit,
     row: Mapping[str, Any],
     plans: list[Plan],
-    entering: tuple[ReturningUpdate[Any], Mapping[str, Any]] | None = None,
+    entering: tuple[ReturningInsert[Any] | ReturningUpdate[Any], Mapping[str, Any]] | None = None,
 ) -> bool | None:
     """Insert a checkpoint with its pieces by one statement, if the engine has one.
 
@@ -373,7 +391,7 @@ def _putting(
     tables: Tables,
     dialect: EngineDialect,
     driver: Dialect,
-    enter: ReturningUpdate[Any] | None,
+    enter: ReturningInsert[Any] | ReturningUpdate[Any] | None,
     merges: bool,
 ) -> Prepared | None:
     statement = dialect.putting(tables, enter, merges=merges)

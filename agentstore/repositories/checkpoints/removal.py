@@ -30,7 +30,6 @@ from sqlalchemy import (
     case,
     delete,
     func,
-    literal,
     select,
     true,
     tuple_,
@@ -69,7 +68,7 @@ from agentstore.repositories.checkpoints.values import (
     unpacked,
     values_of,
 )
-from agentstore.repositories.operations import chunks, written
+from agentstore.repositories.operations import MOST, Only, chunks, equal, given, whose
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
@@ -778,8 +777,17 @@ def _listed_rows(
     """Read one row more than the page may have, if there are as many."""
     found: list[Row[Any]] = []
     size = max(limit + 1, _LOOKED_AT) if asked.where else limit + 1
+    wanted = given(
+        thread_id=asked.thread_id,
+        namespace=asked.namespace,
+        parent_id=asked.parent_id,
+        before=asked.before,
+    )
+    only = whose(unit) if asked.thread_id is None else None
     while True:
-        rows = unit.connection.execute(_query(unit, asked, after).limit(written(size))).all()
+        last = {} if after is None else {"last": after[0], "last_pk": after[1]}
+        shape = unit.dialect, asked.order, only, (*wanted, *last)
+        rows = unit.rows(_query, *shape, **wanted, **last, only=unit.only, most=size)
         found += (row for row in rows if has_all(row.metadata, asked.where))
         if len(rows) < size or len(found) > limit:
             return found[: limit + 1]
@@ -790,24 +798,21 @@ def _key(row: Row[Any], asked: Asked) -> list[Any]:
     return [row.id if asked.order == "id" else row.step, row.pk]
 
 
-def _query(unit: Unit, asked: Asked, after: Sequence[Any] | None) -> Any:
-    checkpoints = unit.tables.checkpoints
+def _query(
+    tables: Tables, dialect: EngineDialect, order: str, only: Only, asked: Sequence[str]
+) -> Select[Any]:
+    checkpoints = tables.checkpoints
     c = checkpoints.c
-    query = all_checkpoints(unit.tables)
-    if asked.thread_id is None:
-        query = query.where(*operations.threads(unit, c.thread_id))
-    else:
-        query = query.where(c.thread_id == asked.thread_id)
-    if asked.namespace is not None:
-        query = query.where(in_namespace(checkpoints, asked.namespace))
-    if asked.parent_id is not None:
-        query = query.where(c.parent_id == asked.parent_id)
-    by = unit.dialect.by_bytes(c.id) if asked.order == "id" else c.step
-    if asked.before is not None:
-        query = query.where(by < literal(asked.before, c.id.type))
-    if after is not None:
-        last = [
-            literal(value, column.type) for value, column in zip(after, (by, c.pk), strict=True)
-        ]
+    by = dialect.by_bytes(c.id) if order == "id" else c.step
+    query = all_checkpoints(tables).where(
+        *operations.threads(tables, only, c.thread_id),
+        *equal(c, [name for name in ("thread_id", "parent_id") if name in asked]),
+    )
+    if "namespace" in asked:
+        query = query.where(in_namespace(checkpoints))
+    if "before" in asked:
+        query = query.where(by < bindparam("before", type_=c.id.type))
+    if "last" in asked:
+        last = bindparam("last", type_=by.type), bindparam("last_pk", type_=c.pk.type)
         query = query.where(tuple_(by, c.pk) < tuple_(*last))
-    return query.order_by(by.desc(), c.pk.desc())
+    return query.order_by(by.desc(), c.pk.desc()).limit(MOST)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -33,7 +34,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
@@ -68,6 +69,7 @@ def enter_thread(
     lines: int,
     seen: Seen | None = None,
     makes: bool = True,
+    first: bool = False,
 ) -> int:
     """Make a thread the most recent one, and make it if it is new; it is locked from here on.
 
@@ -78,13 +80,14 @@ def enter_thread(
         lines: How many numbers of lines to set aside.
         seen: The thread, if somebody has looked.
         makes: Whether it is made if it is not there; see ``make_thread``.
+        first: Whether it is probably not there yet.
 
     Returns:
         The first number of a line that nobody uses.
 
     Raises:
         NotFound: There is no such user or session, or the thread's session is being deleted.
-        WrongOwner: The thread belongs to another one.
+        WrongOwner: The thread belongs to another one, or its session to another user.
     """
     what = unit.tables, unit.dialect, dialect_of(unit.connection)
     enter, counted = _enter(*what), {"wanted": thread_id, "lines": lines}
@@ -93,9 +96,11 @@ def enter_thread(
         entered = [seen[1:4]]
     elif seen is None and unit.dialect.single_writer and not lines:
         entered = _look(*what).fetch(unit.connection, {"thread_id": thread_id})
-    entered = entered or enter.fetch(unit.connection, counted)
+    if not entered and not first:
+        entered = enter.fetch(unit.connection, counted)
     if not entered:
-        make_thread(unit, thread_id, owners, makes=makes)
+        if make_thread(unit, thread_id, owners, lines=lines, makes=makes):
+            return 1
         entered = enter.fetch(unit.connection, counted)
         if not entered:
             raise why_not(unit, thread_id)
@@ -109,31 +114,49 @@ def enter_thread(
         elif found != owner:
             raise WrongOwner(thread_id, column)
     if missing:
-        _require_owners(unit, missing)
+        own = dict(zip(owners, of, strict=True))
+        _require_owners(unit, thread_id, own | missing, last=[*missing][-1])
         threads = unit.tables.checkpoint_threads
         unit.connection.execute(update(threads).where(threads.c.id == thread_id).values(missing))
     return int(last_line) - lines + 1
 
 
 def make_thread(
-    unit: Unit, thread_id: str, owners: Mapping[str, str | None], *, makes: bool = True
-) -> None:
-    """Make a thread if it is not there; raises NotFound if there is no such user or session.
+    unit: Unit,
+    thread_id: str,
+    owners: Mapping[str, str | None],
+    *,
+    lines: int = 0,
+    makes: bool = True,
+) -> bool:
+    """Make a thread if it is not there, the most recent one, with numbers of lines set aside.
 
-    Also if there is no such thread, and ``makes`` says that it is not to be made.
+    Returns:
+        Whether it was made, and so is locked. Not if it was there, or another caller made it
+        meanwhile.
+
+    Raises:
+        NotFound: There is no such user or session; or no such thread, and ``makes`` says that it is
+            not to be made.
+        WrongOwner: The session is another user's.
     """
-    _require_owners(unit, owners)
+    _require_owners(unit, thread_id, owners)
     if not makes:
         threads = unit.tables.checkpoint_threads
         there = select(threads.c.pk).where(threads.c.id == thread_id)
         if unit.connection.execute(there).first() is None:
             raise NotFound("checkpoint thread", thread_id, _GONE)
-        return
-    activity = unit.dialect.next_put(unit.tables)
-    thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
-    # Another caller may be making it; then this waits, and uses the thread that it made.
-    making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
-    unit.connection.execute(making.values(thread))
+        return False
+    making = _make(unit.tables, unit.dialect, dialect_of(unit.connection))
+    thread = {"id": thread_id, **owners, "last_line": lines, "created_at": unit.now()}
+    return making.execute_many(unit.connection, [thread]) == 1
+
+
+@lru_cache(maxsize=256)
+def _make(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
+    making = dialect.insert_missing(tables.checkpoint_threads).inline()
+    names = ("id", *_OWNERS, "last_line", "created_at")
+    return Prepared(making.values(activity=dialect.next_put(tables)), driver, names)
 
 
 def why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
@@ -175,16 +198,26 @@ def require_new_thread(unit: Unit, thread_id: str) -> None:
         raise AlreadyExists("checkpoint thread", thread_id)
 
 
-def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
+def _require_owners(
+    unit: Unit, thread_id: str, owners: Mapping[str, str | None], last: str = "session_id"
+) -> None:
+    """Require a thread's owners, and that a session in it is not another user's than the thread.
+
+    Otherwise who deletes that user would delete what is somebody else's. ``last`` is the owner that
+    was named last, which the error names.
+    """
     for column, owner in owners.items():
         if owner is None:
             continue
         table = unit.tables[_OWNERS[column]]
         is_session = table is unit.tables.sessions
         there = session_is_open(unit.tables) if is_session else table.c.deleting.is_(None)
-        query = select(table.c.pk).where(table.c.id == owner, there)
-        if unit.connection.execute(query).first() is None:
+        found = table.c.user_id if is_session else table.c.id
+        row = unit.connection.execute(select(found).where(table.c.id == owner, there)).first()
+        if row is None:
             raise NotFound(column.removesuffix("_id"), owner)
+        if is_session and owners["user_id"] is not None and row[0] not in (None, owners["user_id"]):
+            raise WrongOwner(thread_id, last)
 
 
 @lru_cache(maxsize=256)
@@ -232,6 +265,21 @@ def unchanged(
     if unused == "root":
         same.append(points.namespace == literal_column("''"))
     return query.where(~exists().where(*same))
+
+
+@lru_cache(maxsize=256)
+def beginning(tables: Tables, dialect: EngineDialect) -> ReturningInsert[Any]:
+    """Give the statement that makes the thread of a checkpoint whose columns are the statement's
+    parameters (``c_``), unless it is there; ``lines`` are set aside.
+    """
+    threads, points = tables.checkpoint_threads, tables.checkpoints.c
+    new = {
+        "id": bindparam("c_thread_id", type_=points.thread_id.type),
+        "activity": dialect.next_put(tables),
+        "last_line": bindparam("lines", type_=BigInteger),
+        "created_at": bindparam("c_created_at", type_=points.created_at.type),
+    }
+    return dialect.insert_missing(threads).values(new).returning(threads.c.pk)
 
 
 @lru_cache(maxsize=256)
@@ -444,9 +492,12 @@ def in_root(checkpoints: FromClause) -> Any:
     return checkpoints.c.namespace == literal_column("''")
 
 
-def checkpoint_info(row: Row[Any]) -> CheckpointInfo:
+def checkpoint_info(row: Any) -> CheckpointInfo:
     """Make a record without values of a row."""
-    return info_of(row._mapping)
+    return info_of(dict(zip(COLUMNS, _columns_of(row), strict=True)))
+
+
+_columns_of = attrgetter(*COLUMNS)
 
 
 def info_of(columns: Any) -> CheckpointInfo:

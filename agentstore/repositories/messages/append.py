@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Literal, Required, Self, TypedDict, get_args
 
 from sqlalchemy import (
     ColumnElement,
-    Dialect,
+    Executable,
     Row,
     Select,
     Table,
@@ -27,11 +26,9 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    update,
 )
 
 from agentstore.engines.base.dialect import FULL, room_in
-from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -63,7 +60,7 @@ from agentstore.repositories.new_sessions import (
     make_unless_there,
     session_to_create,
 )
-from agentstore.repositories.operations import chunks, required
+from agentstore.repositories.operations import adding, changing, chunks, removing, required
 from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables, session_not_being_deleted
 from agentstore.values import validation
@@ -768,14 +765,12 @@ def rewrite_message(
         calls: Its rows in ``message_tool_calls``, in place of those it has; None leaves them.
         marks: Its rows in ``message_marks``, in place of those it has; None leaves them.
     """
-    tables, messages = unit.tables, unit.tables.messages
+    tables = unit.tables
     place = {"message_id": old.id, "session_id": old.session_id, "seq": old.seq}
     if values:
-        unit.connection.execute(update(messages).where(messages.c.id == old.id).values(values))
+        unit.count(changing, tables.messages, ("id",), *values, id=old.id, **values)
         if old.status != STREAMING and not {"content", "blocks", "payload"}.isdisjoint(values):
-            this = select(messages.c.pk).where(messages.c.id == old.id).scalar_subquery()
-            vectors = tables.message_vectors
-            unit.connection.execute(delete(vectors).where(vectors.c.message_pk == this))
+            unit.count(_forgetting_vectors, id=old.id)
     beside: list[tuple[Table, Rows | None]] = [
         (tables.message_tool_calls, calls),
         (tables.message_chunks, () if old.status != COMPLETE else None),  # what was streamed goes
@@ -784,13 +779,19 @@ def rewrite_message(
     for table, rows in beside:
         if rows is None:
             continue
-        unit.connection.execute(delete(table).where(table.c.message_id == old.id))
+        unit.count(removing, table, "message_id", message_id=old.id)
         if rows:
-            unit.connection.execute(insert(table), [{**row, **place} for row in rows])
+            unit.each(adding, [{**row, **place} for row in rows], table)
     tokens = values.get("token_count", old.token_count) - old.token_count
     cost: Decimal = values.get("cost", old.cost) - old.cost
     if tokens or cost:
         count_in(unit, old.session_id, 0, tokens, cost)
+
+
+def _forgetting_vectors(tables: Tables) -> Executable:
+    messages, vectors = tables.messages.c, tables.message_vectors
+    this = select(messages.pk).where(messages.id == bindparam("id")).scalar_subquery()
+    return delete(vectors).where(vectors.c.message_pk == this)
 
 
 # Messages that come piece by piece, and can be read while they do.
@@ -831,14 +832,12 @@ def idle_streams(tables: Tables, oldest: datetime) -> Select[Any]:
 
 def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> int:
     """Add a piece of text; see ``Messages.append``."""
-    connection = unit.connection
-    add, counting = _adding(unit.tables, dialect_of(connection), position is not None)
     piece = {"id": message_id, "text": text, "now": unit.now(), "position": position}
     while True:
-        if landed := add.rows(connection, piece):
-            return int(landed[0][0]) + 1
+        if landed := unit.rows(_adding_piece, position is not None, **piece):
+            return int(landed[0].position) + 1
         _require_streaming(unit, message_id)
-        count = int(counting.rows(connection, piece)[0][0])
+        count = int(unit.first(_next_piece, id=message_id)[0])
         if position is not None and position < count:
             return count
         if position is None or position > count:
@@ -846,16 +845,21 @@ def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> i
         # The one before it has come meanwhile: now it is its turn.
 
 
-@lru_cache(maxsize=256)
-def _adding(tables: Tables, driver: Dialect, positioned: bool) -> tuple[Prepared, Prepared]:
-    """Add a piece, at a position or at the end; and count the pieces."""
+def _next_piece(tables: Tables) -> Select[Any]:
+    """Count the pieces."""
+    chunks = tables.message_chunks.c
+    here = chunks.message_id == bindparam("id", type_=SOUGHT_ID)
+    return select(func.coalesce(func.max(chunks.position) + 1, 0)).where(here)
+
+
+def _adding_piece(tables: Tables, positioned: bool) -> Executable:
+    """Add a piece, at a position or at the end."""
     messages, chunks = tables.messages.c, tables.message_chunks
-    here = chunks.c.message_id == bindparam("id", type_=SOUGHT_ID)
-    next_ = select(func.coalesce(func.max(chunks.c.position) + 1, 0)).where(here)
+    next_ = _next_piece(tables).scalar_subquery()
     position: ColumnElement[int] = bindparam("position", type_=chunks.c.position.type)
     piece = select(
         messages.id,
-        next_.scalar_subquery(),
+        next_,
         messages.session_id,
         bindparam("text", type_=chunks.c.content.type),
         bindparam("now", type_=chunks.c.created_at.type),
@@ -863,14 +867,13 @@ def _adding(tables: Tables, driver: Dialect, positioned: bool) -> tuple[Prepared
         messages.id == bindparam("id", type_=SOUGHT_ID),
         messages.status == STREAMING,
         session_not_being_deleted(tables, messages.session_id),
-        *([next_.scalar_subquery() == position] if positioned else []),
+        *([next_ == position] if positioned else []),
     )
     # Who ends the message locks its row, and then looks which pieces there are: either this
     # one is among them, or it finds that the message has ended.
     piece = piece.with_for_update(read=True, of=tables.messages)
     columns = ["message_id", "position", "session_id", "content", "created_at"]
-    add = insert(chunks).from_select(columns, piece).returning(chunks.c.position)
-    return Prepared(add, driver), Prepared(next_, driver)
+    return insert(chunks).from_select(columns, piece).returning(chunks.c.position)
 
 
 def end_stream(
@@ -914,23 +917,18 @@ def _end(unit: Unit, old: MessageRecord, status: str, ending: Draft | None) -> N
             values["content"] = None
     rewrite_message(unit, old, values, () if ending is None else ending.calls)
     if status == COMPLETE:  # to abort is no activity
-        sessions = unit.tables.sessions
         activity = unit.dialect.take_activity(unit.connection, unit.tables)
-        unit.connection.execute(
-            update(sessions)
-            .where(sessions.c.id == old.session_id)
-            .values(activity=activity, listed_activity=activity, last_active_at=unit.now())
-        )
+        new = {"activity": activity, "listed_activity": activity, "last_active_at": unit.now()}
+        unit.count(changing, unit.tables.sessions, ("id",), *new, id=old.session_id, **new)
 
 
-@lru_cache(maxsize=256)
-def _locking(tables: Tables, driver: Dialect) -> Prepared:
+def _locking(tables: Tables) -> Select[Any]:
     messages = tables.messages.c
     query = select(messages.status).where(
         messages.id == bindparam("id", type_=SOUGHT_ID),
         session_not_being_deleted(tables, messages.session_id),
     )
-    return Prepared(query.with_for_update(), driver)
+    return query.with_for_update()
 
 
 def _require_streaming(unit: Unit, message_id: str) -> None:
@@ -940,9 +938,6 @@ def _require_streaming(unit: Unit, message_id: str) -> None:
         NotFound: There is no such message.
         StreamEnded: It is finished, or was aborted.
     """
-    locked = _locking(unit.tables, dialect_of(unit.connection)).fetch(
-        unit.connection, {"id": message_id}
-    )
-    (status,) = required(locked[0] if locked else None, "message", message_id)
+    (status,) = required(unit.first(_locking, id=message_id), "message", message_id)
     if status != STREAMING:
         raise StreamEnded(message_id, status)

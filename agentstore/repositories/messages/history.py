@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
@@ -173,7 +174,7 @@ def _chat_columns(messages: Any) -> list[Any]:
 
 
 def _chat_lines(unit: Unit, rows: Rows) -> list[ChatLine]:
-    lines = [*map(ChatLine._make, rows)]
+    lines: list[ChatLine] = [*map(_as_line, rows)]
     streaming = [line.streaming for line in lines if line.streaming is not None]
     if not streaming:
         return lines
@@ -188,6 +189,9 @@ def _chat_lines(unit: Unit, rows: Rows) -> list[ChatLine]:
 
     return [*map(as_it_is, lines)]
 
+
+_as_line: Callable[[Any], ChatLine] = partial(tuple.__new__, ChatLine)
+"""Makes a line of a row, in half the time of ``ChatLine._make``."""
 
 _OF_A_RECORD = ("role", "content", "tool_calls", "tool_call_id", "name")
 
@@ -299,6 +303,9 @@ def _placeholder_chat(calling: ChatLine, placeholder: dict[str, Any]) -> ChatLin
     return _chat_line(calling.seq, made, made.layout)
 
 
+_ONLY_TEXT = (None,) * len(ChatLine._fields[4:])
+"""What a line has behind its text, if it has nothing else."""
+
 _PLACEHOLDER_TOKENS = 16
 """What a placeholder counts for where tokens are counted by what was stored: a few more than it
 has."""
@@ -320,7 +327,10 @@ CHAT: Projection[ChatLine, dict[str, Any]] = Projection(
     _parse_chat,
     _part_of_chat,
     _placeholder_chat,
-    lambda lines: [line.to_chat() for line in lines],
+    lambda lines: [
+        {"role": line[1], "content": line[2]} if line[4:] == _ONLY_TEXT else line.to_chat()
+        for line in lines
+    ],
 )
 PAYLOADS: Projection[PayloadLine, Any] = Projection(
     _payload_columns,

@@ -14,13 +14,13 @@ from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Dialect,
+    Executable,
     Select,
     and_,
     bindparam,
     delete,
     exists,
     func,
-    literal,
     select,
     union,
 )
@@ -42,7 +42,16 @@ from agentstore.repositories.lines import (
     shown_by,
     with_prompts,
 )
-from agentstore.repositories.operations import MOST_IDS, Repository, chunks, ids_of, reads, writes
+from agentstore.repositories.operations import (
+    MOST_IDS,
+    Repository,
+    among,
+    chunks,
+    ids_of,
+    reads,
+    several,
+    writes,
+)
 from agentstore.schema import Tables, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
@@ -67,14 +76,10 @@ class Marks(Repository):
         Returns:
             By their ids; a message that has no mark, or does not exist, is left out.
         """
-        marks = self.tables.message_marks.c
         found: dict[str, list[str]] = {}
         for chunk in chunks(ids_of("ids", ids)):
-            query = select(marks.message_id, marks.mark).where(
-                marks.message_id.in_(chunk),
-                session_not_being_deleted(self.tables, marks.session_id),
-            )
-            for message_id, mark in self.connection.execute(query):
+            asked = several("id", chunk)
+            for message_id, mark in self.unit.rows(_of, len(asked), **asked):
                 found.setdefault(message_id, []).append(mark)
         return {message_id: tuple(sorted(each)) for message_id, each in found.items()}
 
@@ -82,16 +87,7 @@ class Marks(Repository):
     @reads
     def count(self, session_id: str) -> dict[str, int]:
         """Count the messages of a session that have each mark, on all branches."""
-        marks = self.tables.message_marks.c
-        query = (
-            select(marks.mark, func.count())
-            .where(
-                marks.session_id == session_id,
-                session_not_being_deleted(self.tables, marks.session_id),
-            )
-            .group_by(marks.mark)
-        )
-        counted = self.connection.execute(query)
+        counted = self.unit.rows(_count, session_id=session_id)
         return dict(sorted((mark, int(count)) for mark, count in counted))
 
     @scopes.names(session_id=scopes.session, ids=scopes.few_messages)
@@ -146,20 +142,25 @@ class Marks(Repository):
             only = [*dict.fromkeys([*(only or ()), *self._ids_of(session_id, own)])]
         changed = 0
         for narrowed in self._narrowed(only):
-            if unwanted is None and wanted is not None:
-                changed += self._put_on_all(session_id, wanted, narrowed)
-                continue
-            if unwanted is not None and wanted is not None:
-                self._put_beside(session_id, wanted, unwanted, narrowed)
-            changed += self._take_away(session_id, unwanted, narrowed)
+            asked = {"session_id": session_id, **(several("id", narrowed) if narrowed else {})}
+            shape = unwanted is not None, len(asked) - 1
+            if wanted is not None:
+                marks = {"mark": wanted, "beside": unwanted}
+                put = self.unit.count(_put, self.unit.dialect, *shape, **asked, **marks)
+                if unwanted is None:
+                    changed += put
+                    continue
+            if unwanted is None:
+                changed += self.unit.first(_marked, *shape, **asked)[0]
+            gone = self.unit.count(_take_away, *shape, mark=unwanted, **asked)
+            changed += 0 if unwanted is None else gone
         return changed
 
     def _ids_of(self, session_id: str, external_ids: Sequence[str]) -> Iterator[str]:
-        messages = self.tables.messages.c
-        there = (messages.session_id == session_id, messages.external_id.is_not(None))
         for chunk in chunks(external_ids):
-            query = select(messages.id).where(*there, messages.external_id.in_(chunk))
-            yield from self.connection.execute(query).scalars()
+            asked = several("external_id", chunk)
+            for (id,) in self.unit.rows(_ids, len(asked), session_id=session_id, **asked):
+                yield id
 
     def _narrowed(self, ids: list[str] | None) -> Iterator[Sequence[str] | None]:
         if ids is None:
@@ -167,43 +168,58 @@ class Marks(Repository):
         else:
             yield from chunks(ids)
 
-    def _put_on_all(self, session_id: str, mark: str, ids: Sequence[str] | None) -> int:
-        messages, kind = self.tables.messages.c, self.tables.message_marks.c.mark.type
-        source = select(messages.id, literal(mark, kind), messages.session_id, messages.seq)
-        conditions = [messages.session_id == session_id]
-        return self._put(source.where(*conditions, *_among(messages.id, ids)))
 
-    def _put_beside(
-        self, session_id: str, mark: str, beside: str, ids: Sequence[str] | None
-    ) -> int:
-        marks = self.tables.message_marks.c
-        source = select(
-            marks.message_id, literal(mark, marks.mark.type), marks.session_id, marks.seq
-        )
-        conditions = [marks.session_id == session_id, marks.mark == beside]
-        return self._put(source.where(*conditions, *_among(marks.message_id, ids)))
-
-    def _put(self, source: Any) -> int:
-        marks = self.tables.message_marks
-        columns = ["message_id", "mark", "session_id", "seq"]
-        put = self.unit.dialect.insert_missing(marks).from_select(columns, source)
-        return self.connection.execute(put.execution_options(preserve_rowcount=True)).rowcount
-
-    def _take_away(self, session_id: str, mark: str | None, ids: Sequence[str] | None) -> int:
-        """Delete a mark, or all marks, of messages; give how many messages had it, or any."""
-        marks = self.tables.message_marks
-        matching = [marks.c.session_id == session_id, *_among(marks.c.message_id, ids)]
-        if mark is not None:
-            matching.append(marks.c.mark == mark)
-            return self.connection.execute(delete(marks).where(*matching)).rowcount
-        count = select(func.count(marks.c.message_id.distinct())).where(*matching)
-        changed = int(self.connection.execute(count).scalar_one())
-        self.connection.execute(delete(marks).where(*matching))
-        return changed
+def _of(tables: Tables, ids: int) -> Select[Any]:
+    marks = tables.message_marks.c
+    stays = session_not_being_deleted(tables, marks.session_id)
+    return select(marks.message_id, marks.mark).where(among(marks.message_id, "id", ids), stays)
 
 
-def _among(column: ColumnElement[Any], ids: Sequence[str] | None) -> list[ColumnElement[bool]]:
-    return [] if ids is None else [column.in_(ids)]
+def _count(tables: Tables) -> Select[Any]:
+    marks = tables.message_marks.c
+    stays = session_not_being_deleted(tables, marks.session_id)
+    these = marks.session_id == bindparam("session_id"), stays
+    return select(marks.mark, func.count()).where(*these).group_by(marks.mark)
+
+
+def _ids(tables: Tables, external_ids: int) -> Select[Any]:
+    """Select the ids of messages with external ids."""
+    messages = tables.messages.c
+    there = messages.session_id == bindparam("session_id"), messages.external_id.is_not(None)
+    these = among(messages.external_id, "external_id", external_ids)
+    return select(messages.id).where(*there, these)
+
+
+def _put(tables: Tables, dialect: EngineDialect, beside: bool, ids: int) -> Executable:
+    """Put a mark on messages, so many or all; or ``beside`` another mark."""
+    marks = tables.message_marks
+    source = marks.c if beside else tables.messages.c
+    id = source.message_id if beside else source.id
+    mark = bindparam("mark", type_=marks.c.mark.type)
+    new = select(id, mark, source.session_id, source.seq)
+    new = new.where(*_these(source.session_id, id, ids))
+    if beside:
+        new = new.where(marks.c.mark == bindparam("beside"))
+    columns = ["message_id", "mark", "session_id", "seq"]
+    return dialect.insert_missing(marks).from_select(columns, new)
+
+
+def _marked(tables: Tables, _: bool, ids: int) -> Select[Any]:
+    """Count the messages that have a mark."""
+    marks = tables.message_marks.c
+    these = _these(marks.session_id, marks.message_id, ids)
+    return select(func.count(marks.message_id.distinct())).where(*these)
+
+
+def _take_away(tables: Tables, one: bool, ids: int) -> Executable:
+    """Delete a mark, or all marks, of messages, so many or all."""
+    marks = tables.message_marks
+    gone = delete(marks).where(*_these(marks.c.session_id, marks.c.message_id, ids))
+    return gone.where(marks.c.mark == bindparam("mark")) if one else gone
+
+
+def _these(session_id: Any, id: ColumnElement[Any], ids: int) -> list[ColumnElement[bool]]:
+    return [session_id == bindparam("session_id"), *([among(id, "id", ids)] if ids else [])]
 
 
 # Histories by their marks: which messages have one, and which have none of some others.

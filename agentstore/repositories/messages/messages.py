@@ -30,6 +30,7 @@ from agentstore.repositories.line_changes import (
 )
 from agentstore.repositories.lines import (
     find_message,
+    find_row,
     message_record,
     message_records,
     newest,
@@ -74,11 +75,13 @@ from agentstore.repositories.new_sessions import CreateSession
 from agentstore.repositories.operations import (
     MOST_IDS,
     UNSET,
+    Paged,
     Repository,
     Unset,
     appends,
     chunks,
     embeddings_of,
+    equal,
     gathers,
     ids_of,
     one_page,
@@ -90,11 +93,29 @@ from agentstore.repositories.operations import (
     written,
 )
 from agentstore.repositories.search import forget_deleted
-from agentstore.schema import session_is_open, session_not_being_deleted
+from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.chat import ChatMessage
 from agentstore.values.types import MAX_INTEGER, shifted
 from agentstore.values.validation import COMPLETE, INCOMPLETE, MAIN, STREAMING, Cursors, check_limit
+
+
+def _calling(tables: Tables) -> Paged:
+    """Select the messages of a session that call a tool."""
+    messages, calls = tables.messages, tables.message_tool_calls
+    earlier = calls.alias("earlier")
+    called_before_in_this_message = (
+        select(earlier.c.position)
+        .where(
+            earlier.c.message_id == calls.c.message_id,
+            earlier.c.name == calls.c.name,
+            earlier.c.position < calls.c.position,
+        )
+        .exists()
+    )
+    query = select_messages(tables).join(calls, calls.c.message_id == messages.c.id)
+    these = equal(calls.c, ("session_id", "name"))
+    return query.where(*these, ~called_before_in_this_message), [calls.c.seq]
 
 
 class Messages(Repository):
@@ -473,30 +494,9 @@ class Messages(Repository):
         self, session_id: str, tool: str, *, limit: int = 50, cursor: str | None = None
     ) -> Page[MessageRecord]:
         """List the messages of a session that call this tool, the newest first."""
-        messages, calls = self.tables.messages, self.tables.message_tool_calls
-        earlier = calls.alias("earlier")
-        called_before_in_this_message = (
-            select(earlier.c.position)
-            .where(
-                earlier.c.message_id == calls.c.message_id,
-                earlier.c.name == calls.c.name,
-                earlier.c.position < calls.c.position,
-            )
-            .exists()
-        )
-        query = (
-            select_messages(self.tables)
-            .join(calls, calls.c.message_id == messages.c.id)
-            .where(
-                calls.c.session_id == session_id,
-                calls.c.name == validation.key("tool", tool),
-                ~called_before_in_this_message,
-            )
-        )
+        wanted = {"session_id": session_id, "name": validation.key("tool", tool)}
         cursors = Cursors("messages by tool", session_id, tool)
-        page = one_page(
-            self.connection, query, [calls.c.seq], cursors, limit, cursor, message_record
-        )
+        page = one_page(self.unit, _calling, wanted, cursors, limit, cursor, message_record)
         return Page(tuple(with_what_has_come(self.unit, page.items)), page.next_cursor)
 
     iter_find_by_tool = over_pages(find_by_tool)
@@ -572,7 +572,8 @@ class Messages(Repository):
             session_id,
             limit,
             branch,
-            MarkFilter.of(mark, exclude_mark),
+            mark,
+            exclude_mark,
             Terms(keep_tool_calls, unanswered, keep_system),
             max_tokens,
             token_counter,
@@ -630,7 +631,8 @@ class Messages(Repository):
             session_id,
             limit,
             branch,
-            MarkFilter.of(mark, exclude_mark),
+            mark,
+            exclude_mark,
             Terms(keep_tool_calls, unanswered, keep_system),
             max_tokens,
             token_counter,
@@ -688,7 +690,8 @@ class Messages(Repository):
             session_id,
             limit,
             branch,
-            MarkFilter.of(mark, exclude_mark),
+            mark,
+            exclude_mark,
             Terms(keep_tool_calls, unanswered, keep_system),
             max_tokens,
             token_counter,
@@ -1095,7 +1098,8 @@ class Messages(Repository):
         session_id: str,
         limit: int | None,
         branch: str | None,
-        marks: MarkFilter | None,
+        mark: Marks,
+        exclude_mark: Marks,
         terms: Terms,
         max_tokens: int | None,
         token_counter: Callable[[V], int] | None,
@@ -1107,6 +1111,9 @@ class Messages(Repository):
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise LimitOutOfRange(limit, None)
+        marks: MarkFilter | None = None
+        if mark is not None or exclude_mark is not None:
+            marks = MarkFilter.of(mark, exclude_mark)
         budget: Budget | None = None
         if max_tokens is not None or token_counter is not None:
             budget = Budget.of(max_tokens, token_counter, view)
@@ -1211,8 +1218,7 @@ def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> Mes
     """
     draft({"role": "user", **given})  # so that nothing is read for what cannot be stored
     lock_session_of(unit, message_id)
-    this = select_messages(unit.tables).where(unit.tables.messages.c.id == message_id)
-    row = unit.connection.execute(this).first()
+    row = unit.first(find_row, id=message_id)
     if row is None:  # deleted meanwhile
         raise NotFound("message", message_id)
     if row.status == STREAMING:
@@ -1233,4 +1239,4 @@ def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> Mes
     rewrite_message(unit, old, values, new.calls if says else None, marks)
     if says:
         forget_deleted(unit)
-    return message_record(unit.connection.execute(this).one())
+    return message_record(unit.first(find_row, id=message_id))

@@ -386,7 +386,9 @@ def _locked(unit: Unit, user_id: str) -> Counter[str] | None:
         How many rows have gone so far; None if there is no such user.
     """
     users = unit.tables.users.c
-    query = select(users.deleting).where(users.id == user_id, *operations.users(unit))
+    query = select(users.deleting).where(
+        users.id == user_id, *operations.users(unit.tables, unit.only)
+    )
     row = unit.connection.execute(query.with_for_update()).first()
     return None if row is None else Counter(row.deleting or {})
 
