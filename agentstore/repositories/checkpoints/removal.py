@@ -30,6 +30,7 @@ from sqlalchemy import (
     case,
     delete,
     func,
+    literal,
     select,
     true,
     tuple_,
