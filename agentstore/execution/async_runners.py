@@ -31,7 +31,7 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from agentstore.engines.base.dialect import EngineDialect, Mode, cause_of
+from agentstore.engines.base.dialect import WAIT_CANCELLED, EngineDialect, Mode, cause_of
 from agentstore.errors import InvalidInput, TransactionMisuse, shown
 from agentstore.execution.gathering import AsyncGatherer
 from agentstore.execution.observation import retried
@@ -60,7 +60,7 @@ from agentstore.execution.unit import (
     UnitFailure,
     finished,
     performed,
-    require_acknowledged,
+    unacknowledged,
     unit_failure,
 )
 from agentstore.execution.writer import QueuedWrite, Writer, turn_never_came
@@ -348,7 +348,8 @@ class GreenletRunner:
         self._runner.dialect.require_file(connection, each_time=mode not in READING)
         progress.committing = True
         connection.commit()
-        require_acknowledged(self._runner.dialect, connection)
+        if WAIT_CANCELLED in connection.info:
+            raise unacknowledged(connection)
         connection.close()
         progress.connection = None
         return result
@@ -379,7 +380,8 @@ class GreenletRunner:
                 self._runner.dialect.require_file(sync_connection)
                 committing = True
                 await self._uncut(connection.commit())
-                require_acknowledged(self._runner.dialect, sync_connection)
+                if WAIT_CANCELLED in sync_connection.info:
+                    raise unacknowledged(sync_connection)
         except HANDLED as error:
             found = unit_failure(self._runner.dialect, Mode.WRITE, error, committing=committing)
             raise found from cause_of(error)
