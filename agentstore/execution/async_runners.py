@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
-from queue import SimpleQueue
-from threading import Lock, Thread
 from typing import Any, Protocol, TypeVar, cast
-from weakref import finalize
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import (
@@ -33,7 +31,7 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from agentstore.engines.base.dialect import EngineDialect, Mode, cause_of
+from agentstore.engines.base.dialect import WAIT_CANCELLED, EngineDialect, Mode, cause_of
 from agentstore.errors import InvalidInput, TransactionMisuse, shown
 from agentstore.execution.gathering import AsyncGatherer
 from agentstore.execution.observation import retried
@@ -62,7 +60,7 @@ from agentstore.execution.unit import (
     UnitFailure,
     finished,
     performed,
-    require_acknowledged,
+    unacknowledged,
     unit_failure,
 )
 from agentstore.execution.writer import QueuedWrite, Writer, turn_never_came
@@ -350,7 +348,8 @@ class GreenletRunner:
         self._runner.dialect.require_file(connection, each_time=mode not in READING)
         progress.committing = True
         connection.commit()
-        require_acknowledged(self._runner.dialect, connection)
+        if WAIT_CANCELLED in connection.info:
+            raise unacknowledged(connection)
         connection.close()
         progress.connection = None
         return result
@@ -381,7 +380,8 @@ class GreenletRunner:
                 self._runner.dialect.require_file(sync_connection)
                 committing = True
                 await self._uncut(connection.commit())
-                require_acknowledged(self._runner.dialect, sync_connection)
+                if WAIT_CANCELLED in sync_connection.info:
+                    raise unacknowledged(sync_connection)
         except HANDLED as error:
             found = unit_failure(self._runner.dialect, Mode.WRITE, error, committing=committing)
             raise found from cause_of(error)
@@ -482,8 +482,8 @@ class ThreadRunner:
         assert runner.writer is not None, "an engine in this process has one writer"
         self._job_writer = runner.writer
         workers = runner.settings.pool_size
-        self._readers = Threads(workers, "agentstore-read")
-        self._writer = Threads(1, "agentstore-write")
+        self._readers = ThreadPoolExecutor(workers, thread_name_prefix="agentstore-read")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="agentstore-write")
         self.pause = runner.pause
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
@@ -604,94 +604,19 @@ class ThreadRunner:
             self._runner.engine.dispose()
 
 
-_Calls = SimpleQueue[Callable[[], object] | None]
-
-
-class Threads:
-    """Threads that make calls, each of which says itself how it ended; for any thread.
-
-    ``concurrent.futures`` makes a future with a condition for each call, and its thread is busy
-    with that just when the loop wants to go on: appending a turn took a twentieth longer.
-    """
-
-    def __init__(self, most: int, name: str) -> None:
-        """Start no thread yet.
-
-        Args:
-            most: How many there are at most; one more starts when all others have a call.
-            name: What the threads' names begin with.
-        """
-        self._most = most
-        self._name = name
-        self._calls = _Calls()
-        self._threads: list[Thread] = []
-        self._pending: list[None] = []
-        self._lock = Lock()
-        self._closed = False
-        finalize(self, _end, self._calls, self._threads)  # where nobody closes the store
-
-    def submit(self, call: Callable[[], object]) -> None:
-        """Have a thread make a call, after those before it.
-
-        Raises:
-            RuntimeError: The threads have ended.
-        """
-        with self._lock:
-            if self._closed:
-                raise RuntimeError
-            self._pending.append(None)
-            if len(self._threads) < min(self._most, len(self._pending)):
-                work = (self._calls, self._pending)
-                name = f"{self._name}_{len(self._threads)}"
-                self._threads.append(Thread(target=_make, args=work, name=name, daemon=True))
-                self._threads[-1].start()
-            self._calls.put(call)
-
-    def shutdown(self) -> None:
-        """Wait until the threads have made the calls that wait, and have ended."""
-        with self._lock:
-            self._closed = True
-        _end(self._calls, self._threads)
-        for thread in self._threads:
-            thread.join()
-
-
-def _end(calls: _Calls, threads: Sequence[Thread]) -> None:
-    for _ in threads:
-        calls.put(None)
-
-
-def _make(calls: _Calls, pending: list[None]) -> None:
-    while (call := calls.get()) is not None:
-        with suppress(BaseException):  # of which it has told whom it concerns
-            call()
-        del call
-        pending.pop()
-
-
 class _Hop:
     """A call that another thread makes for a task of the running loop."""
 
-    __slots__ = ("_call", "_error", "_result", "_unclaimed", "ending")
+    __slots__ = ("_call", "_error", "_result", "ending")
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._result: Any = None
         self._error: BaseException | None = None
-        self._unclaimed = [None]
         self.ending = Ending()
 
-    def claim(self) -> bool:
-        """Claim the call, to make it or to take it back: only the first may."""
-        with suppress(IndexError):
-            self._unclaimed.pop()
-            return True
-        return False
-
     def run(self) -> None:
-        """Make the call, unless it was taken back; in the other thread."""
-        if not self.claim():
-            return
+        """Make the call; in the other thread."""
         try:
             self._result = self._call()
         except BaseException as error:  # noqa: BLE001 - it is raised where the task waits
@@ -710,17 +635,19 @@ class _Hop:
             error = None  # with its frames, of which this is one
 
 
-async def _settled(threads: Threads, call: Callable[[], T], *, take_back: bool = True) -> T:
+async def _settled(
+    executor: ThreadPoolExecutor, call: Callable[[], T], *, take_back: bool = True
+) -> T:
     """Run a call in a thread; when cancelled, take it back or wait until it has settled.
 
     Args:
-        threads: The thread.
+        executor: The thread.
         call: What to run there.
         take_back: Whether it may be left undone if it has not begun.
     """
     hop = _Hop(call)
     try:
-        threads.submit(hop.run)
+        future = executor.submit(hop.run)
     except RuntimeError as error:  # closing did not wait any longer, and ended the threads
         if take_back:
             raise store_is_closed() from error
@@ -728,7 +655,7 @@ async def _settled(threads: Threads, call: Callable[[], T], *, take_back: bool =
     try:
         await hop.ending.heard
     except asyncio.CancelledError:
-        if not (take_back and hop.claim()):
+        if not (take_back and future.cancel()):
             await hop.ending.settled()
         raise
     return cast("T", hop.outcome())

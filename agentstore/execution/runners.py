@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
 
 from agentstore import migrations
-from agentstore.engines.base.dialect import MODE, EngineDialect, Mode, cause_of
+from agentstore.engines.base.dialect import MODE, WAIT_CANCELLED, EngineDialect, Mode, cause_of
 from agentstore.errors import (
     AgentStoreError,
     DatabaseReadOnly,
@@ -43,8 +43,8 @@ from agentstore.execution.unit import (
     pause_before_retry,
     performed,
     register_for_fork,
-    require_acknowledged,
     store_of_parent,
+    unacknowledged,
     unit_failure,
 )
 from agentstore.execution.writer import Writer
@@ -233,7 +233,8 @@ class UnitRunner:
                 self.dialect.require_file(connection, each_time=mode not in READING)
                 committing = True
                 connection.commit()
-                require_acknowledged(self.dialect, connection)
+                if WAIT_CANCELLED in connection.info:
+                    raise unacknowledged(connection)
             except BaseException:
                 give_up(connection)
                 raise

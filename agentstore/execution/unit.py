@@ -29,7 +29,15 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
-from agentstore.engines.base.dialect import MODE, UNKNOWN, EngineDialect, Failure, Mode, cause_of
+from agentstore.engines.base.dialect import (
+    MODE,
+    UNKNOWN,
+    WAIT_CANCELLED,
+    EngineDialect,
+    Failure,
+    Mode,
+    cause_of,
+)
 from agentstore.engines.base.statements import NO_TRANSACTION, Builder, dialect_of, prepared
 from agentstore.errors import (
     AgentStoreError,
@@ -597,16 +605,19 @@ def unit_failure(
     return UnitFailure(failed, repeatable=False, in_doubt=False)
 
 
-def require_acknowledged(dialect: EngineDialect, connection: Connection) -> None:
-    """Fail after a commit for which the server did not wait as long as it has to.
+def unacknowledged(connection: Connection) -> UnitFailure:
+    """Say that a commit returned before its standby had it; not to be repeated.
 
-    Raises:
-        UnitFailure: It did not. Not to be repeated: a call with a key would find what it wrote,
-            and pass for done.
+    A call with a key would find what it wrote, and pass for done.
     """
-    lost = dialect.unacknowledged(connection)
-    if lost is not None:
-        raise UnitFailure(lost, repeatable=False, in_doubt=False)
+    del connection.info[WAIT_CANCELLED]
+    lost = ConnectionLost(
+        "Somebody cancelled the commit's wait for its synchronous standby. The write is on "
+        "this server, and is lost if a standby takes over that has not received it. Check "
+        "health(), then look whether the write is there before you repeat it.",
+        in_doubt=True,
+    )
+    return UnitFailure(lost, repeatable=False, in_doubt=False)
 
 
 def pause_before_retry(

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import AsyncStore
 from agentstore.errors import AgentStoreError, DatabaseBusy, NotFound, TransactionMisuse
-from agentstore.execution.async_runners import ThreadRunner, Threads
+from agentstore.execution.async_runners import ThreadRunner
 from tests.conftest import FULL, VERSIONS, Servers
 from tests.programs.probes import checked_out, connect, engine_of, spin
 
@@ -632,38 +632,3 @@ async def test_a_store_that_cannot_be_opened_keeps_nothing(tmp_path: Path) -> No
         assert checked_out(store) == 0
         with pytest.raises(TransactionMisuse, match="closed"):
             await store.open()
-
-
-# --- Threads that make the calls ----------------------------------------------------------------
-
-
-def test_threads_are_as_many_as_calls_at_once_and_end_with_what_waited_made() -> None:
-    threads, free, made = Threads(3, "made-for-a-test"), threading.Event(), []
-
-    def call(number: int) -> None:
-        free.wait(60)
-        made.append((number, threading.current_thread()))
-        raise SystemExit  # which is the call's own business
-
-    for number in range(7):
-        threads.submit(functools.partial(call, number))
-    named = [t for t in threading.enumerate() if t.name.startswith("made-for-a-test")]
-    assert len(named) == 3
-    free.set()
-    threads.shutdown()
-    assert sorted(number for number, _ in made) == [*range(7)]
-    assert {thread for _, thread in made} <= {*named}
-    assert not any(thread.is_alive() for thread in named)
-    with pytest.raises(RuntimeError):
-        threads.submit(free.set)
-
-
-def test_threads_end_where_nobody_closes_them() -> None:
-    threads, done = Threads(2, "left-alone"), threading.Event()
-    threads.submit(done.set)
-    assert done.wait(60)
-    [thread] = [t for t in threading.enumerate() if t.name.startswith("left-alone")]
-    del threads
-    gc.collect()
-    thread.join(60)
-    assert not thread.is_alive()

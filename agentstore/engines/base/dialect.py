@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DataError, DBAPIError
 
-from agentstore.errors import AgentStoreError, ConnectionLost, DatabaseError, InvalidRow
+from agentstore.errors import AgentStoreError, DatabaseError, InvalidRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +79,10 @@ class Mode(Enum):
 
 MODE = "agentstore_mode"
 """The execution option in which the engine of a mode carries it, for the begin event."""
+
+WAIT_CANCELLED = "agentstore_wait_cancelled"
+"""What says, in the ``info`` of a connection, that a commit did not wait for its standby: somebody
+cancelled that, and the server only warns of it."""
 
 READ_ONLY = "agentstore_read_only"
 """The execution option of a store's own engine that only reads."""
@@ -293,10 +297,6 @@ class EngineDialect(ABC):
         Raises:
             DatabaseReplaced: It was.
         """
-
-    def unacknowledged(self, connection: Connection) -> ConnectionLost | None:
-        """Say what is wrong with a commit that returned before its standby had it; asked once."""
-        return None
 
     @abstractmethod
     def diagnose(self, error: DBAPIError) -> Diagnosis:

@@ -62,6 +62,7 @@ from agentstore.engines.base.dialect import (
     MODE,
     READ_ONLY,
     UNKNOWN,
+    WAIT_CANCELLED,
     Diagnosis,
     EngineDialect,
     Failure,
@@ -236,10 +237,6 @@ _log = logging.getLogger("agentstore.connections")
 SEEN = "agentstore_seen"
 """What says, in the ``info`` of a connection, that it was greeted."""
 
-_WAIT_CANCELLED = "agentstore_wait_cancelled"
-"""What says there that a commit did not wait for its synchronous standby: somebody cancelled that,
-and the server only warns of it."""
-
 PREPARE_AFTER = 5
 """Executions before a statement is prepared, where nobody said otherwise: the driver's default."""
 
@@ -285,7 +282,7 @@ class _Greeter:
         def note_cancelled_wait(diagnostic: Any) -> None:
             # The server's words are translated, and have no code of their own.
             if diagnostic.source_function == "SyncRepWaitForLSN":
-                record.info[_WAIT_CANCELLED] = True
+                record.info[WAIT_CANCELLED] = True
 
         own.add_notice_handler(note_cancelled_wait)
         wrong = _wrong_settings(own, adopted=self._adopted)
@@ -626,17 +623,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Ask the server."""
         found = connection.execute(_REPLAYED if replayed else _WRITTEN).scalar_one()
         return None if found is None else str(found)
-
-    def unacknowledged(self, connection: Connection) -> errors.ConnectionLost | None:
-        """Say that somebody cancelled the wait for the standby."""
-        if connection.info.pop(_WAIT_CANCELLED, None) is None:
-            return None
-        return errors.ConnectionLost(
-            "Somebody cancelled the commit's wait for its synchronous standby. The write is on "
-            "this server, and is lost if a standby takes over that has not received it. Check "
-            "health(), then look whether the write is there before you repeat it.",
-            in_doubt=True,
-        )
 
     def take_over(self, connection: Connection) -> None:
         """Set autocommit on a connection of the application's own engine, until it is back.
