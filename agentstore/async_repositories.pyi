@@ -718,6 +718,8 @@ class AsyncCheckpoints(AsyncRepository):
             NotFound: There is no such checkpoint.
             AlreadyExists: The new thread or the new checkpoint is there already.
             WrongThread: The new id is taken in another thread.
+            InvalidInput: Some of its state is made of its ancestors, as LangGraph's delta channels
+                are: a copy without them would lack it.
         """
     async def rewind(self, thread_id: str, step: int, *, namespace: str = ROOT) -> CheckpointRecord:
         """Go back to a step: delete all checkpoints after it, so that it is the latest again.
@@ -783,7 +785,9 @@ class AsyncCheckpoints(AsyncRepository):
     ) -> DeletionReceipt:
         """Delete the checkpoints whose step is smaller, with their pending writes.
 
-        Those that stay keep all their values; their parent is the nearest ancestor that stays.
+        Those that stay keep all their values; their parent is the nearest ancestor that stays. If
+        one that stays is made of its ancestors, as with LangGraph's delta channels, those that hold
+        something of it stay too.
 
         Returns:
             How many rows were deleted, for each table; checkpoints are ``rows["checkpoints"]``.
