@@ -386,9 +386,10 @@ def _restarting(tables: Tables) -> Executable:
 def _given_later(tables: Tables, clock: EngineDialect | None) -> Executable:
     """Select the leases that were given later than now."""
     tasks, now = tables.tasks, current(clock)
+    leased = tasks.c.status == RUNNING, tasks.c.lease_expires_at > now
     latest = (
         select(tasks.c.pk, tasks.c.updated_at)
-        .where(tasks.c.status == RUNNING, tasks.c.lease_expires_at > now)
+        .where(*leased)
         .order_by(tasks.c.lease_expires_at.desc())
         .limit(MOST)
         .cte("latest")
@@ -397,6 +398,7 @@ def _given_later(tables: Tables, clock: EngineDialect | None) -> Executable:
     return (
         select(tasks.c.pk, tasks.c.lease_expires_at, tasks.c.updated_at, now.label("now"))
         .where(tasks.c.pk.in_(select(latest.c.pk).where(latest.c.updated_at > now)))
+        .where(*leased)  # again: it may have ended since it was chosen
         .with_for_update(skip_locked=True)
     )
 

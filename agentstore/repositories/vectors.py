@@ -201,6 +201,14 @@ def _named(tables: Tables, name: str, dims: int) -> Select[Any]:
     return select(models.number, models.complete).where(*this)
 
 
+def _number(tables: Tables, found: Row[Any]) -> int:
+    """Give the number of a model that was found; raises InvalidRow if it has none."""
+    if found.number is None:
+        kind: Any = tables.vector_models.c.number.type
+        raise kind.invalid_row()
+    return int(found.number)
+
+
 def model_to_search(unit: Unit, embeddings: Embeddings) -> int | None:
     """Give the number of a model; None if nothing was ever embedded here.
 
@@ -209,12 +217,12 @@ def model_to_search(unit: Unit, embeddings: Embeddings) -> int | None:
     """
     found = unit.connection.execute(_model(unit, embeddings)).first()
     if found is not None and found.complete:
-        return int(found.number)
+        return _number(unit.tables, found)
     models = unit.tables.vector_models.c
     others = select(models.name, models.dims).where(models.complete).order_by(models.number)
     named = [f"{name} (dims={dims})" for name, dims in unit.connection.execute(others)]
     if not named:
-        return None if found is None else int(found.number)
+        return None if found is None else _number(unit.tables, found)
     raise EmbeddingModelChanged(embeddings.model, embeddings.dims, tuple(named))
 
 
@@ -248,7 +256,7 @@ def register_model(
         ).where(literal(1) == literal(1))
         columns = ["number", "name", "dims", "complete"]
         connection.execute(dialect.insert_missing(models).from_select(columns, new))
-    return int(found.number)
+    return _number(tables, found)
 
 
 # Keeping vectors.

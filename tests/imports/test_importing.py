@@ -273,19 +273,19 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("role", ["user", "nobody"], ids=["sound", "set aside"])
-def test_memory_does_not_grow_with_the_source(role: str, tmp_path: Path):
+@pytest.mark.parametrize("sound", [True, False], ids=["sound", "set aside"])
+def test_memory_does_not_grow_with_the_source(sound: bool, tmp_path: Path):
     def peak(items: int) -> int:
         old = filled(tmp_path / f"{items}.db", 1, items)
         with closing(sqlite3.connect(old)) as large, large:
-            said = json.dumps({"role": role, "content": "word " * 800})
+            said = json.dumps({"role": "user", "content": "word " * 800})[: None if sound else -1]
             large.execute("UPDATE agent_messages SET message_data = ?", (said,))
         target, quarantine = f"sqlite:///{tmp_path}/of{items}.db", f"{tmp_path}/of{items}.jsonl"
         words = [sys.executable, "-c", MEASURED, str(old), target, quarantine]
         done = subprocess.run(
             words, cwd=CHECKOUT, env=environment(), check=True, capture_output=True, text=True
         )
-        if role == "nobody":
+        if not sound:
             lines = Path(quarantine).read_text(encoding="utf-8").splitlines()
             rows = [json.loads(line)["row"] for line in lines]
             assert {row["message_data"] for row in rows} == {said}

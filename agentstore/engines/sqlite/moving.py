@@ -835,6 +835,7 @@ def name_row(connection: Connection, tables: Tables, error: InvalidRow) -> Inval
         for shape, column, kind in own:
             if (row := driver.execute(_query(shape, column, kind)).fetchone()) is not None:
                 return InvalidRow(shape.name, column, error.problem, _row_key(shape, row, column))
+        return InvalidRow("", "", error.problem)  # of another table, or no row is like that by now
     return error if error.table else InvalidRow("", "", error.problem)
 
 
