@@ -106,7 +106,7 @@ class Unit:
         """Run a statement that is built and compiled once for each shape; see ``Builder``.
 
         Args:
-            build: A function of a module, never a closure, which would be compiled anew each time.
+            build: A function of a module; a closure would be compiled at each call.
             shape: What it is given behind the tables.
             parameters: The values; those that an INSERT does not place itself are its columns.
 

@@ -521,7 +521,7 @@ _ONLY: ColumnElement[str] = bindparam("only")
 
 
 def users(tables: Tables, only: Only) -> Conditions:
-    """Give the condition on ``users`` that it is the user of the scope; none if there is none."""
+    """Give the condition that limits ``users`` to the user of the scope; without a scope, none."""
     return [] if only is None else [tables.users.c.id == only]
 
 

@@ -47,9 +47,9 @@ WAYS: dict[str, tuple[Numbers, ...]] = {
     "history": ((45, 13), (56, 16), (48, 14), (54, 16)),
     "put": ((64, 13), (82, 15), (63, 13), (69, 15)),
     "history of a fork": ((47, 13), (58, 16), (50, 14), (56, 16)),
-    "put a memory": ((67, 13), (85, 15), (71, 13), (76, 14)),
-    "get a memory": ((52, 10), (65, 13), (57, 11), (64, 13)),
-    "list sessions": ((46, 11), (58, 14), (52, 12), (58, 14)),
+    "put a memory": ((67, 13), (84, 15), (69, 13), (74, 14)),
+    "get a memory": ((52, 10), (64, 13), (55, 11), (62, 13)),
+    "list sessions": ((46, 11), (57, 14), (50, 12), (56, 14)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 

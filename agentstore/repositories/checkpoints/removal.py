@@ -333,7 +333,7 @@ def _receipt(counts: Counter[str]) -> DeletionReceipt:
 
 
 _COUNTERS = "counters_since_delta_snapshot"
-"""Where LangGraph's metadata name such values; also some that nobody has written yet."""
+"""The key in LangGraph's metadata that lists such values. Some of them may not be written yet."""
 
 _STEPS = 100
 """Checkpoints on a path that one statement reads: as many as LangGraph lets lack a value."""
