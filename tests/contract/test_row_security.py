@@ -227,6 +227,33 @@ def test_a_scope_finds_what_it_saved_and_leaves_the_index_of_others_whole(server
         assert len(store.messages.search("pear")) == 4
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_role_that_sees_some_messages_alone_may_be_the_first_to_search(server, monkeypatch, many):
+    if many:
+        monkeypatch.setattr("agentstore.engines.postgresql.search._MOST_QUEUED", 1)
+    with Store(server.url_of(server.owner)) as store, Store(server.url_of(server.guest)) as theirs:
+        users = ("ada", "bob")
+        scopes = {user: theirs.scoped(store.users.create(user, id=user).id) for user in users}
+
+        def save(content):
+            for user, scope in scopes.items():
+                session = scope.sessions.ensure(f"of {user}")
+                scope.messages.save(session.id, "user", content)
+
+        def found(scope):
+            return sorted(hit.message.content for hit in scope.messages.search("apple").items)
+
+        save("apple one")
+        assert [found(scope) for scope in scopes.values()] == [["apple one"]] * 2
+        save("apple two")
+        assert [found(scope) for scope in scopes.values()] == [["apple one", "apple two"]] * 2
+        assert store.search.status().pending == 4, "nobody who sees them all has searched"
+        assert found(store) == ["apple one"] * 2 + ["apple two"] * 2
+        assert store.search.status().pending == 0
+        assert [found(scope) for scope in scopes.values()] == [["apple one", "apple two"]] * 2
+    assert server.run("SELECT count(*) FROM search_index") == [(4,)]
+
+
 def test_who_sees_some_rows_of_the_index_alone_reads_no_others_in_a_search(server, filled_server):
     alice, _ = filled_server
     with Store(server.url_of(server.owner)) as store:
