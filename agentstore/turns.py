@@ -224,7 +224,7 @@ class _Said:
                 f"dict, not {type(chunk).__name__}. Save other streams with turn.begin(), "
                 "append() and finish()."
             )
-        kind = str(event.get("type", ""))
+        kind, before = str(event.get("type", "")), self.answer
         try:
             if "choices" in event:
                 text = self._chat(event)
@@ -234,6 +234,7 @@ class _Said:
                 text = self._anthropic(kind, event)
             (self.answer.get("usage") or {}).keys()  # which is counted in the end
         except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self.answer = before  # what can be counted
             raise InvalidInput(
                 f"A chunk lacks what its kind has ({type(error).__name__}). Pass the events of a "
                 "stream as they come, all of them, in their order."

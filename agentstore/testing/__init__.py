@@ -102,11 +102,21 @@ class _Blocking:
 
 
 class _BlockingStream(_Blocking):
-    """An asynchronous stream of texts that one waits for."""
+    """An asynchronous stream of texts that one waits for; who stops to read does not close it."""
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Self:
         """Go over the texts."""
-        return self._items(self._repository)
+        return self
+
+    def __next__(self) -> str:
+        """Wait for the next one."""
+
+        async def following() -> str | None:
+            return await anext(self._repository, None)
+
+        if (text := self._loop.run(following())) is None:
+            raise StopIteration
+        return text
 
 
 class _BlockingTurn(_Blocking):
