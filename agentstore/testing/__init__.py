@@ -118,6 +118,10 @@ class _BlockingStream(_Blocking):
             raise StopIteration
         return text
 
+    def close(self) -> None:
+        """Stop reading."""
+        self._loop.run(self._repository.aclose())
+
 
 class _BlockingTurn(_Blocking):
     """An asynchronous turn whose methods wait."""
