@@ -113,6 +113,7 @@ def opened(request: pytest.FixtureRequest) -> Open:
     return open_store
 
 
+@pytest.mark.long(but=["*-remote_apply", "*-None"])
 @pytest.mark.parametrize("level", [*LEVELS, None])
 def test_every_commit_of_a_store_is_at_its_level(noting, opened, level):
     for options in ({}, {"adopted": True}, {"prepare_threshold": 0}, {"prepare_threshold": 1}):

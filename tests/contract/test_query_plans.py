@@ -198,11 +198,14 @@ class Filled:
     sent: list[Sent] = field(default_factory=list)
 
     def record(self) -> None:
-        """Make every call, and keep what it sends."""
+        """Make every call, and keep what it sends: a statement that is repeated once."""
         label, mode, listening = "", None, False
+        known: set[tuple[str, str]] = set()
 
         def keep(_c: Any, _k: Any, sql: str, parameters: Any, _x: Any, many: bool) -> None:
-            if listening and re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b", sql):
+            new = listening and (label, sql) not in known
+            if new and re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b", sql):
+                known.add((label, sql))
                 self.sent.append(Sent(label, mode, sql, parameters[0] if many else parameters))
 
         event.listen(self.store._engine, "before_cursor_execute", keep)
