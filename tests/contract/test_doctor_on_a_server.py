@@ -117,19 +117,13 @@ ALTERED = {
     "no policy": ("DROP POLICY scope ON sessions", Severity.ERROR),
     "no policy for bytes": ("DROP POLICY store_bytes ON blobs", Severity.ERROR),
     "a policy for everyone": ("CREATE POLICY everyone ON tool_logs USING (true)", Severity.ERROR),
-    "a policy for a role": (
-        "CREATE POLICY readers ON tool_logs TO pg_monitor USING (true)",
-        Severity.WARNING,
-    ),
-    "a policy that restricts": (
-        'CREATE POLICY "Week days" ON tasks AS RESTRICTIVE USING (false)',
-        Severity.WARNING,
-    ),
+    "a policy for a role": ("CREATE POLICY readers ON tool_logs TO pg_monitor USING (true)",
+        Severity.WARNING),
+    "a policy that restricts": ('CREATE POLICY "Week days" ON tasks AS RESTRICTIVE USING (false)',
+        Severity.WARNING),
     "another condition": ("ALTER POLICY scope ON api_keys USING (true)", Severity.ERROR),
-    "another condition for writing": (
-        "ALTER POLICY scope ON api_keys WITH CHECK (true)",
-        Severity.ERROR,
-    ),
+    "another condition for writing": ("ALTER POLICY scope ON api_keys WITH CHECK (true)",
+        Severity.ERROR),
     "a condition whose parts belong together in another way": (
         """ALTER POLICY scope ON checkpoint_threads USING (nullif(
             ((SELECT coalesce(current_setting('agentstore.user_id', true), '') = ''
@@ -144,17 +138,13 @@ ALTERED = {
         " LANGUAGE plpgsql STABLE AS 'BEGIN RETURN true; END'",
         Severity.ERROR,
     ),
-    "a function of the owner's": (
-        "ALTER FUNCTION message_in_scope(bigint) SECURITY DEFINER",
-        Severity.ERROR,
-    ),
+    "a function of the owner's": ("ALTER FUNCTION message_in_scope(bigint) SECURITY DEFINER",
+        Severity.ERROR),
     "no function": ("DROP FUNCTION drop_blobs(text[])", Severity.ERROR),
     "no function to ask": ("DROP FUNCTION thread_in_scope(text) CASCADE", Severity.ERROR),
-    "a function for all": (
-        "GRANT EXECUTE ON FUNCTION drop_blobs(text[]) TO PUBLIC",
-        Severity.WARNING,
-    ),
-}
+    "a function for all": ("GRANT EXECUTE ON FUNCTION drop_blobs(text[]) TO PUBLIC",
+        Severity.WARNING),
+}  # fmt: skip
 
 
 @pytest.mark.long(

@@ -499,19 +499,10 @@ def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_ta
 
 
 OFTEN = (
-    "*.list(*",
-    "sessions.get(*",
-    "messages.history(*",
-    "messages.chat(*",
-    "messages.payloads(*",
-    "messages.page(*",
-    "messages.follow(*",
-    "messages.pop(*",
-    "checkpoints.get(*",
-    "checkpoints.latest(*",
-    "checkpoints.put(*",
-    "checkpoints.threads(*",
-)
+    "*.list(*", "sessions.get(*", "messages.history(*", "messages.chat(*", "messages.payloads(*",
+    "messages.page(*", "messages.follow(*", "messages.pop(*", "checkpoints.get(*",
+    "checkpoints.latest(*", "checkpoints.put(*", "checkpoints.threads(*",
+)  # fmt: skip
 """What agents and their pages call all day."""
 
 

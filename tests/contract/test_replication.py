@@ -296,23 +296,12 @@ def test_the_doctor_names_the_standbys_and_says_when_commits_wait_for_one_that_i
 @pytest.mark.parametrize(
     ("names", "needed"),
     [
-        ("", 0),
-        ("*", 1),
-        ("a", 1),
-        ("a, b, c", 1),
-        ("2 (a, b)", 2),
-        ("12(a)", 12),
-        ("FIRST 2 (a, b, c)", 2),
-        ("first 3 (*)", 3),
-        ("ANY 2 (a, b, c)", 2),
-        (" any  2( a, b )", 2),
-        ('"any 2 (x)"', 1),
-        ('"2 (x)", b', 1),
-        ("2", 1),
-        ("first_one, b", 1),
-        ("any2", 1),
+        ("", 0), ("*", 1), ("a", 1), ("a, b, c", 1), ("2 (a, b)", 2), ("12(a)", 12),
+        ("FIRST 2 (a, b, c)", 2), ("first 3 (*)", 3), ("ANY 2 (a, b, c)", 2),
+        (" any  2( a, b )", 2), ('"any 2 (x)"', 1), ('"2 (x)", b', 1), ("2", 1),
+        ("first_one, b", 1), ("any2", 1),
     ],
-)
+)  # fmt: skip
 def test_the_setting_says_how_many_standbys_a_commit_waits_for(names, needed):
     assert standbys_needed(names) == needed
 
@@ -360,16 +349,10 @@ def test_commits_hang_where_fewer_stream_than_the_setting_needs(
     names, level, standbys, waiting, problem, warning
 ):
     answer = {
-        "recovering": False,
-        "names": names,
-        "level": level,
-        "visible": HIDDEN not in standbys,
-        "standbys": json.dumps(standbys),
-        "waiting": waiting,
-        "receiving": False,
-        "behind": None,
+        "recovering": False, "names": names, "level": level, "visible": HIDDEN not in standbys,
+        "standbys": json.dumps(standbys), "waiting": waiting, "receiving": False, "behind": None,
         "age": None,
-    }
+    }  # fmt: skip
     found = replication_of(SimpleNamespace(**answer), None)
     assert problem in found.problem if problem else found.problem is None
     assert warning in found.warning if warning else found.warning is None

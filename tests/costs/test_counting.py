@@ -61,22 +61,13 @@ COSTS: dict[str, tuple[Work, tuple[int, int], tuple[int, int, int]]] = {
     "two writes": (does(INSERT, INSERT), (2, 2), (2, 2, 2)),
     "a transaction of two": (does("BEGIN", INSERT, INSERT, "COMMIT"), (4, 1), (4, 4, 1)),
     "a transaction undone": (does("BEGIN", INSERT, "ROLLBACK"), (3, 0), (3, 3, 0)),
-    "a transaction that reads": (
-        does("BEGIN", "SELECT n FROM numbers", "COMMIT"),
-        (3, 0),
-        (3, 3, 0),
-    ),
-    "a savepoint undone": (
-        does("BEGIN", INSERT, "SAVEPOINT a", INSERT, "ROLLBACK TO a", "RELEASE a", "COMMIT"),
-        (7, 1),
-        (7, 7, 1),
-    ),
-    "a text with quotes and line breaks": (
-        does('INSERT INTO\n"numbers"\n("n") VALUES (1)'),
-        (1, 1),
-        (1, 1, 1),
-    ),
-}
+    "a transaction that reads": (does("BEGIN", "SELECT n FROM numbers", "COMMIT"), (3, 0),
+        (3, 3, 0)),
+    "a savepoint undone": (does("BEGIN", INSERT, "SAVEPOINT a", INSERT, "ROLLBACK TO a",
+            "RELEASE a", "COMMIT"), (7, 1), (7, 7, 1)),
+    "a text with quotes and line breaks": (does('INSERT INTO\n"numbers"\n("n") VALUES (1)'), (1, 1),
+        (1, 1, 1)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COSTS)

@@ -234,19 +234,13 @@ def test_a_source_is_never_the_target(tmp_path):
 @pytest.mark.parametrize(
     "item",
     [
-        {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "text", "text": "x"}],
-            "model": "c",
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": 1, "output_tokens": 2},
-        },
+        {"id": "msg_1", "type": "message", "role": "assistant",
+            "content": [{"type": "text", "text": "x"}], "model": "c", "stop_reason": "end_turn",
+            "usage": {"input_tokens": 1, "output_tokens": 2}},
         {"role": "nobody", "content": "x"},
         {},
     ],
-)
+)  # fmt: skip
 def test_an_item_of_any_shape_is_imported_as_it_is(item, tmp_path):
     old = filled(tmp_path / "old.db", 1, 2)
     with closing(sqlite3.connect(old)) as odd, odd:
