@@ -478,6 +478,31 @@ def test_turns_are_looked_up_between_those_of_a_range_and_not_to_the_end_of_its_
         connection.rollback()
 
 
+def test_of_a_threads_pieces_only_those_of_the_checkpoint_are_read(filled):
+    """A thread has more of them with each step."""
+    asked = [
+        sent
+        for sent in filled.sent
+        if re.match(r"checkpoints\.(get|find|latest|list|put)\b", sent.label)
+        and re.match("SELECT|WITH", sent.sql)
+        and "JOIN checkpoint_values" in sent.sql
+    ]
+    assert len(asked) > 5
+    explain = "EXPLAIN QUERY PLAN" if filled.engine == "sqlite" else "EXPLAIN"
+    with filled.store._engine.connect() as connection:
+        if filled.engine == "postgresql":
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        for sent in asked:
+            rows = connection.exec_driver_sql(f"{explain} {sent.sql}", sent.parameters).all()
+            plan = [str(row[-1]) for row in rows]
+            reads = [n for n, line in enumerate(plan) if " checkpoint_values" in line]
+            assert reads, sent.label
+            for n in reads:
+                found = plan[n] if filled.engine == "sqlite" else plan[n + 1]
+                assert re.search(r"line=\?|line = ", found), (sent.label, plan)
+        connection.rollback()
+
+
 def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_tables_have(filled):
     """For SQLite it is written without the names of tables, and the nearest column is meant."""
     inspector = inspect(filled.store._engine)

@@ -634,6 +634,10 @@ def _pieces(tables: Tables, dialect: EngineDialect, points: CTE, *, several: boo
             .subquery("needed")
         )
         source, thread, line, length = needed, *needed.c
+    else:
+        # So that SQLite looks for the lines first: it would read all pieces of the thread, of which
+        # there are more with each step, and ask of each whether it is on one of the lines.
+        thread = func.coalesce(thread, held.c.key)
     taken = and_(values.c.thread_id == thread, values.c.line == line, values.c.start < length)
     columns = [values.c[column] for column in ("thread_id", *Piece._fields)]
     return select(*columns).select_from(source.join(values, taken))
