@@ -9,14 +9,16 @@ code says whose it is: 1 the world's, 2 the command line's, 70 this library's, 1
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import os
 import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,11 +52,8 @@ if TYPE_CHECKING:
 # for markup. What is between backticks in a docstring is a command, and shown without them.
 
 
-LOOK, KEEP, MOVE = "Read", "Maintain", "Copy and back up"
-"""The panels of the help."""
-
 HELP = {
-    LOOK: {
+    "Read": {
         "ui": "Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.",
         "browse": "Browse sessions, conversations and branches on the whole terminal; read-only.",
         "show": "Print a conversation: the last 50 messages of its active branch.",
@@ -69,7 +68,7 @@ HELP = {
         "prices": "Say what a model costs, and from which source and date.",
         "tasks": "Count tasks by queue and status, and list the newest of them.",
     },
-    KEEP: {
+    "Maintain": {
         "reindex": "Rebuild the search index, while the database is in use.",
         "embed": "Make the vectors that memories and messages lack, while the database is in use.",
         "doctor": "Find what is wrong with the database, and show the command that fixes it.",
@@ -80,7 +79,7 @@ HELP = {
         "prune": "Delete expired data, in small steps, while the database is in use.",
         "erase-user": "Delete a user and all data of the user, and print a receipt.",
     },
-    MOVE: {
+    "Copy and back up": {
         "copy": "Copy everything into an empty database, on the same engine or the other one, and "
         "compare.",
         "backup": "Save the database in a new SQLite file, while it is in use, and compare the "
@@ -91,7 +90,7 @@ HELP = {
         "creation.",
     },
 }
-"""What each command does, as it says itself: ``--help`` shows this and imports no command."""
+"""What each command does, as it says itself, by panels: ``--help`` shows this, and imports none."""
 
 _WIDEST = 100
 _NARROW = 60
@@ -176,80 +175,108 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        envvar="AGENTSTORE_URL",
-        help="The database: a URL, or the path of a SQLite file.",
-    ),
-]
-Schema = Annotated[
-    str | None,
-    typer.Option(
-        "--schema", metavar="NAME", envvar="AGENTSTORE_SCHEMA", help="The PostgreSQL schema."
-    ),
-]
-Prefix = Annotated[
-    str,
-    typer.Option(
-        "--table-prefix",
-        metavar="TEXT",
-        envvar="AGENTSTORE_TABLE_PREFIX",
-        help="The tables' prefix.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def option(metavar: str, words: str, *names: str, **more: Any) -> Any:
+    """Make an option that takes a value; its name is that of the parameter unless one is given."""
+    return typer.Option(*names, metavar=metavar, help=words, **more)
+
+
+def flag(names: str, words: str, *others: str) -> Any:
+    """Make an option that takes no value."""
+    return typer.Option(names, *others, help=words)
 
 
 def one_of(values: Sequence[str], words: str) -> Any:
     """Make an option that takes one of these; the help shows them, and the shell completes them."""
-    return typer.Option(metavar="|".join(values), help=words, autocompletion=lambda: list(values))
+    return option("|".join(values), words, autocompletion=lambda: list(values))
 
 
-_BUG, _INTERRUPTED = 70, 130
-_MOST_NAMED = 5
+def most_of(things: str, **more: Any) -> Any:
+    """Make the option that says how many are shown."""
+    return option("N", f"How many {things} to show.", "--limit", "-n", **more)
+
+
+Cursor = Annotated[str | None, option("TEXT", "The next_cursor of the previous page, from JSON.")]
+
+
+Schema = Annotated[str | None, option("NAME", "The PostgreSQL schema.", envvar="AGENTSTORE_SCHEMA")]
+Prefix = Annotated[str, option("TEXT", "The tables' prefix.", envvar="AGENTSTORE_TABLE_PREFIX")]
 
 
 @dataclass(frozen=True)
 class Database:
-    """Which database a command works on."""
+    """Which database a command works on; the fields are options of each command that takes one."""
 
-    url: str | None
-    schema: str | None
-    prefix: str
+    url: Annotated[
+        str | None,
+        option(
+            "URL", "The database: a URL, or the path of a SQLite file.", envvar="AGENTSTORE_URL"
+        ),
+    ] = None
+    schema: Schema = None
+    table_prefix: Prefix = ""
 
     def open(self, *, create: bool = False) -> Store:
         """Open it."""
         from agentstore.store import Store  # with SQLAlchemy, which not every command needs
 
-        return Store(self.url, create=create, schema=self.schema, table_prefix=self.prefix)
+        return Store(create=create, **vars(self))
 
     def read(self) -> Store:
         """Open it read-only: nothing is created, upgraded or written."""
         from agentstore.store import Store
 
-        return Store(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
+        return Store(read_only=True, **vars(self))
 
     def read_async(self) -> AsyncStore:
         """Give the same for coroutines; it is opened by ``async with``."""
         from agentstore.aio import AsyncStore  # one command needs it
 
-        return AsyncStore(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
+        return AsyncStore(read_only=True, **vars(self))
 
     @property
     def names(self) -> Names:
         """Where its tables are."""
         from agentstore.schema import Names
 
-        return Names(self.schema, self.prefix)
+        return Names(self.schema, self.table_prefix)
 
     def __str__(self) -> str:
         """Name it, without its password."""
         from agentstore.database import parse_url, show_url
 
         return show_url(parse_url(self.url))
+
+
+_PLACE = inspect.signature(Database, eval_str=True).parameters
+
+
+def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command; a ``Database`` that it takes is named by options of its own."""
+
+    def register(run: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(run, eval_str=True).parameters
+        shown = [each for each in own.values() if each.name not in ("database", "as_json")]
+        shown += _PLACE.values() if "database" in own else []
+        shown += [own["as_json"]] if "as_json" in own else []
+
+        @wraps(run)
+        def called(**given: Any) -> None:
+            if "database" in own:
+                given["database"] = Database(**{each: given.pop(each) for each in _PLACE})
+            run(**given)
+
+        called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        app.command(name, cls=Command)(called)
+        return run
+
+    return register
+
+
+_BUG, _INTERRUPTED = 70, 130
+_MOST_NAMED = 5
 
 
 def whole_id(store: Store, given: str) -> str:

@@ -7,7 +7,6 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -17,19 +16,20 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from agentstore.cli.application import (
-    KEEP,
-    LOOK,
     AsJson,
+    Cursor,
     Database,
-    Prefix,
-    Schema,
-    Url,
-    app,
+    command,
+    flag,
+    most_of,
     one_of,
+    option,
     whole_id,
     whole_user,
 )
 from agentstore.cli.output import (
+    Since,
+    Until,
     columns,
     fitting,
     hint,
@@ -46,9 +46,7 @@ from agentstore.cli.output import (
     rule,
     say,
     seconds,
-    since_option,
     table,
-    until_option,
 )
 from agentstore.errors import InvalidInput
 from agentstore.records import (
@@ -89,28 +87,18 @@ _NAMED = 20
 """Other branches that people are told of."""
 
 
-@app.command(rich_help_panel=LOOK)
+@command("show")
 def show(
+    database: Database,
     session: Annotated[
         str,
         typer.Argument(help="The session's id, or the beginning of it; or a thread's id."),
     ],
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", help="Show the last N messages.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show all messages.")] = False,
-    branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Show this branch, not the active one.")
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show the results of tools in full length.")
-    ] = False,
-    tree: Annotated[
-        bool, typer.Option("--tree", help="Draw the branches, and show no messages.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    limit: Annotated[int | None, option("N", "Show the last N messages.", "--limit", "-n")] = None,
+    everything: Annotated[bool, flag("--all", "Show all messages.")] = False,
+    branch: Annotated[str | None, option("NAME", "Show this branch, not the active one.")] = None,
+    full: Annotated[bool, flag("--full", "Show the results of tools in full length.")] = False,
+    tree: Annotated[bool, flag("--tree", "Draw the branches, and show no messages.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
@@ -126,7 +114,7 @@ def show(
         raise InvalidInput(
             "--tree shows no messages. Leave out --limit, --all, --branch and --full, or --tree."
         )
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         id = whole_id(store, session)
         if store.sessions.find(id) is None and (threads := store.checkpoints.threads(session)):
             if tree or branch is not None:
@@ -337,28 +325,19 @@ def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[
     return {**plain(message), "marks": list(marks.get(message.id, ()))}
 
 
-@app.command(rich_help_panel=LOOK)
+@command("tail")
 def tail(
+    database: Database,
     session: Annotated[
         str | None,
         typer.Argument(help="The session's id, or the beginning of it; default: all."),
     ] = None,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="N", help="How many of the last messages.")
-    ] = 10,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow new messages, until Ctrl-C.")
-    ] = False,
+    lines: Annotated[int, option("N", "How many of the last messages.", "--lines", "-n")] = 10,
+    follow: Annotated[bool, flag("--follow", "Follow new messages, until Ctrl-C.", "-f")] = False,
     interval: Annotated[
-        float,
-        typer.Option(parser=seconds, metavar="TIME", help="How long to wait between two queries."),
+        float, option("TIME", "How long to wait between two queries.", parser=seconds)
     ] = 0.5,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show the results of tools in full length.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    full: Annotated[bool, flag("--full", "Show the results of tools in full length.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the last messages, of a session or of all, and follow new ones.
@@ -372,7 +351,7 @@ def tail(
         raise InvalidInput(f"--lines must be from 0 to 1000, not {lines}.")
     if not 0.01 <= interval <= 3_600:
         raise InvalidInput("--interval must be from 0.01 to 3600 seconds.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         wanted = None if session is None else store.sessions.get(whole_id(store, session)).id
         printer = _Printer(store, wanted, full=full, as_json=as_json)
         for messages in _arriving(store, wanted, lines, interval, follow=follow):
@@ -454,8 +433,9 @@ _ORDERS = ("relevance", "recent")
 _BY = ("words", "meaning", "both")
 
 
-@app.command(rich_help_panel=LOOK)
+@command("search")
 def search(
+    database: Database,
     text: Annotated[
         str,
         typer.Argument(
@@ -463,34 +443,24 @@ def search(
             "looks through errors of tools and their names."
         ),
     ],
-    user: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Only in this user's sessions.")
-    ] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only in this session.")] = None,
+    user: Annotated[str | None, option("WHO", "Only in this user's sessions.")] = None,
+    session: Annotated[str | None, option("ID", "Only in this session.")] = None,
     role: Annotated[str | None, one_of(ROLES, "Only messages of this role.")] = None,
-    since: Annotated[datetime | None, since_option()] = None,
-    until: Annotated[datetime | None, until_option()] = None,
+    since: Since = None,
+    until: Until = None,
     by: Annotated[
         str, one_of(_BY, "By words, or by what messages mean: AGENTSTORE_EMBEDDINGS says how.")
     ] = "words",
     order: Annotated[str, one_of(_ORDERS, "What comes first.")] = "relevance",
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many messages to show.")
-    ] = 10,
-    cursor: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
-    ] = None,
+    limit: Annotated[int, most_of("messages")] = 10,
+    cursor: Cursor = None,
     checkpoints: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--checkpoints",
-            help="Search the latest checkpoints of the newest 1,000 threads, not messages.",
+            "Search the latest checkpoints of the newest 1,000 threads, not messages.",
         ),
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Find messages by their words, in any language, or by their meaning.
@@ -502,7 +472,7 @@ def search(
     """
     if checkpoints and (role, since, until, cursor, by) != (None, None, None, None, "words"):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         if text.startswith(_IN_ERRORS):
             if (user, role, cursor) != (None, None, None) or checkpoints:
                 raise InvalidInput("in:errors goes with --session, --since, --until and --limit.")
@@ -622,15 +592,12 @@ def _print_snippet(found: str) -> None:
     print_text(out, snippet)
 
 
-@app.command(rich_help_panel=KEEP)
-def reindex(
-    url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
-) -> None:
+@command("reindex")
+def reindex(database: Database, as_json: AsJson = False) -> None:
     """Rebuild the search index, while the database is in use.
 
     Example: `agentstore reindex --url postgresql://me@localhost/agents`
     """
-    database = Database(url, schema, table_prefix)
     with database.open() as store, progress(0) as bar:
         task = bar.add_task("indexing", total=None)
         messages = store.search.reindex(
@@ -643,19 +610,15 @@ def reindex(
         say(f"{counted(messages, 'message')} of {database} {are} indexed.")
 
 
-@app.command(rich_help_panel=KEEP)
+@command("embed")
 def embed(
+    database: Database,
     pending: Annotated[
-        bool,
-        typer.Option("--pending", help="Only of those whose vectors could not be made before."),
+        bool, flag("--pending", "Only of those whose vectors could not be made before.")
     ] = False,
     forget_others: Annotated[
-        bool,
-        typer.Option("--forget-others", help="Delete the vectors of other models in the end."),
+        bool, flag("--forget-others", "Delete the vectors of other models in the end.")
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Make the vectors that memories and messages lack, while the database is in use.
@@ -665,7 +628,7 @@ def embed(
 
     Example: `agentstore embed --forget-others`
     """
-    with Database(url, schema, table_prefix).open() as store, progress(0) as bar:
+    with database.open() as store, progress(0) as bar:
         task = bar.add_task("embedding", total=None)
 
         def told(done: int, total: int) -> None:
@@ -682,20 +645,13 @@ def embed(
         say(f"{made:,} embedded, {status.pending + status.pending_messages:,} pending.")
 
 
-@app.command(rich_help_panel=LOOK)
+@command("threads")
 def threads(
-    user: Annotated[str | None, typer.Option(metavar="WHO", help="Only this user's.")] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session's.")] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many threads to show.")
-    ] = 20,
-    cursor: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
-    ] = None,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    database: Database,
+    user: Annotated[str | None, option("WHO", "Only this user's.")] = None,
+    session: Annotated[str | None, option("ID", "Only this session's.")] = None,
+    limit: Annotated[int, most_of("threads")] = 20,
+    cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
     """List threads of checkpoints, the one that was put into last first.
@@ -704,7 +660,7 @@ def threads(
 
     Example: `agentstore threads --limit 5`
     """
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         page = store.checkpoints.threads(
             user_id=whole_user(store, user),
             session_id=None if session is None else whole_id(store, session),
@@ -746,31 +702,19 @@ _ROOM = 4
 """Columns for ids of later pages that are longer, as more of them is needed to tell them apart."""
 
 
-@app.command("ls", rich_help_panel=LOOK)
+@command("ls")
 def list_sessions(
-    user: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Only this user's sessions.")
-    ] = None,
-    status: Annotated[
-        str | None,
-        one_of(SESSION_STATUSES, "Only in this status."),
-    ] = None,
+    database: Database,
+    user: Annotated[str | None, option("WHO", "Only this user's sessions.")] = None,
+    status: Annotated[str | None, one_of(SESSION_STATUSES, "Only in this status.")] = None,
     failed: Annotated[
-        bool,
-        typer.Option("--failed", help="Only those that failed, or a call or task in them did."),
+        bool, flag("--failed", "Only those that failed, or a call or task in them did.")
     ] = False,
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Only those whose last turn did not end.")
+        bool, flag("--interrupted", "Only those whose last turn did not end.")
     ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
-    ] = _LISTED,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show all sessions, page by page.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    limit: Annotated[int, most_of("sessions")] = _LISTED,
+    everything: Annotated[bool, flag("--all", "Show all sessions, page by page.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List sessions, the one with the newest activity first.
@@ -784,7 +728,7 @@ def list_sessions(
     """
     if limit < 1:
         raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         most = None if everything else limit
         user = whole_user(store, user)
         if interrupted:

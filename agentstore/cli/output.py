@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -189,17 +189,6 @@ def progress(total: int | None) -> Progress:
 # An age is made of whole numbers of w, d, h, m or s, such as 30d or 1d12h.
 
 
-def since_option() -> Any:
-    """Make the option that begins a stretch of time."""
-    words = "Not before this time, such as 2026-03-01 (UTC), or 7d ago."
-    return typer.Option("--since", parser=instant, metavar="TIME", help=words)
-
-
-def until_option() -> Any:
-    """Make the option that ends a stretch of time."""
-    return typer.Option("--until", parser=instant, metavar="TIME", help="Only before this time.")
-
-
 def instant(text: str) -> datetime:
     """Read a time; an age means so long ago.
 
@@ -253,6 +242,23 @@ def _read(text: str) -> datetime | timedelta:
             "A time must be like 2026-03-01 or 2026-03-01T12:30+01:00 (without a zone it is UTC), "
             "an age like 30d or 1d12h."
         ) from None
+
+
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since",
+        parser=instant,
+        metavar="TIME",
+        help="Not before this time, such as 2026-03-01 (UTC), or 7d ago.",
+    ),
+]
+"""The option that begins a stretch of time."""
+Until = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=instant, metavar="TIME", help="Only before this time."),
+]
+"""The option that ends it."""
 
 
 # A message on the terminal: whatever it holds, as text and never as markup.
