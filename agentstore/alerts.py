@@ -16,14 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.records.upkeep import Finding, Severity, Statistics
-
-if TYPE_CHECKING:
-    pass
-
 
 SIZES = "sizes"
 """The name of this check."""

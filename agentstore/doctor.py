@@ -29,7 +29,7 @@ from agentstore.migrations import HEAD, KNOWN, current
 from agentstore.records.upkeep import Finding, Severity, counted, exit_code, listed
 from agentstore.repositories.line_changes import repair_sessions
 from agentstore.repositories.search import index_problem
-from agentstore.repositories.upkeep import consistency, pruning
+from agentstore.repositories.upkeep import consistency
 from agentstore.schema import Names, tables
 from agentstore.settings import Settings, default_names, settings_for
 from agentstore.store import Store
@@ -311,12 +311,8 @@ _EXAMINATIONS = (
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
     Examination("bytes", lambda p: consistency.stored_bytes(p.connection, p.tables)),
-    Examination(
-        "texts", lambda p: pruning.texts(p.connection, p.tables, dialect_for(p.url).checks)
-    ),
-    Examination("amounts", lambda p: pruning.amounts(p.connection, p.tables)),
 )
-_DEEP = ("rows", "orphans", "tool_calls", "bytes", "texts", "amounts")
+_DEEP = ("rows", "orphans", "tool_calls", "bytes")
 """Those that read whole tables."""
 
 _OF_ROWS = ("counters", "deletions", *_DEEP)
