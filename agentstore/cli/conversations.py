@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,7 +52,6 @@ from agentstore.records import (
     AttachmentRecord,
     CountedBranch,
     MessageRecord,
-    Page,
     SearchHit,
     SessionRecord,
     SessionSummary,
@@ -66,8 +64,6 @@ from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
 from agentstore.values.serialized import found_in, state_of, step_of
 from agentstore.values.snippets import (
-    CLOSE,
-    OPEN,
     STATUS_STYLES,
     age_of,
     brief,
@@ -126,14 +122,12 @@ def show(
         used = store.usage.sum_by("total", session_id=found.id)
         user = _name_of(store, found.user_id)
         if tree:
-            _show_tree(found, user, [*_branches(store, found.id)], used, as_json=as_json)
+            branches = [*store.branches.iter(found.id, limit=MAX_LIMIT)]
+            _show_tree(found, user, branches, used, as_json=as_json)
             return
         if limit is None and not everything and not as_json:
             limit = _DEFAULT
-        branches = store.branches
-        shown = (
-            branches.active(found.id) if branch is None else branches.get(found.id, branch)
-        ).name
+        shown = store.branches.active(found.id).name if branch is None else branch
         messages = store.messages.history(
             found.id, limit, branch=shown, unanswered="keep", keep_system=False
         )
@@ -145,7 +139,7 @@ def show(
                 {
                     **plain(found),
                     "branch": shown,
-                    "branches": list(_branches(store, found.id)),
+                    "branches": [*store.branches.iter(found.id, limit=MAX_LIMIT)],
                     "summary": summary,
                     "used": used[0] if used else None,
                     "messages": [
@@ -156,7 +150,7 @@ def show(
             )
             return
         earlier = store.messages.size(found.id, branch=shown) - len(messages)
-        first = branches.list(found.id, limit=_NAMED)
+        first = store.branches.list(found.id, limit=_NAMED)
     _print_heading(found, used, user)
     others = [on_one_line(each.name) for each in first if each.name != shown]
     if others:
@@ -241,17 +235,6 @@ def _files(store: Store, session_id: str) -> dict[str, list[AttachmentRecord]]:
     return files
 
 
-def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
-    """Give all branches of a session, page by page."""
-    cursor: str | None = None
-    while True:
-        page = store.branches.list(session_id, limit=MAX_LIMIT, cursor=cursor)
-        yield from page
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-
-
 def _show_tree(
     session: SessionRecord,
     user: str | None,
@@ -264,9 +247,9 @@ def _show_tree(
         print_json({**plain(session), "branches": branches})
         return
     _print_heading(session, used, user)
-    out.print()
     from agentstore.tui import branch_line, in_tree_order
 
+    out.print()
     for before, branch in in_tree_order(branches):
         print_cut(branch_line(before, branch))
 
@@ -428,7 +411,6 @@ class _Printer:
 # ``search`` and ``reindex``: messages by their words, and the index that finds them.
 
 
-_MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 _ORDERS = ("relevance", "recent")
 _BY = ("words", "meaning", "both")
 
@@ -582,14 +564,10 @@ def _print_hit(hit: SearchHit, title: str | None) -> None:
 
 
 def _print_snippet(found: str) -> None:
-    shown = on_one_line(found)
-    if out.color_system is None:  # neither bold nor reversed
-        print_text(out, shown)
-        return
-    snippet = Text()
-    for number, piece in enumerate(_MARKS.split(shown)):
-        snippet.append(piece, style="bold reverse yellow" if number % 2 else "")
-    print_text(out, snippet)
+    from agentstore.tui import snippet_text
+
+    # Without colours, which are neither bold nor reversed, hits keep their marks.
+    print_text(out, on_one_line(found) if out.color_system is None else snippet_text(found))
 
 
 @command("reindex")
@@ -692,7 +670,7 @@ SHORT_ID = 13
 """As many characters as say when, to the millisecond, a session was created."""
 
 _WHOLE_ID = 36
-_LISTED = 20
+_LISTED, _AT_ONCE = 20, 200
 _FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
 _LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
 _LEAST = 14
@@ -736,66 +714,42 @@ def list_sessions(
                 raise InvalidInput(
                     "--interrupted goes with --user alone: such sessions are active."
                 )
-            turns = islice(store.sessions.iter_interrupted(user_id=user), most)
+            turns = store.sessions.iter_interrupted(user_id=user)
             if as_json:
-                print_json_list(turns)
-                return
-            _print_pages(store, [Page(tuple(turn.session for turn in turns), None)])
+                print_json_list(islice(turns, most))
+            else:
+                _print_sessions(store, (turn.session for turn in turns), most)
             return
-        pages = _pages(store, user, status, most, failed=failed, documents=as_json)
-        if as_json:
-            print_json_list(session for page in pages for session in page)
-            return
-        more = _print_pages(store, pages)
-    if more:
-        hint("There are more: pass --limit, or --all.")
-
-
-def _pages(
-    store: Store,
-    user: str | None,
-    status: str | None,
-    limit: int | None,
-    *,
-    failed: bool,
-    documents: bool,
-) -> Iterator[Page[SessionSummary]]:
-    cursor: str | None = None
-    left = limit
-    while left is None or left > 0:
-        size = 200 if left is None else min(left, MAX_LIMIT)
-        page = store.sessions.list(
+        found = store.sessions.iter(
             user_id=user,
             status=cast("SessionStatus | None", status),
             failed=failed,
-            limit=size,
-            cursor=cursor,
-            documents=documents,
-            preview=not documents,
+            limit=_AT_ONCE if most is None else min(most + 1, _AT_ONCE),
+            documents=as_json,
+            preview=not as_json,
         )
-        yield page
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-        left = None if left is None else left - len(page)
+        if as_json:
+            print_json_list(islice(found, most))
+        else:
+            _print_sessions(store, found, most)
 
 
-def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
-    """Print pages as one table; say whether there is more behind the last one."""
-    width, more = 0, False
-    for page in pages:
-        first, more = not width, page.next_cursor is not None
-        if first and not page.items:
-            hint("No sessions.")
-            return False
-        ids = {session.id: session.id for session in page}
+def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int | None) -> None:
+    """Print so many sessions as one table, some at a time."""
+    width, shown = 0, islice(sessions, most)
+    while some := [*islice(shown, _AT_ONCE)]:
+        ids = {session.id: session.id for session in some}
         if out.is_terminal:
             ids = short_ids(store, [*ids])
-        if first:
+        if header := not width:
             width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
+            more = len(some) == _AT_ONCE
             width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
-        _print_rows(page.items, ids, width, header=first)
-    return more
+        _print_rows(some, ids, width, header=header)
+    if not width:
+        hint("No sessions.")
+    if next(sessions, None) is not None:
+        hint("There are more: pass --limit, or --all.")
 
 
 def short_ids(store: Store, ids: Sequence[str]) -> dict[str, str]:

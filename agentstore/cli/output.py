@@ -27,7 +27,7 @@ from agentstore.records import AttachmentRecord, MessageRecord
 from agentstore.records.base import COMPLETE
 from agentstore.retention import duration
 from agentstore.values.chat import MessagePiece, parse_message, pieces_of
-from agentstore.values.snippets import attached, on_one_line, printable
+from agentstore.values.snippets import ROLE_STYLES, attached, on_one_line, printable
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -264,13 +264,6 @@ Until = Annotated[
 # A message on the terminal: whatever it holds, as text and never as markup.
 
 
-_STYLES = {
-    "system": "magenta",
-    "developer": "magenta",
-    "user": "bold cyan",
-    "assistant": "bold green",
-    "tool": "yellow",
-}
 _MOST = 1_000
 """Characters of a tool's result, and of its arguments."""
 _MOST_OF_A_BLOCK = 150
@@ -298,7 +291,7 @@ def print_message(
         dated: Whether the day stands before the time. Both are in UTC.
     """
     full = full or not console.is_terminal
-    style = _STYLES.get(message.role, "")
+    style = ROLE_STYLES.get(message.role, "")
     label = Text.assemble((message.role, style))
     if message.name:
         label.append(f" {on_one_line(message.name)}", style=style)

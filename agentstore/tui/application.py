@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,7 +25,8 @@ from agentstore.records import (
     ToolLogRecord,
     UsageSum,
 )
-from agentstore.tui.conversation import STYLES, ConversationScreen, FollowScreen
+from agentstore.tui import snippet_text
+from agentstore.tui.conversation import ConversationScreen, FollowScreen
 from agentstore.tui.lists import (
     SEARCH_WORDS,
     SESSION_WORDS,
@@ -41,7 +41,15 @@ from agentstore.tui.lists import (
     session_filters,
 )
 from agentstore.tui.screens import ListScreen
-from agentstore.values.snippets import CLOSE, OPEN, STATUS_STYLES, age_of, brief, money, on_one_line
+from agentstore.values.snippets import (
+    HIT,
+    ROLE_STYLES,
+    STATUS_STYLES,
+    age_of,
+    brief,
+    money,
+    on_one_line,
+)
 
 _KEYS = {
     "j,down": "j ↓",
@@ -350,8 +358,6 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
 _FOUND_PAGE, _ERROR = 20, 500
 """Hits of a page, and characters of an error."""
 
-_MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
-
 
 class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
     """Messages that hold what was typed, or calls of tools that failed with it."""
@@ -445,13 +451,10 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
             said = Text(on_one_line((hit.error or "failed")[:_ERROR]))
             return [cut(line, width), *indented(lines_of(said, width - 2), 2)]
         message = hit.message
-        line = Text.assemble((message.role, STYLES.get(message.role, "")))
+        line = Text.assemble((message.role, ROLE_STYLES.get(message.role, "")))
         line.append(f"  #{message.seq}  {age_of(message.created_at)}  ", style="dim")
         line.append(on_one_line(self._titles.get(message.session_id, "")), style="bold")
-        snippet = Text()
-        for number, piece in enumerate(_MARKS.split(on_one_line(hit.snippet))):
-            snippet.append(piece, style="bold reverse yellow" if number % 2 else "")
-        return [cut(line, width), *indented(lines_of(snippet, width - 2), 2)]
+        return [cut(line, width), *indented(lines_of(snippet_text(hit.snippet), width - 2), 2)]
 
     def on_rows_chosen(self) -> None:
         """Go to the message, on the branch on which it was written; of a call, to who called."""
@@ -459,7 +462,7 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
         if isinstance(hit, ToolLogRecord):
             self.read(partial(self._to_call, hit))
         elif hit is not None:
-            words = tuple({found.casefold() for found in _MARKS.findall(hit.snippet) if found})
+            words = tuple({found.casefold() for found in HIT.findall(hit.snippet) if found})
             message = hit.message
             self.app.push_screen(
                 ConversationScreen(message.session_id, message.branch, seq=message.seq, words=words)

@@ -31,7 +31,15 @@ from agentstore.tui.lists import (
 )
 from agentstore.tui.screens import BranchesScreen, ListScreen, ReaderScreen, TurnsScreen
 from agentstore.values.chat import MessagePiece, pieces_of
-from agentstore.values.snippets import age_of, attached, brief, money, on_one_line, printable
+from agentstore.values.snippets import (
+    ROLE_STYLES,
+    age_of,
+    attached,
+    brief,
+    money,
+    on_one_line,
+    printable,
+)
 from agentstore.values.validation import COMPLETE, STREAMING
 
 _REQUESTS = 10_000
@@ -161,19 +169,16 @@ class ConversationScreen(ListScreen[ShownMessage]):
 
     def action_beginning(self) -> None:
         """Go to the beginning of the branch."""
-        self.read(partial(self._jump, "beginning"))
+        self.read(self._to_beginning)
 
     def action_end(self) -> None:
         """Go to the end of the branch."""
         if self.stretch.has_later:
-            self.read(partial(self._jump, "end"))
+            self.read(partial(self._go, None))
         else:
             self.rows.go_to_end()
 
-    async def _jump(self, where: str) -> None:
-        if where == "end":
-            await self._go(None)
-            return
+    async def _to_beginning(self) -> None:
         if self.stretch.has_earlier:
             await self.stretch.open(NextTo("behind", 0))
         self.show()
@@ -302,13 +307,6 @@ def _key(entry: ShownMessage) -> str:
 # A message as lines: who, when, how many tokens, what it says; calls and results folded.
 
 
-STYLES = {
-    "system": "magenta",
-    "developer": "magenta",
-    "user": "bold cyan",
-    "assistant": "bold green",
-    "tool": "yellow",
-}
 _FOLDED = 1_500
 """Characters of a text, and lines, that are drawn while it is folded."""
 _FOLDED_LINES = 16
@@ -358,7 +356,7 @@ def _label(entry: ShownMessage) -> Text:
     message = entry.message
     if message.status == "summary":
         return Text("summary of what is above", style="bold blue")
-    label = Text.assemble((message.role, STYLES.get(message.role, "")))
+    label = Text.assemble((message.role, ROLE_STYLES.get(message.role, "")))
     if message.name:
         label.append(f" {on_one_line(message.name)}")
     facts = [f"#{message.seq}", f"{message.created_at:%H:%M:%S}"]

@@ -386,17 +386,14 @@ class BranchesScreen(ListScreen[_Drawn]):
 
     async def _all(self, _: Any) -> ListPart[_Drawn]:
         found: list[CountedBranch] = []
-        cursor: str | None = None
-        while True:
-            page: Page[CountedBranch] = await self.browser.store.branches.list(
-                self._session_id, limit=MAX_LIMIT, cursor=cursor
-            )
-            found += page
-            cursor = page.next_cursor
-            if cursor is None or len(found) >= _MOST_BRANCHES:
+        more = ""
+        async for branch in self.browser.store.branches.iter(self._session_id, limit=MAX_LIMIT):
+            if len(found) == _MOST_BRANCHES:
+                more = ", and more"
                 break
+            found.append(branch)
         words = counted(len(found), "branch", "branches")
-        self.head(Text(f"{words}{', and more' if cursor else ''}: Enter goes to one", style="dim"))
+        self.head(Text(f"{words}{more}: Enter goes to one", style="dim"))
         return ListPart(tuple(in_tree_order(found)), None, None)
 
     def _draw(self, each: _Drawn, width: int) -> list[Strip]:

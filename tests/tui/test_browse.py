@@ -369,7 +369,7 @@ async def test_rows_held_do_not_grow_while_one_pages_through_a_long_conversation
             while before != (before := hand.text):
                 seen.update(map(int, re.findall(r"message (\d+) ends", hand.text)))
                 assert len(rows.items) < 100 + PAGE
-                assert rows.lines_held == 4 * len(rows.items)
+                assert sum(len(lines) for _, lines in rows._drawn.values()) == 4 * len(rows.items)
                 rows.action_page(by)
                 await hand.settle()
 
