@@ -578,51 +578,31 @@ _OF_A_STATE = 10
 _MOST_RUNNING = 100
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTasks:
-    """The tasks that a worker holds."""
-
-    name: str
-    tasks: tuple[TaskRecord, ...]
-
-    @property
-    def lease_expires_at(self) -> datetime | None:
-        """When the first of its leases runs out."""
-        return min((t.lease_expires_at for t in self.tasks if t.lease_expires_at), default=None)
-
-
 async def tasks_page(visit: Visit) -> Response:
     """List the newest tasks of each state, or all of one state."""
     status = cast("TaskStatus | None", visit.given("status"))
-    listed = visit.store.tasks.list
-    queue, session = visit.given("queue"), visit.given("session")
-    of = await visit.narrowed_to()
-    if status is not None:
-        found = await visit.ask(
-            listed,
-            session_id=session,
-            status=status,
-            queue=queue,
-            limit=_ON_A_PAGE,
-            cursor=visit.given("cursor"),
-        )
-        groups = [(status, found)]
-        return await visit.page(
-            "tasks.html", states=_STATES, groups=groups, workers=None, session=of
-        )
-    groups = []
-    for each in _STATES:
+    groups: list[tuple[TaskStatus, Page[TaskRecord]]] = []
+    for each in _STATES if status is None else (status,):
         most = _MOST_RUNNING if each == "running" else _OF_A_STATE
-        groups.append(
-            (
-                each,
-                await visit.ask(listed, session_id=session, status=each, queue=queue, limit=most),
-            )
+        found = await visit.ask(
+            visit.store.tasks.list,
+            session_id=visit.given("session"),
+            status=each,
+            queue=visit.given("queue"),
+            limit=most if status is None else _ON_A_PAGE,
+            cursor=None if status is None else visit.given("cursor"),
         )
-    running = dict(groups)["running"]
-    workers = _workers(running)
+        groups.append((each, found))
+    workers: dict[str, list[TaskRecord]] = {}
+    for running in dict(groups).get("running", ()) if status is None else ():
+        if running.worker is not None:
+            workers.setdefault(running.worker, []).append(running)
     return await visit.page(
-        "tasks.html", states=_STATES, groups=groups, workers=workers, session=of
+        "tasks.html",
+        states=_STATES,
+        groups=groups,
+        workers=None if status is not None else sorted(workers.items()),
+        session=await visit.narrowed_to(),
     )
 
 
@@ -638,14 +618,6 @@ async def task(visit: Visit) -> Response:
     return await visit.page(
         "task.html", task=found, payload=state_tree(found.payload), result=state_tree(found.result)
     )
-
-
-def _workers(running: Iterable[TaskRecord]) -> list[HeldTasks]:
-    held: dict[str, list[TaskRecord]] = {}
-    for task in running:
-        if task.worker is not None:
-            held.setdefault(task.worker, []).append(task)
-    return [HeldTasks(name, tuple(held[name])) for name in sorted(held)]
 
 
 # Health: whether the store can work, how much it holds, and what is wrong with it.
@@ -872,12 +844,7 @@ async def raw(visit: Visit) -> Response:
         )
         told = [*found.items]
     text = await visit.make(_raw, told)
-    policy = "default-src 'none'; sandbox; frame-ancestors 'none'"
-    return Response(
-        text.encode("utf-8", "replace"),
-        media_type="text/plain",
-        headers={"Content-Security-Policy": policy},
-    )
+    return Response(text.encode("utf-8", "replace"), media_type="text/plain", headers=_POLICY)
 
 
 def _raw(told: Sequence[MessageRecord]) -> str:
