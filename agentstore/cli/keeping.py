@@ -50,6 +50,7 @@ from agentstore.errors import AgentStoreError, InvalidInput, PriceUnknown
 from agentstore.records import PruneReport, TaskRecord, UsageSum
 from agentstore.records.base import SESSION_STATUSES, TASK_STATUSES, TaskStatus
 from agentstore.records.upkeep import counted
+from agentstore.records.work import total_of
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
 from agentstore.values.prices import Prices, Quote, default_prices
 from agentstore.values.snippets import age_of, brief, money, on_one_line
@@ -403,7 +404,7 @@ def usage(
         if by == "user" and not as_json:
             ids = [str(each.key) for each in sums if each.key is not None]
             named = store.users.names(ids[:MAX_LIMIT])
-    total = _total(sums)
+    total = total_of(sums)
     if as_json:
         print_json({"by": by, "sums": sums, "total": total})
         return
@@ -413,19 +414,6 @@ def usage(
     if by != "total":
         _print_chart(by, sums, limit, by_cost=cost, named=named)
     _print_total(total)
-
-
-def _total(sums: tuple[UsageSum, ...]) -> UsageSum:
-    """Add sums up, instead of asking again, when there may be more."""
-    return UsageSum(
-        key=None,
-        requests=sum(one.requests for one in sums),
-        input_tokens=sum(one.input_tokens for one in sums),
-        output_tokens=sum(one.output_tokens for one in sums),
-        total_tokens=sum(one.total_tokens for one in sums),
-        cost=sum((one.cost for one in sums), Decimal(0)),
-        unpriced_requests=sum(one.unpriced_requests for one in sums),
-    )
 
 
 def _print_chart(

@@ -48,7 +48,7 @@ from agentstore.errors import (
     SchemaError,
     SchemaMissing,
 )
-from agentstore.health import DEFAULT_TIMEOUT, check_timeout
+from agentstore.health import DEFAULT_TIMEOUT, check_timeout, without_answer
 from agentstore.migrations import HEAD
 from agentstore.records import HealthRecord
 from agentstore.records.upkeep import Finding, Severity, Statistics, counted, exit_code
@@ -388,8 +388,9 @@ def health(
     """
     check_timeout(timeout)
     began = time.perf_counter()
-    found = _asked(database, timeout, read_only) or _not_ready(
-        database, began, f"The database did not answer within {timeout:g} s."
+    system = dialect_for(parse_url(database.url)).checks.system
+    found = _asked(database, timeout, read_only, system) or without_answer(
+        system, f"The database did not answer within {timeout:g} s.", began
     )
     if as_json:
         print_json(found)
@@ -408,7 +409,7 @@ def health(
         raise typer.Exit(_NOT_READY)
 
 
-def _asked(database: Database, timeout: float, read_only: bool) -> HealthRecord | None:
+def _asked(database: Database, timeout: float, read_only: bool, system: str) -> HealthRecord | None:
     """Ask in a thread, which is left behind if there is no answer: a connection may hang."""
     answers: list[HealthRecord] = []
     failures: list[Exception] = []
@@ -418,7 +419,7 @@ def _asked(database: Database, timeout: float, read_only: bool) -> HealthRecord 
         try:
             answers.append(_answer(database, timeout, read_only))
         except (DatabaseError, SchemaError) as error:
-            answers.append(_not_ready(database, began, str(error)))
+            answers.append(without_answer(system, str(error), began))
         except Exception as error:  # noqa: BLE001 - raised by the caller
             failures.append(error)
 
@@ -444,22 +445,6 @@ def _answer(database: Database, timeout: float, read_only: bool) -> HealthRecord
         **vars(database),
     ) as store:
         return store.health(timeout)
-
-
-def _not_ready(database: Database, began: float, reason: str) -> HealthRecord:
-    return HealthRecord(
-        ok=False,
-        reason=reason,
-        engine=dialect_for(parse_url(database.url)).checks.system,
-        engine_version=None,
-        revision=None,
-        head=HEAD,
-        writable=None,
-        latency_ms=(time.perf_counter() - began) * 1000,
-        pool=None,
-        search_pending=None,
-        search_problem=None,
-    )
 
 
 # ``upgrade`` and ``current``: the version of the schema.

@@ -148,7 +148,7 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
     answers: dict[str, tuple[HeldResult, MessageRecord]] = {}
     for message, holds in zip(messages, held, strict=True):
         answers |= {result.key: (result, message) for result in holds.results}
-    shown_calls = [holds.calls[: room.parts(len(holds.calls))] for holds in held]
+    shown_calls = [holds.calls[: room.few(len(holds.calls))] for holds in held]
     called = [[_Called(at, call) for call in calls] for at, calls in enumerate(shown_calls)]
     others = _paired(messages, held, called, beside)
     files: dict[str, list[AttachmentRecord]] = defaultdict(list)
@@ -388,7 +388,7 @@ def _call_card(
         value = log.output
     said = None if value is None else _value(value, room)
     if result is not None and answer is not None:
-        for number in result.pictures[: room.parts(len(result.pictures))]:
+        for number in result.pictures[: room.few(len(result.pictures))]:
             address = held_by(answer).pictures[number]
             said = (said or Markup()) + _shown_picture(answer, number, address, room)
     arguments = call.arguments
@@ -469,7 +469,7 @@ def _parts(
         results,
         holds.rest,
     )
-    few = [each[: room.parts(len(each))] for each in held]
+    few = [each[: room.few(len(each))] for each in held]
     thoughts, said, pictures, results, others = few
     for thought in thoughts:
         cut = room.cut(thought, room.said)

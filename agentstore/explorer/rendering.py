@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
@@ -196,51 +196,42 @@ class TooCostly(Exception):
     """What is to be shown would be too long, or took too much time."""
 
 
+@dataclass(slots=True)
 class Allowance:
-    """How much a page still takes: when it is full, only beginnings are shown."""
+    """How much a page still takes: when it is full, only beginnings are shown.
 
-    def __init__(
-        self,
-        characters: int = 120_000,
-        *,
-        said: int = 4_000,
-        called: int = 1_500,
-        parts: int = 600,
-        parts_of_one: int = 100,
-        pictures: bool = True,
-    ) -> None:
-        """Begin with room for so many characters.
+    Attributes:
+        characters: Of all texts together.
+        said: Of a text.
+        called: Of the arguments of a call, and of its result.
+        parts: How many texts and calls of all messages together.
+        parts_of_one: How many texts, and how many calls, of one message.
+        pictures: Whether pictures in messages are shown.
+    """
 
-        Args:
-            characters: Of all texts together.
-            said: Of a text.
-            called: Of the arguments of a call, and of its result.
-            parts: How many texts and calls of all messages together.
-            parts_of_one: How many texts, and how many calls, of one message.
-            pictures: Whether pictures in messages are shown.
-        """
-        self._left = characters
-        self._parts = parts
-        self._parts_of_one = parts_of_one
-        self.pictures = pictures
-        self.said = said
-        self.called = called
+    characters: int = 120_000
+    _: KW_ONLY
+    said: int = 4_000
+    called: int = 1_500
+    parts: int = 600
+    parts_of_one: int = 100
+    pictures: bool = True
 
     def cut(self, text: str, most: int) -> str:
         """Give the beginning of a text, as much as there is room for, and at least a line."""
-        taken = text[: max(min(most, self._left), 200)]
-        self._left -= len(taken)
+        taken = text[: max(min(most, self.characters), 200)]
+        self.characters -= len(taken)
         return taken
 
     def made(self, html: Markup, text: str) -> Markup:
         """Count what was made of a text, where that is much more than the text."""
-        self._left -= max(len(html) // 4 - len(text), 0)
+        self.characters -= max(len(html) // 4 - len(text), 0)
         return html
 
-    def parts(self, wanted: int) -> int:
+    def few(self, wanted: int) -> int:
         """Give how many of so many parts of a message are shown: at least one."""
-        shown = min(wanted, self._parts_of_one, max(self._parts, 1))
-        self._parts -= shown
+        shown = min(wanted, self.parts_of_one, max(self.parts, 1))
+        self.parts -= shown
         return shown
 
 
