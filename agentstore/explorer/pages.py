@@ -43,12 +43,7 @@ from agentstore.explorer.differences import (
     side_by_side,
     state_tree,
 )
-from agentstore.explorer.rendering import (
-    Allowance,
-    Visit,
-    link,
-    visible,
-)
+from agentstore.explorer.rendering import Allowance, Visit, link, visible
 from agentstore.explorer.sharing import FORMATS, Format, conversation_of, shared
 from agentstore.moving.runs import said_in
 from agentstore.records import (

@@ -15,17 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    Select,
-    and_,
-    exists,
-    func,
-    or_,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, tuple_
 
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import InvalidInput, NotASource, NotFound
