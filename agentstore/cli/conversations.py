@@ -87,8 +87,7 @@ _NAMED = 20
 def show(
     database: Database,
     session: Annotated[
-        str,
-        typer.Argument(help="The session's id, or the beginning of it; or a thread's id."),
+        str, typer.Argument(help="The session's id, or the beginning of it; or a thread's id.")
     ],
     limit: Annotated[int | None, option("N", "Show the last N messages.", "--limit", "-n")] = None,
     everything: Annotated[bool, flag("--all", "Show all messages.")] = False,
@@ -312,8 +311,7 @@ def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[
 def tail(
     database: Database,
     session: Annotated[
-        str | None,
-        typer.Argument(help="The session's id, or the beginning of it; default: all."),
+        str | None, typer.Argument(help="The session's id, or the beginning of it; default: all.")
     ] = None,
     lines: Annotated[int, option("N", "How many of the last messages.", "--lines", "-n")] = 10,
     follow: Annotated[bool, flag("--follow", "Follow new messages, until Ctrl-C.", "-f")] = False,

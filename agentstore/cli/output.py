@@ -325,12 +325,7 @@ def print_message(
 
 
 def print_text(
-    console: Console,
-    text: str | Text,
-    *,
-    style: str = "",
-    indent: int = 2,
-    most: int | None = None,
+    console: Console, text: str | Text, *, style: str = "", indent: int = 2, most: int | None = None
 ) -> None:
     """Print a text, indented and broken where a terminal ends; cut if it is longer than that."""
     rest = 0 if most is None else len(text) - most

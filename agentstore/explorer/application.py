@@ -268,11 +268,7 @@ class WithToken:
     """An application for those who come with a token, and to one of these hosts."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        tokens: Collection[str],
-        port: int,
-        hosts: Collection[str] = LOCAL_HOSTS,
+        self, app: ASGIApp, tokens: Collection[str], port: int, hosts: Collection[str] = LOCAL_HOSTS
     ) -> None:
         """Guard an application.
 

@@ -317,11 +317,7 @@ def _one_of(
 
 
 def _by_arguments(
-    pool: Sequence[_Called],
-    log: ToolLogRecord,
-    messages: Sequence[MessageRecord],
-    *,
-    named: bool,
+    pool: Sequence[_Called], log: ToolLogRecord, messages: Sequence[MessageRecord], *, named: bool
 ) -> _Called | None:
     """Give the one call of these that a log can be of; None if there is none, or are several.
 
@@ -462,13 +458,7 @@ def _parts(
     parts: list[Markup] = []
     left = 0
     results = [each for each in holds.results if each.key not in shown]
-    held: tuple[list[Any], ...] = (
-        holds.thoughts,
-        holds.texts,
-        holds.pictures,
-        results,
-        holds.rest,
-    )
+    held: tuple[list[Any], ...] = (holds.thoughts, holds.texts, holds.pictures, results, holds.rest)
     few = [each[: room.few(len(each))] for each in held]
     thoughts, said, pictures, results, others = few
     for thought in thoughts:

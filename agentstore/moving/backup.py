@@ -443,8 +443,7 @@ def look_into(end: End, connection: Connection, progress: OnProgress) -> Holding
     there = set(inspect(connection).get_table_names(schema=end.names.schema))
     counted = count_rows(connection, (shape.table for shape in end.shapes), there)
     return Holdings(
-        found,
-        {s.name: counted[s.table.name] for s in end.shapes if s.table.name in counted},
+        found, {s.name: counted[s.table.name] for s in end.shapes if s.table.name in counted}
     )
 
 

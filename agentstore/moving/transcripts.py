@@ -204,12 +204,7 @@ def import_file(
     """
     with Path(path).open("rb") as file:
         return import_lines(
-            store,
-            file,
-            str(path),
-            atomic=atomic,
-            progress=progress,
-            quarantine=quarantine,
+            store, file, str(path), atomic=atomic, progress=progress, quarantine=quarantine
         )
 
 
@@ -731,14 +726,7 @@ def new_messages(said: Sequence[dict[str, Any]]) -> list[FromChat]:
 _PAGE = 500
 _OF_ALL = (ConnectionLost, DatabaseBusy, DatabaseUnreachable, SchemaError, TransactionMisuse)
 """What fails for one session then fails for the others too."""
-_OF_ONE = (
-    AgentStoreError,
-    ArithmeticError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+_OF_ONE = (AgentStoreError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 """What rows may raise that no store wrote."""
 
 

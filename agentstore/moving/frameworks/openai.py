@@ -127,11 +127,7 @@ class _SdkSession(SessionPiece):
                 self.clock.set(time_of(row.created_at))
                 numbers: dict[str, Any] = {name: getattr(row, name) or 0 for name in NUMBERS}
                 tx.usage.replace(
-                    self.session_id,
-                    branch=branch.name,
-                    turn=turn,
-                    details=details,
-                    **numbers,
+                    self.session_id, branch=branch.name, turn=turn, details=details, **numbers
                 )
         if len(self._plan) > 1:
             tx.branches.switch(self.session_id, MAIN)
