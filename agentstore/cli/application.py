@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from agentstore.cli import versions
+from agentstore.cli import COMMANDS, versions
 from agentstore.cli.output import columns, err, out, say
 from agentstore.errors import (
     AgentStoreError,
@@ -52,45 +53,17 @@ if TYPE_CHECKING:
 # for markup. What is between backticks in a docstring is a command, and shown without them.
 
 
-HELP = {
-    "Read": {
-        "ui": "Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.",
-        "browse": "Browse sessions, conversations and branches on the whole terminal; read-only.",
-        "show": "Print a conversation: the last 50 messages of its active branch.",
-        "tail": "Print the last messages, of a session or of all, and follow new ones.",
-        "search": "Find messages by their words, in any language, or by their meaning.",
-        "threads": "List threads of checkpoints, the one that was put into last first.",
-        "ls": "List sessions, the one with the newest activity first.",
-        "stats": "Show how much the database holds, how fast it grows, and who uses it.",
-        "users": "List users, the newest first, or those who are called so.",
-        "user": "Show a user: quota, what is reserved, keys, memories, cost by month.",
-        "usage": "Sum up what requests to models used, and draw a chart.",
-        "prices": "Say what a model costs, and from which source and date.",
-        "tasks": "Count tasks by queue and status, and list the newest of them.",
-    },
-    "Maintain": {
-        "reindex": "Rebuild the search index, while the database is in use.",
-        "embed": "Make the vectors that memories and messages lack, while the database is in use.",
-        "doctor": "Find what is wrong with the database, and show the command that fixes it.",
-        "health": "Say whether the database can do its work now, in one line, for probes.",
-        "upgrade": "Upgrade the database's schema to the newest revision; the data are kept.",
-        "current": "Show the revision that the database is at, and the one that this version "
-        "needs.",
-        "prune": "Delete expired data, in small steps, while the database is in use.",
-        "erase-user": "Delete a user and all data of the user, and print a receipt.",
-    },
-    "Copy and back up": {
-        "copy": "Copy everything into an empty database, on the same engine or the other one, and "
-        "compare.",
-        "backup": "Save the database in a new SQLite file, while it is in use, and compare the "
-        "two.",
-        "restore": "Restore a backup into a new database, and compare the two.",
-        "import": "Import conversations in any known format, or what another framework stored.",
-        "export": "Export conversations in chat format, one a line, in the order of their "
-        "creation.",
-    },
+PANELS = {
+    "Read": "ui browse show tail search threads ls stats users user usage prices tasks",
+    "Maintain": "reindex embed doctor health upgrade current prune erase-user",
+    "Copy and back up": "copy backup restore import export",
 }
-"""What each command does, as it says itself, by panels: ``--help`` shows this, and imports none."""
+"""The commands, by what they are for."""
+
+_SUMMARY = re.compile(
+    r'^@command\("([a-z-]+)"\)$.*?^    """(.+?)(?:\n\n|""")', re.MULTILINE | re.DOTALL
+)
+"""What a command says of itself first, in its module: ``--help`` imports none of them."""
 
 _WIDEST = 100
 _NARROW = 60
@@ -113,8 +86,10 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the same, and the commands by what they are for."""
         lines = [*_help(self, ctx)]
-        for panel, commands in HELP.items():
-            lines += _section(panel, [*commands.items()])
+        modules = [Path(__file__).with_name(f"{module}.py") for module in COMMANDS]
+        said = dict(pair for each in modules for pair in _SUMMARY.findall(each.read_text("utf-8")))
+        for panel, names in PANELS.items():
+            lines += _section(panel, [(name, _plain(said[name])) for name in names.split()])
         formatter.write("\n".join(lines))
 
 
@@ -188,9 +163,9 @@ def flag(names: str, words: str, *others: str) -> Any:
     return typer.Option(names, *others, help=words)
 
 
-def one_of(values: Sequence[str], words: str) -> Any:
+def one_of(values: Sequence[str], words: str, *names: str) -> Any:
     """Make an option that takes one of these; the help shows them, and the shell completes them."""
-    return option("|".join(values), words, autocompletion=lambda: list(values))
+    return option("|".join(values), words, *names, autocompletion=lambda: list(values))
 
 
 def most_of(things: str, **more: Any) -> Any:

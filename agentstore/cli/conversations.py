@@ -334,9 +334,18 @@ def tail(
         raise InvalidInput("--interval must be from 0.01 to 3600 seconds.")
     with database.read() as store:
         wanted = None if session is None else store.sessions.get(whole_id(store, session)).id
-        printer = _Printer(store, wanted, full=full, as_json=as_json)
+        whose = wanted
         for messages in _arriving(store, wanted, lines, interval, follow=follow):
-            printer.print(messages)
+            marks = store.marks.of([message.id for message in messages])
+            if as_json:
+                print_json_lines(_as_json(message, marks) for message in messages)
+                continue
+            for message in messages:
+                if message.session_id != whose:
+                    whose = message.session_id
+                    _print_whose(store, whose)
+                print_message(out, message, marks.get(message.id, ()), full=full)
+            out.file.flush()
 
 
 def _arriving(
@@ -376,34 +385,11 @@ def _arriving(
             time.sleep(interval)
 
 
-class _Printer:
-    """Prints messages of one session, or of several with a line that says whose they are."""
-
-    def __init__(self, store: Store, wanted: str | None, *, full: bool, as_json: bool) -> None:
-        self._store = store
-        self._full = full
-        self._session = wanted
-        self._as_json = as_json
-
-    def print(self, messages: list[MessageRecord]) -> None:
-        """Print, and hand it on at once."""
-        marks = self._store.marks.of([message.id for message in messages])
-        if self._as_json:
-            print_json_lines(_as_json(message, marks) for message in messages)
-            return
-        for message in messages:
-            if message.session_id != self._session:
-                self._session = message.session_id
-                self._print_session(message.session_id)
-            print_message(out, message, marks.get(message.id, ()), full=self._full)
-        out.file.flush()
-
-    def _print_session(self, session_id: str) -> None:
-        session = self._store.sessions.find(session_id)
-        title = on_one_line(session.title) if session and session.title else "(no title)"
-        out.print()
-        line = Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold"))
-        print_cut(line)
+def _print_whose(store: Store, session_id: str) -> None:
+    session = store.sessions.find(session_id)
+    title = on_one_line(session.title) if session and session.title else "(no title)"
+    out.print()
+    print_cut(Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold")))
 
 
 # ``search`` and ``reindex``: messages by their words, and the index that finds them.

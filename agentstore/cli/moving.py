@@ -34,6 +34,7 @@ from agentstore.cli.application import (
     Schema,
     command,
     flag,
+    one_of,
     option,
     whole_id,
 )
@@ -165,15 +166,17 @@ def copy(
         raise CopyDiffers(tuple(each.name for each in report.tables if not each.equal))
     if not (verify_only or no_reindex):
         make_index(database, str(database), "the copy is complete")
-    if report.set_aside:
-        err.print(
-            Text(
-                f"{counted(report.set_aside, 'row')} not copied, but set aside in "
-                f"{on_one_line(str(report.quarantine))}."
-            ),
-            soft_wrap=True,
-        )
-        raise typer.Exit(SET_ASIDE)
+    _end_set_aside(report.set_aside, "row not copied", report.quarantine)
+
+
+def _end_set_aside(count: int, what: str, file: str | None, lines: Iterable[str] = ()) -> None:
+    """Say what was set aside, if anything was, and end with an exit code of its own."""
+    if not count:
+        return
+    thing, _, rest = what.partition(" ")
+    for line in (*lines, f"{counted(count, thing)} {rest}, but set aside in {file}."):
+        err.print(Text(on_one_line(line)), soft_wrap=True)
+    raise typer.Exit(SET_ASIDE)
 
 
 def _users(given: list[str], file: Path | None) -> list[str] | None:
@@ -475,13 +478,8 @@ def take_over(
         print_json(plain(report))
     else:
         _show_import(report)
-    if report.set_aside:
-        for name, key, reason in report.invalid:
-            line = f"{name} {on_one_line(key)}: {on_one_line(reason)}"
-            err.print(Text(line), soft_wrap=True)
-        words = f"{counted(report.set_aside, 'row')} not imported, but set aside in "
-        err.print(Text(f"{words}{on_one_line(str(report.quarantine))}."), soft_wrap=True)
-        raise typer.Exit(SET_ASIDE)
+    lines = (f"{name} {key}: {reason}" for name, key, reason in report.invalid)
+    _end_set_aside(report.set_aside, "row not imported", report.quarantine, lines)
 
 
 def _class(name: str) -> tuple[str, str]:
@@ -505,15 +503,8 @@ STANDARD = "-"
 """Standard input or output; a file of that name is ./-."""
 
 
-class _Framework(StrEnum):
-    """The frameworks whose databases can be imported."""
-
-    OPENAI = "openai-sqlite"
-    LANGGRAPH = "langgraph-sqlite"
-    LANGGRAPH_SERVER = "langgraph-postgres"
-    ADK = "adk"
-    AGENTSCOPE = "agentscope"
-    TUTORIAL = "tutorial"
+_LANGGRAPH = ("langgraph-sqlite", "langgraph-postgres")
+_FRAMEWORKS = ("openai-sqlite", *_LANGGRAPH, "adk", "agentscope", "tutorial")
 
 
 @command("import")
@@ -526,8 +517,12 @@ def import_(
         ),
     ],
     from_: Annotated[
-        _Framework | None,
-        flag("--from", "Of which framework a database is; a file is known by its tables."),
+        str | None,
+        one_of(
+            _FRAMEWORKS,
+            "Of which framework a database is; a file is known by its tables.",
+            "--from",
+        ),
     ] = None,
     quarantine: Annotated[
         Path | None,
@@ -569,7 +564,7 @@ def import_(
 
     Example: `agentstore import --from adk postgresql://localhost/adk`
     """
-    framework = from_ and from_.value
+    framework = from_
     if framework is None and "://" in source:
         raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
     if Path(source).is_dir():
@@ -585,7 +580,7 @@ def import_(
             )
         if atomic:
             raise InvalidInput("--atomic is for files of conversations.")
-    if allow and framework not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
+    if allow and framework not in _LANGGRAPH:
         raise InvalidInput("--allow is for databases of LangGraph.")
     if framework is not None:
         take_over(framework, source, database, quarantine, allowed=allow or (), as_json=as_json)
@@ -595,12 +590,8 @@ def import_(
         print_json(done)
     else:
         _show_imported(done)
-    if done.set_aside:
-        for number, problem in done.problems:
-            err.print(Text(f"line {number}: {on_one_line(problem)}"), soft_wrap=True)
-        words = f"{counted(done.set_aside, 'line')} not imported, but set aside in "
-        err.print(Text(f"{words}{on_one_line(str(done.quarantine))}."), soft_wrap=True)
-        raise typer.Exit(SET_ASIDE)
+    lines = (f"line {number}: {problem}" for number, problem in done.problems)
+    _end_set_aside(done.set_aside, "line not imported", done.quarantine, lines)
 
 
 def _import_lines(source: str, database: Database, **options: Any) -> transcripts.Imported:

@@ -184,7 +184,6 @@ def browse(
     if follow and user is not None and session is None:
         raise InvalidInput("--follow with --user needs a session.")
     try:
-        from agentstore.tui.application import Wish
         from agentstore.tui.application import browse as run
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("textual"):
@@ -196,8 +195,7 @@ def browse(
         with database.read() as store:
             seen = store if user is None else store.scoped(user)
             session = seen.sessions.get(whole_id(store, session)).id
-    wish = Wish(session, follow)
-    run(database.read_async, str(database), instant, user=user, wish=wish)
+    run(database.read_async, str(database), instant, user=user, session_id=session, follow=follow)
 
 
 def is_terminal() -> bool:

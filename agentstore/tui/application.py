@@ -65,19 +65,6 @@ _KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is shown first.
-
-    Attributes:
-        session_id: A session; None shows all.
-        follow: Follow it, or the whole store.
-    """
-
-    session_id: str | None = None
-    follow: bool = False
-
-
 class Browser(App[None]):
     """Sessions and conversations in a terminal, in the terminal's own colours."""
 
@@ -91,7 +78,8 @@ class Browser(App[None]):
         store: AsyncStore | AsyncScopedStore,
         where: str,
         instant: Callable[[str], datetime],
-        wish: Wish | None = None,
+        session_id: str | None = None,
+        follow: bool = False,
     ) -> None:
         """Browse a store.
 
@@ -99,7 +87,8 @@ class Browser(App[None]):
             store: What to read; open it with ``read_only=True``.
             where: What to call the database.
             instant: Reads times and ages in filters.
-            wish: What to show first.
+            session_id: A session to show first; None shows all.
+            follow: Follow it, or the whole store.
         """
         super().__init__()
         self.theme = "ansi-dark"
@@ -107,7 +96,7 @@ class Browser(App[None]):
         self.where = where
         self.instant = instant
         self.fault: Exception | None = None
-        self._wish = wish or Wish()
+        self._first = session_id, follow
 
     @property
     def scoped(self) -> bool:
@@ -116,11 +105,11 @@ class Browser(App[None]):
 
     def on_mount(self) -> None:
         """Show the sessions, or what is wanted first."""
-        wish = self._wish
+        session_id, follow = self._first
         self.push_screen(SessionsScreen())
-        if wish.session_id is not None:
-            self.push_screen(ConversationScreen(wish.session_id, follow=wish.follow))
-        elif wish.follow:
+        if session_id is not None:
+            self.push_screen(ConversationScreen(session_id, follow=follow))
+        elif follow:
             self.push_screen(FollowScreen())
 
     def failed(self, error: Exception) -> None:
@@ -168,7 +157,8 @@ def browse(
     instant: Callable[[str], datetime],
     *,
     user: str | None = None,
-    wish: Wish | None = None,
+    session_id: str | None = None,
+    follow: bool = False,
 ) -> None:
     """Browse a database until somebody quits.
 
@@ -178,7 +168,8 @@ def browse(
 
     async def run() -> Browser:
         async with open_store() as store:
-            browser = Browser(store if user is None else store.scoped(user), where, instant, wish)
+            seen = store if user is None else store.scoped(user)
+            browser = Browser(seen, where, instant, session_id, follow)
             # Without the mouse: the terminal's own is for selecting text.
             await browser.run_async(mouse=False)
             return browser
@@ -251,14 +242,11 @@ class SessionsScreen(ListScreen[ListedSession]):
 
     def begin(self) -> None:
         """Begin to read."""
-        self._say()
+        self.say()
         super().begin()
 
-    def on_resize(self) -> None:
-        """Have the columns that there is room for."""
-        self._say()
-
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Say what is seen, in the heading."""
         where = Text.assemble(("agentstore", "bold"), "  ", (self.browser.where, "dim"))
         if self.line:
             where.append("  only ", style="dim")
@@ -281,7 +269,7 @@ class SessionsScreen(ListScreen[ListedSession]):
         self.line = line.strip()
         self.remove_class("asking")
         self.refresh_bindings()
-        self._say()
+        self.say()
         self.read(self.start)
 
     def action_back(self) -> None:
@@ -378,18 +366,15 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
 
     def begin(self) -> None:
         """Wait for words, or search at once."""
-        self._say()
+        self.say()
         self.rows.show(())
         if self._words:
             self.asked(self._words)
         else:
             self.action_ask()
 
-    def on_resize(self) -> None:
-        """Cut the heading again."""
-        self._say()
-
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Say what is seen, in the heading."""
         within = "all messages" if self._session_id is None else "this session"
         if self._errors:
             within = "errors of tools" if self._session_id is None else "errors of this session"
@@ -409,7 +394,7 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
         self.line = line.strip()
         if self._session_id is not None:
             self._filters["session_id"] = self._session_id
-        self._say()
+        self.say()
         if self._words or self._errors:
             self.stretch = Stretch(ByCursor(self._page))
             self.remove_class("asking")

@@ -118,7 +118,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
             more = "+" if sums.partial else ""
             tokens, cost = f"{brief(sums.total_tokens)}{more}", f"{money(sums.cost)}{more}"
             self._used = f"{tokens} used tokens, {cost}"
-        self._say()
+        self.say()
         if self.following:
             self.keep_looking(self._look_for_new)
 
@@ -132,9 +132,10 @@ class ConversationScreen(ListScreen[ShownMessage]):
         found = [entry for entry in self.stretch.items if entry.message.seq == seq]
         if found:
             self.rows.go_to(_key(found[0]))
-        self._say()
+        self.say()
 
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Say what is seen, in the heading."""
         session = self._session
         if session is None:
             return
@@ -162,10 +163,6 @@ class ConversationScreen(ListScreen[ShownMessage]):
         if session.failure is not None:
             lines.append(Text.assemble(("failed: ", "bold red"), on_one_line(session.failure)))
         self.head(*lines)
-
-    def on_resize(self) -> None:
-        """Cut the heading again."""
-        self._say()
 
     def action_beginning(self) -> None:
         """Go to the beginning of the branch."""
@@ -261,7 +258,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
             self.keep_looking(self._look_for_new)
         else:
             self.stop_looking()
-        self._say()
+        self.say()
 
     async def _look_for_new(self) -> bool:
         session = await self.browser.store.sessions.get(self.session_id)
@@ -269,7 +266,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
         if streams or session != self._session:
             self._session = session
             await self._take_new()
-            self._say()
+            self.say()
         return False
 
     async def _take_new(self) -> None:

@@ -108,6 +108,13 @@ class ListScreen(Screen[Any], Generic[T]):
     def asked(self, line: str) -> None:
         """Do what was typed."""
 
+    def say(self) -> None:
+        """Say what is seen, in the heading."""
+
+    def on_resize(self) -> None:
+        """Cut the heading again."""
+        self.say()
+
     def head(self, *lines: Text) -> None:
         """Say what is seen."""
         for line in lines:

@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from agentstore import AsyncStore
 from agentstore.cli.output import instant
-from agentstore.tui.application import Browser, Wish
+from agentstore.tui.application import Browser
 
 _PATIENCE = 500
 
@@ -71,11 +71,11 @@ class Hand:
 
 @asynccontextmanager
 async def browsing(
-    url: str, size: tuple[int, int] = (80, 24), user: str | None = None, wish: Wish | None = None
+    url: str, size: tuple[int, int] = (80, 24), user: str | None = None, **first: Any
 ) -> AsyncIterator[Hand]:
     """Browse a database."""
     async with AsyncStore(url, read_only=True) as store:
-        browser = Browser(store if user is None else store.scoped(user), "a.db", instant, wish)
+        browser = Browser(store if user is None else store.scoped(user), "a.db", instant, **first)
         async with browser.run_test(size=size) as pilot:
             hand = Hand(pilot, store)
             await hand.settle()
