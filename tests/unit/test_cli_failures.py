@@ -134,7 +134,7 @@ def test_a_bug_is_one_line_too_which_quotes_nothing_and_exits_with_70(run, monke
     def broken(*_, **__):
         raise KeyError("hunter2")
 
-    monkeypatch.setattr(conversations, "_pages", broken)
+    monkeypatch.setattr(conversations, "_print_sessions", broken)
     said = run("ls", code=70)
     assert said.count("\n") == 1
     assert "This is a bug in agentstore (KeyError)" in said
@@ -164,7 +164,7 @@ def test_an_interrupt_exits_with_130(run, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(conversations, "_pages", interrupted)
+    monkeypatch.setattr(conversations, "_print_sessions", interrupted)
     assert run("ls", code=130) == ""
 
 
@@ -469,7 +469,7 @@ def test_the_table_of_commands_names_those_of_each_module():
 
 def test_the_help_of_all_commands_is_what_each_says_of_itself(run, monkeypatch):
     monkeypatch.setattr(output.out, "_width", 200)
-    shown = run("--help").stdout
+    shown = run("--help")
     for command in app.registered_commands:
         words = command.callback.__doc__.partition("\n\n")[0].replace("`", "")
         line = f"{command.name} +{re.escape(' '.join(words.split()))}"
