@@ -121,40 +121,19 @@ async def sessions_page(visit: Visit) -> Response:
         )
     ids = [each.id for each in found]
     used = await visit.ask(visit.store.usage.of_sessions, ids, most=_ADDED_UP)
-    status = visit.given("status")
-    statuses = [("all", visit.here(status=None, cursor=None), status is None)]
-    for each in SESSION_STATUSES:
-        statuses.append((each, visit.here(status=each, cursor=None), status == each))
-    flip = None if failed else "1"
-    statuses.append(("with_failures", visit.here(failed=flip, cursor=None), failed))
-    address = link("sessions", user=user, interrupted=None if interrupted else "1")
-    statuses.append(("interrupted", address, interrupted))
-    for rating in ("good", "bad") if visit.token else ():
-        on = (path, visit.given("value")) == ("rating", rating)
-        new = {"path": None, "value": None} if on else {"path": "rating", "value": rating}
-        statuses.append((f"rated_{rating}", visit.here(**new, cursor=None), on))
-    narrowed = [name for name in _FIELDS if visit.given(name)]
+    filters = (*_FIELDS, "status", "failed", "interrupted")
     return await visit.page(
         "sessions.html",
         found=found,
         used=used,
-        statuses=statuses,
-        fields=[(name, words, visit.given(name) or "") for name, words in _FIELDS.items()],
-        narrowed=[
-            (
-                "User" if name == "user" else _FIELDS[name],
-                names.get(user or "", user) if name == "user" else visit.given(name),
-                visit.here(**{name: None, "cursor": None}),
-            )
-            for name in narrowed
-        ],
+        statuses=SESSION_STATUSES,
+        fields=_FIELDS,
         user=user,
         names=names | await visit.names(each.user_id for each in found),
-        everything=not (narrowed or status or failed or interrupted),
+        everything=not any(visit.given(name) for name in filters),
         order=order,
-        turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
-        more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
-        first=visit.here(cursor=None) if visit.given("cursor") else None,
+        failed=failed,
+        interrupted=interrupted,
     )
 
 
@@ -393,8 +372,6 @@ _HITS_ON_A_PAGE = 20
 _THREADS_ON_A_PAGE, _READ_WITHIN = 200, 3.0
 """Threads whose latest checkpoint a page reads, and seconds after which it reads no more."""
 
-_ORDERS = {"relevance": "best first", "recent": "newest first"}
-
 
 async def search_page(visit: Visit) -> Response:
     """Search; what is an id, or the beginning of a session's, leads to what has it."""
@@ -428,29 +405,13 @@ async def search_page(visit: Visit) -> Response:
         hits, more = await _in_messages(visit, found), found.next_cursor
     session = await visit.narrowed_to()
     of = {"user": names.get(user or "", user), "session": session and session.title}
-    whole = dict.fromkeys(("role", "order", "since", "until", "cursor"))
     return await visit.page(
         "search.html",
         named=named,
         text=text,
         place=place,
-        places=[
-            (name, visit.here(**{"in": given}, **whole), name == place)
-            for name, given in (("messages", None), ("checkpoints", "checkpoints"))
-        ],
-        narrowed=[
-            (name, of.get(name) or visit.given(name))
-            for name in ("user", "session", "since", "until")
-            if visit.given(name)
-        ],
+        of=of,
         order=order,
-        orders=[
-            (name, words, visit.here(order=name, cursor=None)) for name, words in _ORDERS.items()
-        ],
-        roles=[
-            (role or "everybody", visit.here(role=role, cursor=None), visit.given("role") == role)
-            for role in (None, "user", "assistant", "tool", "system", "developer")
-        ],
         hits=hits,
         read=read,
         more=visit.here(cursor=more) if more else None,
