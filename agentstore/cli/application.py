@@ -300,16 +300,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _Debug.on = "--debug" in own
     rest = [argument for argument in own if argument != "--debug"] + given[len(own) :]
     code = _run(rest)
-    _let_output_go()
-    sys.exit(code)
-
-
-def _let_output_go() -> None:
-    """Drop what standard output does not take: the interpreter would try, and fail, once more."""
     try:
         out.file.flush()
-    except OSError:
+    except OSError:  # dropped, or the interpreter would try, and fail, once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.file.fileno())
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -338,7 +333,7 @@ def _other(error: Exception) -> int:
     code, words = getattr(error, "exit_code", None), getattr(error, "format_message", None)
     if isinstance(code, int) and callable(words):
         path = getattr(getattr(error, "ctx", None), "command_path", "agentstore")
-        said = words_of_typer(words())
+        said = words().replace(": Value error, ", ": ", 1)  # which pydantic puts there
         end = "" if said.endswith((".", "?", "!")) else "."
         return _failed(error, f"{said}{end} Try: {path} --help", code)
     return _failed(
@@ -407,8 +402,3 @@ def words_of_system(error: OSError) -> str:
         return "The port is taken. Choose another one with --port, or leave --port out."
     where = "" if error.filename is None else f": {error.filename}"
     return f"{error.strerror}{where}" if error.strerror else str(error)
-
-
-def words_of_typer(said: str) -> str:
-    """Leave out what pydantic puts before the words of a refusal."""
-    return said.replace(": Value error, ", ": ", 1)

@@ -61,10 +61,6 @@ def _age(words: str) -> Any:
     return typer.Option(parser=age, metavar="AGE", help=words)
 
 
-def _words(name: str, words: str) -> Any:
-    return typer.Option(metavar=name, help=f"{words}; repeatable.")
-
-
 @command("prune")
 def prune(
     database: Database,
@@ -85,7 +81,7 @@ def prune(
     ] = None,
     keep_marked: Annotated[
         list[str] | None,
-        _words("MARK", "Of these sessions, keep those that have a message with this mark"),
+        option("MARK", "Of these sessions, keep those with a message of this mark; repeatable."),
     ] = None,
     expired_sessions: Annotated[
         bool | None,
@@ -102,7 +98,7 @@ def prune(
         timedelta | None, _age("Delete older checkpoints, but never the latest of each thread.")
     ] = None,
     checkpoints_keep_tag: Annotated[
-        list[str] | None, _words("TAG", "Keep checkpoints with this tag")
+        list[str] | None, option("TAG", "Keep checkpoints with this tag; repeatable.")
     ] = None,
     finished_tasks: Annotated[timedelta | None, _age("Delete tasks that ended longer ago.")] = None,
     task_status: Annotated[

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.strip import Strip
 
 from agentstore.aio import AsyncScopedStore, AsyncStore
@@ -31,7 +30,6 @@ from agentstore.tui.lists import (
     SEARCH_WORDS,
     SESSION_WORDS,
     ByCursor,
-    ListPart,
     Rows,
     Stretch,
     cut,
@@ -50,19 +48,6 @@ from agentstore.values.snippets import (
     money,
     on_one_line,
 )
-
-_KEYS = {
-    "j,down": "j ↓",
-    "k,up": "k ↑",
-    "pagedown,space,ctrl+d": "PgDn Space",
-    "pageup,ctrl+u": "PgUp",
-    "slash": "/",
-    "question_mark": "?",
-    "g,home": "g Home",
-    "G,end": "G End",
-    "enter": "Enter",
-    "escape": "Esc",
-}
 
 
 class Browser(App[None]):
@@ -120,35 +105,6 @@ class Browser(App[None]):
     def show_search(self, session_id: str | None = None) -> None:
         """Search a session, or all of them."""
         self.push_screen(SearchScreen(session_id))
-
-    def show_keys(self, screen: Screen[Any]) -> None:
-        """Show the keys of a screen."""
-        self.push_screen(KeysScreen(screen))
-
-
-class KeysScreen(ListScreen[tuple[str, str]]):
-    """The keys of a screen."""
-
-    def __init__(self, screen: Screen[Any]) -> None:
-        """Show all that work there."""
-        super().__init__()
-        kinds = [Rows, *(kind for kind in type(screen).__mro__ if issubclass(kind, ListScreen))]
-        self._keys = [
-            (_KEYS.get(binding.key, binding.key), binding.description)
-            for kind in kinds
-            for binding in kind.__dict__.get("BINDINGS", ())
-            if isinstance(binding, Binding)
-        ]
-        self.rows = Rows(_key_line, lambda each: each)
-        self.stretch = Stretch(self._all)
-
-    async def _all(self, _: object) -> ListPart[tuple[str, str]]:
-        self.head(Text("Keys", style="bold"))
-        return ListPart(tuple(self._keys), None, None)
-
-
-def _key_line(each: tuple[str, str], width: int) -> list[Strip]:
-    return [cut(Text.assemble((f"{each[0]:<12}", "bold cyan"), each[1]), width)]
 
 
 def browse(

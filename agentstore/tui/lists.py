@@ -404,14 +404,13 @@ class NextTo:
     seq: int
 
 
+@dataclass(frozen=True)
 class BranchEntries:
     """Reads the messages of a branch. A place is ``NextTo``; None means the end of the branch."""
 
-    def __init__(self, store: Any, session_id: str, branch: str) -> None:
-        """Say which branch of which store."""
-        self._store = store
-        self.session_id = session_id
-        self.branch = branch
+    _store: Any
+    session_id: str
+    branch: str
 
     async def __call__(self, place: NextTo | None) -> ListPart[ShownMessage]:
         """Read the part at a place."""

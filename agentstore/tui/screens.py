@@ -256,7 +256,7 @@ class ListScreen(Screen[Any], Generic[T]):
 
     def action_keys(self) -> None:
         """Show all keys."""
-        self.browser.show_keys(self)
+        self.app.push_screen(KeysScreen(self))
 
     def action_quit(self) -> None:
         """End the program."""
@@ -272,6 +272,53 @@ class ListScreen(Screen[Any], Generic[T]):
         except InvalidInput as error:
             self.notice(str(error))
             event.input.focus()
+
+
+# The keys of a screen.
+
+
+_KEYS = {
+    "j,down": "j ↓",
+    "k,up": "k ↑",
+    "pagedown,space,ctrl+d": "PgDn Space",
+    "pageup,ctrl+u": "PgUp",
+    "slash": "/",
+    "question_mark": "?",
+    "g,home": "g Home",
+    "G,end": "G End",
+    "enter": "Enter",
+    "escape": "Esc",
+}
+
+
+class KeysScreen(ListScreen[tuple[str, str]]):
+    """The keys of a screen."""
+
+    def __init__(self, screen: Screen[Any]) -> None:
+        """Show all that work there."""
+        super().__init__()
+        kinds = [Rows, *(kind for kind in type(screen).__mro__ if issubclass(kind, ListScreen))]
+        self._keys = [
+            (_KEYS.get(binding.key, binding.key), binding.description)
+            for kind in kinds
+            for binding in kind.__dict__.get("BINDINGS", ())
+            if isinstance(binding, Binding)
+        ]
+        self.rows = Rows(
+            lambda each, width: [
+                cut(Text.assemble((f"{each[0]:<12}", "bold cyan"), each[1]), width)
+            ],
+            lambda each: each,
+        )
+        self.stretch = Stretch(self._all)
+
+    async def _all(self, _: object) -> ListPart[tuple[str, str]]:
+        self.head(Text("Keys", style="bold"))
+        return ListPart(tuple(self._keys), None, None)
+
+
+def _key_line(each: tuple[str, str], width: int) -> list[Strip]:
+    return [cut(Text.assemble((f"{each[0]:<12}", "bold cyan"), each[1]), width)]
 
 
 # All that there is of one message: every field, and its text to the last character.

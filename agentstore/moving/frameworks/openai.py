@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
@@ -264,14 +265,13 @@ class StoredBranch(NamedTuple):
     time: Any
 
 
+@dataclass(frozen=True)
 class StoredSession:
-    """A session of the SDK, as it is stored."""
+    """A session of the SDK, as it is stored; and which of the tables are there."""
 
-    def __init__(self, source: OpenSource, session_id: str, has: frozenset[str]) -> None:
-        """Take its id, and which of the tables are there."""
-        self.session_id = session_id
-        self._source = source
-        self._has = has
+    _source: OpenSource
+    session_id: str
+    _has: frozenset[str]
 
     def created_at(self) -> Any:
         """Say when it was made, as far as that is known."""
