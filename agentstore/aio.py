@@ -115,12 +115,12 @@ class AsyncRepository:
 def lift(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Make a coroutine function of a repository's method, with the same arguments."""
     described: Operation = method.operation  # type: ignore[attr-defined]
-    body, mode, make, several = described
+    body, mode, make, owners = described
 
     @wraps(method)
     async def call(self: AsyncRepository, /, *args: Any, **kwargs: Any) -> Any:
         return await self._runner.run(
-            Mode.WRITE if several is not None and several(kwargs) else mode,
+            Mode.WRITE if owners and [n for n in owners if kwargs.get(n) is not None] else mode,
             make(body, self.repository, args, kwargs),
             repeatable=kwargs.get("idempotency_key") is not None,
         )
