@@ -63,7 +63,7 @@ from agentstore.execution.unit import (
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.records.upkeep import HealthRecord, Statistics
 from agentstore.repositories.listing import Pages, declare
-from agentstore.repositories.operations import Operation, Repository, Units, embeddings_of
+from agentstore.repositories.operations import Operation, Repository, Units
 from agentstore.repositories.scopes import scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.repositories.vectors import warn_of_other_model
@@ -131,7 +131,7 @@ def lift(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
 
     @wraps(method)
     async def call_prepared(self: AsyncRepository, /, *args: Any, **kwargs: Any) -> Any:
-        embeddings = embeddings_of(self._runner)
+        embeddings = getattr(self._runner, "embeddings", None)  # None in a transaction
         if embeddings is not None:
             args, kwargs = (), await greenlet_spawn(prepared, embeddings, args, kwargs)
         return await call(self, *args, **kwargs)

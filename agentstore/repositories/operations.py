@@ -213,7 +213,7 @@ def asks_first(
 
         @wraps(method)
         def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            embeddings = embeddings_of(self._runner)
+            embeddings = getattr(self._runner, "embeddings", None)  # None in a transaction
             if embeddings is None:
                 return method(self, *args, **kwargs)
             return method(self, **prepared(embeddings, args, kwargs))  # type: ignore[call-arg]
@@ -222,12 +222,6 @@ def asks_first(
         return call
 
     return decorate
-
-
-def embeddings_of(runner: object) -> Embeddings | None:
-    """Give the embeddings of a store that calls with a unit of their own; None in a transaction."""
-    found: Embeddings | None = getattr(runner, "embeddings", None)
-    return found
 
 
 reads_snapshot = operation(Mode.SNAPSHOT)
@@ -389,12 +383,14 @@ def adding(_: Tables, table: Table) -> Executable:
     return insert(table)
 
 
-def adding_missing(_: Tables, table: Table, dialect: EngineDialect, *returned: str) -> Executable:
-    """Insert a row whose columns are the parameters, unless its key is there; give these of it."""
-    inserting = dialect.insert_missing(table)
-    if not returned:
-        return inserting.inline()
-    return inserting.returning(*(table.c[name] for name in returned))
+def adding_missing(_: Tables, table: Table, dialect: EngineDialect) -> Executable:
+    """Insert a row whose columns are the parameters, unless its key is there."""
+    return dialect.insert_missing(table).inline()
+
+
+def making(_: Tables, table: Table, dialect: EngineDialect) -> Executable:
+    """Insert a row as ``adding_missing`` does, and give it."""
+    return dialect.insert_missing(table).returning(*table.c)
 
 
 def changing(_: Tables, table: Table, keys: Sequence[str], *names: str) -> Executable:
