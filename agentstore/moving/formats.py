@@ -449,8 +449,8 @@ def from_instruction(record: Json, left: Left) -> Conversation:
 
 def from_conversation(record: Json, left: Left) -> Conversation:
     """Convert a line of WildChat or LMSYS-Chat, or a prompt and a completion that are messages."""
-    keys = [key for key in ("conversation", "conversations") if key in record][:1]
-    keys = keys or ["prompt", "completion"]
+    together = ("conversation", "conversations")
+    keys = next(((key,) for key in together if key in record), ("prompt", "completion"))
     ids = ("conversation_id", "conversation_hash", "id")
     said = [
         Said(
