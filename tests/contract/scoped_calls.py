@@ -5,8 +5,6 @@ A test holds that there is a call for every method that is not refused in a scop
 argument which names something is somebody else's in one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta

@@ -138,14 +138,7 @@ def rows_about_ids() -> list[Row]:
     for repository, method, parameter, others in methods_that_take_an_id():
         name = parameter.name
 
-        def call(
-            s: Any,
-            id: Any,
-            repository: str = repository,
-            method: str = method,
-            name: str = name,
-            others: dict[str, Any] = others,
-        ) -> object:
+        def call(s, id, repository=repository, method=method, name=name, others=others):
             return getattr(getattr(s, attribute(repository)), method)(**{name: id, **others})
 
         kind = KINDS[name]

@@ -3,8 +3,6 @@
 The tests connect as roles that are not mighty: superusers pass every policy and may call anything.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from typing import Any

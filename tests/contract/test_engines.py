@@ -1,7 +1,5 @@
 """Which URLs and engines a store opens, how it sets connections up, and what it leaves alone."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3

@@ -2,8 +2,6 @@
 a reader gets.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime

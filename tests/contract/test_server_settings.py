@@ -1,7 +1,5 @@
 """What a server says by default of dates, zones and encodings changes nothing of what is read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any

@@ -4,8 +4,6 @@ AgentScope itself is too heavy for these tests: what it read is written down bes
 and ``tests/frameworks/test_imports.py`` reads what was imported through our memory for it.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

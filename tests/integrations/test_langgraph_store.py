@@ -1,7 +1,5 @@
 """LangGraph's long-term memory: our stores do what its own does, on both engines."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta

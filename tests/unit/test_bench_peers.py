@@ -1,7 +1,5 @@
 """The benchmark beside other libraries, as far as it runs without them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The benchmarks run; what they measure is nobody's business here."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

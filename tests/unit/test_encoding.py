@@ -1,7 +1,5 @@
 """Text and JSON are written so that both engines can carry them, and read back equal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import UTC, datetime

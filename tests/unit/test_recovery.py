@@ -1,7 +1,5 @@
 """What may be repeated after an error, what is in doubt, and how long to wait between tries."""
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
 
@@ -17,7 +15,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentstore import errors
-from agentstore.engines.base.dialect import EngineDialect, Failure, Mode
+from agentstore.engines.base.dialect import Failure, Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.engines.sqlite.dialect import SQLite
 from agentstore.execution.unit import HANDLED, UnitFailure, pause_before_retry, unit_failure
@@ -28,9 +26,7 @@ MOMENTS = list(itertools.product(Mode, [False, True]))
 """Every mode, before and in the commit."""
 
 
-def from_postgresql(
-    sqlstate: str | None, words: str = "said the server", *, broken: bool = False
-) -> DBAPIError:
+def from_postgresql(sqlstate, words="said the server", *, broken=False):
     kind = type("ServerError", (psycopg.OperationalError,), {"sqlstate": sqlstate})
     return DBAPIError("SELECT 'secret'", {}, kind(words), connection_invalidated=broken)
 
@@ -41,9 +37,7 @@ def from_sqlite(code: int) -> DBAPIError:
     return DBAPIError("SELECT 'secret'", {}, error)
 
 
-def found(
-    error: Exception, mode: Mode, *, committing: bool, dialect: EngineDialect = POSTGRESQL
-) -> UnitFailure:
+def found(error, mode, *, committing, dialect=POSTGRESQL):
     assert isinstance(error, HANDLED)
     result = unit_failure(dialect, mode, error, committing=committing)
     assert "secret" not in str(result.error)

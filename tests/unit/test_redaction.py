@@ -1,7 +1,5 @@
 """Secrets in what is to be stored are refused, redacted or kept, as the policy says."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import hashlib

@@ -1,7 +1,5 @@
 """The PostgreSQL servers of the test-suite start anywhere and leave nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -103,9 +101,7 @@ def wait_until_gone(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def python_with_a_server(
-    installation: Installation,
-) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def python_with_a_server(installation):
     """Run a Python that starts a server and goes on until its standard input is closed."""
     # A copy for another account is to be made here: a Python that is killed would leave it behind.
     reachable = servers._reachable(installation.bin)
