@@ -213,11 +213,18 @@ class _Pooler:
             self._free.put(pgconn)
 
 
+_UNANSWERED = (b"P", b"B", b"D", b"E", b"C")
+"""What a client sends on its way to a Sync."""
+
+
 def _lend(client: socket.socket, server: socket.socket, kind: bytes, body: bytes) -> bool:
     goes_on, answers = True, 0
     while True:
         answers += kind in (b"Q", b"S", b"F")
         server.sendall(_message(kind, body))
+        if kind in _UNANSWERED:  # the server may send the beginning of an answer, and then waits
+            kind, body = _frame(client)
+            continue
         while True:
             sources = [server, client] if goes_on else [server]
             readable, _, _ = select.select(sources, [], [])
