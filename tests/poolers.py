@@ -115,13 +115,9 @@ def _wait_for(url: URL, process: subprocess.Popen[bytes]) -> None:
 
 def _conninfo(url: URL) -> str:
     given: dict[str, Any] = {
-        "host": url.host,
-        "port": url.port,
-        "user": url.username,
-        "password": url.password,
-        "dbname": url.database,
-        **url.query,
-    }
+        "host": url.host, "port": url.port, "user": url.username, "password": url.password,
+        "dbname": url.database, **url.query,
+    }  # fmt: skip
     return make_conninfo("", **{name: value for name, value in given.items() if value})
 
 

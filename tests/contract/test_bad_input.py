@@ -107,13 +107,9 @@ def endless() -> list[Any]:
 # --- Ids of what is not there, and of what is no id -------------------------------------------
 
 KINDS = {
-    "session_id": "session",
-    "user_id": "user",
-    "message_id": "message",
-    "task_id": "task",
-    "log_id": "tool log",
-    "attachment_id": "attachment",
-}
+    "session_id": "session", "user_id": "user", "message_id": "message", "task_id": "task",
+    "log_id": "tool log", "attachment_id": "attachment",
+}  # fmt: skip
 PLAUSIBLE = {
     "expected": ["word"],
     "role": "user",
@@ -768,7 +764,8 @@ def rows_about_memory() -> list[Row]:
         }.items()
     ]
     rows += rows_of("a branch {1} that is {0}", TAKES_A_SUMMARY_OF, NO_BRANCHES, "must be a str")
-    rows += rows_of("a summary to put that is {}", lambda s, x, v: s.summaries.put(x.session, **v), [
+    puts: dict[str, Take] = {"": lambda s, x, v: s.summaries.put(x.session, **v)}
+    rows += rows_of("a summary to put that is {}", puts, [
         ("None", {"content": None}, "content must be a str"),
         ("a list", {"content": [SECRET]}, "content must be a str"),
         ("through -1", {"content": SECRET, "through_seq": -1}, "from 0"),
@@ -876,13 +873,9 @@ def rows_about_states() -> list[Row]:
     states = [("a text", SECRET), None, [("session_id", "x")], ("empty", {}, "must be a str")]
     return [
         *(Row(name, call, word, error) for name, call, error, word in rows),
-        *rows_of(
-            "a state that is {}",
-            lambda s, _, v: s.sessions.load_state_dict(v, strict=False),
-            states,
-            "state must be",
-        ),
-    ]
+        *rows_of("a state that is {}", lambda s, _, v: s.sessions.load_state_dict(v, strict=False),
+            states, "state must be"),
+    ]  # fmt: skip
 
 
 def rows_about_failures() -> list[Row]:

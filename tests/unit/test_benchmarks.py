@@ -70,13 +70,9 @@ def test_a_quick_run_of_the_swarm_gives_a_rate_for_every_kind_of_callers(tmp_pat
     document = quick_run("swarm", tmp_path)
     points = document["swarm"]
     assert [(point["callers"], point["processes"], point["of_each"]) for point in points] == [
-        ("1 thread", 1, 1),
-        ("64 threads", 1, 64),
-        ("1 task", 1, 1),
-        ("64 tasks", 1, 64),
-        ("1 process of 8 tasks", 1, 8),
-        ("8 processes of 8 tasks", 8, 8),
-    ]
+        ("1 thread", 1, 1), ("64 threads", 1, 64), ("1 task", 1, 1), ("64 tasks", 1, 64),
+        ("1 process of 8 tasks", 1, 8), ("8 processes of 8 tasks", 8, 8),
+    ]  # fmt: skip
     assert all(point["per_second"] > 0 for point in points)
     assert all(0 < point["median_ms"] <= point["p99_ms"] for point in points)
     assert [line["key"] for line in document["lines"]] == ["save_tasks", "save_processes"]
