@@ -91,6 +91,16 @@ def prune(
         ),
     ] = None,
     tool_logs: Annotated[timedelta | None, _age("Delete tool logs that are older.")] = None,
+    threads_idle: Annotated[
+        timedelta | None, _age("Delete threads of checkpoints that were idle for longer.")
+    ] = None,
+    thread_namespace: Annotated[
+        list[str] | None,
+        option(
+            "NAME",
+            "Of these threads, delete only those with checkpoints in this namespace; repeatable.",
+        ),
+    ] = None,
     checkpoints_keep_last: Annotated[
         int | None, option("N", "Delete all checkpoints but the latest N of each thread.")
     ] = None,
@@ -136,6 +146,8 @@ def prune(
         "keep_marked": keep_marked or None,
         "expired_sessions": expired_sessions,
         "tool_logs": tool_logs,
+        "threads_idle": threads_idle,
+        "thread_namespaces": thread_namespace or None,
         "checkpoints_keep_last": checkpoints_keep_last,
         "checkpoints_max_age": checkpoints_max_age,
         "checkpoints_keep_tags": checkpoints_keep_tag or None,

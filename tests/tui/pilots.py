@@ -1,8 +1,6 @@
 """A browser that tests press the keys of, and whose screen they read."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -70,9 +68,7 @@ class Hand:
 
 
 @asynccontextmanager
-async def browsing(
-    url: str, size: tuple[int, int] = (80, 24), user: str | None = None, **first: Any
-) -> AsyncIterator[Hand]:
+async def browsing(url, size=(80, 24), user=None, **first):
     """Browse a database."""
     async with AsyncStore(url, read_only=True) as store:
         browser = Browser(store if user is None else store.scoped(user), "a.db", instant, **first)
