@@ -14,7 +14,7 @@ import pytest
 
 from agentstore.explorer import explorer
 from benchmarks.counting import metered
-from tests.explorer_data import HOSTILE, Made, make, use
+from tests.explorer_data import Made, make, use
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +180,6 @@ def visited(query: str) -> list[tuple[str, str]]:
     return parse_qsl(query, errors="surrogatepass")
 
 
-def test_what_is_not_there_is_not_found(visit, made):
-    nowhere = [
-        ("branches", {"id": "nowhere"}),
-        ("compare", {"id": made.session, "left": "main", "right": "nowhere"}),
-        ("checkpoint", {"thread": made.thread, "id": "nowhere"}),
-        ("checkpoint", {"thread": "nowhere", "id": made.steps[0]}),
-        ("task", {"id": "nowhere"}),
-    ]
-    assert [visit.get(name, **query).status for name, query in nowhere] == [404] * 5
-    wrong = [("branches", {}), ("tasks", {"status": "dead", "cursor": "x"}), ("usage.csv", {})]
-    assert [visit.get(name, **query).status for name, query in wrong] == [400] * 3
-
-
 def test_a_page_asks_few_statements_however_much_there_is(place, store, made):
     for number in range(30):
         store.branches.create(made.session, name=f"b{number}")
@@ -206,27 +193,6 @@ def test_a_page_asks_few_statements_however_much_there_is(place, store, made):
             cost = meter.cost(lambda name=name, query=query: visit.get(name, **query))
             # Those that begin and end a transaction are statements on SQLite.
             assert cost.statements <= 24, (name, cost.sent)
-
-
-# --- One user's ---------------------------------------------------------------------------------
-
-
-def test_the_explorer_of_a_scope_shows_nothing_of_others_on_any_page(store, made):
-    other = make(store, "bobsword")
-    use(store, other)
-    mine = Visitor(store.scoped(made.user))
-    for name, query in pages_of(made):
-        page = mine.get(name, **query)
-        assert page.status == 200, (name, page.text)
-        assert "bobsword" not in page.text, name
-    for name, query in pages_of(other):
-        page = mine.get(name, **query)
-        assert page.status in (200, 404), name
-        assert "bobsword" not in page.text, name
-    for name, query in OF_ALL:
-        assert mine.get(name, **query).status == 404
-    assert "Health" not in Read(mine.get("tasks")).said
-    assert "bobsword" in words_of(Visitor(store).get("tasks", status="dead"))
 
 
 # --- Branches -----------------------------------------------------------------------------------
@@ -367,15 +333,6 @@ def test_csv_has_the_numbers_and_no_cell_that_a_spreadsheet_would_run(visit, mad
         table = [*csv.reader(io.StringIO(visit.get("usage.csv", by=by).text, newline=""))]
         assert len(table) == rows + 1
     assert table[1][1:] == ["3", "1", "200.0", "200.0", "300.0", "300.0"]
-
-
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@A1", "\t=1", "\r\n=1", HOSTILE])
-def test_a_name_that_a_spreadsheet_would_run_begins_with_an_apostrophe(name):
-    from agentstore.explorer.users import cell
-
-    assert cell(name)[0] == "'"
-    assert cell(f"a{name}")[0] == "a"
-    assert cell(-1) == "-1"
 
 
 # --- Health -------------------------------------------------------------------------------------
