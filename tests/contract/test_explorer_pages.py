@@ -195,9 +195,6 @@ def test_a_page_asks_few_statements_however_much_there_is(place, store, made):
             assert cost.statements <= 24, (name, cost.sent)
 
 
-# --- Branches -----------------------------------------------------------------------------------
-
-
 def test_the_tree_links_each_branch_and_two_can_be_put_side_by_side(visit, made):
     page = visit.get("branches", id=made.session)
     read = Read(page)
@@ -231,9 +228,6 @@ def test_two_long_branches_are_shown_in_part_and_paged_back_to_where_they_forked
     words = words_of(visit.get("compare", **dict(visited(earlier.partition("?")[2]))))
     assert "own-0." in words
     assert "own-20." not in words
-
-
-# --- Checkpoints --------------------------------------------------------------------------------
 
 
 def test_the_steps_of_a_thread_name_their_parents_and_its_states_what_they_changed(visit, made):
@@ -273,9 +267,6 @@ def test_a_state_of_any_size_is_a_page_of_bounded_size(store):
         assert " more" in words_of(page)
 
 
-# --- Tasks --------------------------------------------------------------------------------------
-
-
 def test_dead_tasks_come_first_and_workers_are_named_with_what_they_hold(visit, made):
     words = words_of(visit.get("tasks"))
     assert words.index(" dead Task") < words.index(" running Task") < words.index(" pending Task")
@@ -305,9 +296,6 @@ def test_tasks_of_a_state_are_paged(store):
     assert seen == [f"task-{number}." for number in reversed(range(70))]
 
 
-# --- Usage --------------------------------------------------------------------------------------
-
-
 def test_usage_is_drawn_and_listed_by_day_model_user_and_tool(visit, made):
     page = visit.get("usage", days=7)
     words = words_of(page)
@@ -333,9 +321,6 @@ def test_csv_has_the_numbers_and_no_cell_that_a_spreadsheet_would_run(visit, mad
         table = [*csv.reader(io.StringIO(visit.get("usage.csv", by=by).text, newline=""))]
         assert len(table) == rows + 1
     assert table[1][1:] == ["3", "1", "200.0", "200.0", "300.0", "300.0"]
-
-
-# --- Health -------------------------------------------------------------------------------------
 
 
 def test_health_says_how_the_store_is_and_on_demand_what_is_wrong_and_how_much_there_is(visit):

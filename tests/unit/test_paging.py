@@ -44,16 +44,12 @@ def test_a_cursor_can_stand_in_a_url(key):
 @pytest.mark.parametrize(
     "others",
     [
-        Cursors("messages by tool", "s", None),
-        Cursors("messages", "t", None),
-        Cursors("messages", None, "s"),
-        Cursors("messages", "s"),
-        Cursors("messages", "s", None, None),
-        Cursors("messages", "s", "None"),
-        Cursors("messages", ["s"], None),
-        Cursors("messages", "s\x00", None),
+        Cursors("messages by tool", "s", None), Cursors("messages", "t", None),
+        Cursors("messages", None, "s"), Cursors("messages", "s"),
+        Cursors("messages", "s", None, None), Cursors("messages", "s", "None"),
+        Cursors("messages", ["s"], None), Cursors("messages", "s\x00", None),
     ],
-)
+)  # fmt: skip
 def test_a_cursor_of_another_query_is_refused(others):
     with pytest.raises(InvalidCursor, match="belongs to another query"):
         Cursors("messages", "s", None).read(others.make([1]), 1)
