@@ -737,6 +737,8 @@ SHORT_ID = 13
 
 _WHOLE_ID = 36
 _LISTED = 20
+_ADDED_UP = 200
+"""Requests of each session: of one that made more, the last ones are added up."""
 _FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
 _LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
 _LEAST = 14
@@ -760,7 +762,11 @@ def list_sessions(
         typer.Option("--failed", help="Only those that failed, or a call or task in them did."),
     ] = False,
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Only those whose last turn did not end.")
+        bool,
+        typer.Option(
+            "--interrupted",
+            help="Only those whose last turn did not end, idle for five minutes or more.",
+        ),
     ] = False,
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
@@ -775,7 +781,9 @@ def list_sessions(
 ) -> None:
     """List sessions, the one with the newest activity first.
 
-    A session without a title shows what its user said first.
+    A session without a title shows what its user said first. Tokens are what its last 200 requests
+    to models used, and a + says that there were more; where none was recorded, they are those of
+    its messages.
 
     Ids are shortened as far as they stay unique; `agentstore show` takes the short form.
     JSON has whole ids, and everything else of a session.
@@ -850,7 +858,8 @@ def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
         if first:
             width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
             width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
-        _print_rows(page.items, ids, width, header=first)
+        used = store.usage.of_sessions([*ids], most=_ADDED_UP)
+        _print_rows(page.items, ids, used, width, header=first)
     return more
 
 
@@ -882,17 +891,24 @@ def _alike(one: str, other: str) -> int:
 
 
 def _print_rows(
-    sessions: Sequence[SessionSummary], ids: dict[str, str], width: int, *, header: bool
+    sessions: Sequence[SessionSummary],
+    ids: dict[str, str],
+    used: dict[str, UsageSum],
+    width: int,
+    *,
+    header: bool,
 ) -> None:
     # Widths are fixed, so that the tables of several pages are one.
     facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
     if header:
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
+        sum_ = used.get(session.id)
+        tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
         cells = {
             "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
             "MSGS": Text(brief(session.message_count)),
-            "TOKENS": Text(brief(session.total_tokens)),
+            "TOKENS": Text(f"{tokens}+" if sum_ is not None and sum_.partial else tokens),
             "ACTIVE": Text(age_of(session.last_active_at)),
         }
         title = Text(on_one_line(session.title or session.preview or "-"))

@@ -130,6 +130,16 @@ def test_sessions_are_listed_on_a_line_each_in_80_columns(run, store):
     assert len(places) == 1, "the columns are not in line"
 
 
+def test_sessions_are_listed_with_the_tokens_that_requests_used_where_some_are_recorded(run, store):
+    ids = [store.sessions.create(title=title).id for title in ("none", "few", "many")]
+    for id, requests in zip(ids, (0, 2, 201), strict=True):
+        store.messages.save(id, "user", "hello", token_count=12)
+        for _ in range(requests):
+            store.usage.record(id, model="m", input_tokens=40, output_tokens=10)
+    tokens = {line.split()[-1]: line.split()[3] for line in run("ls").splitlines()[1:]}
+    assert tokens == {"many": "10k+", "few": "100", "none": "12"}
+
+
 def test_a_session_without_a_title_is_listed_by_what_its_user_said_first(run, store):
     for title in (None, "Weather"):
         session = store.sessions.create(title=title)
