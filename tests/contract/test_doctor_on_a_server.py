@@ -147,14 +147,10 @@ ALTERED = {
 
 @pytest.mark.long(
     but=[
-        "*-a function of the owner's",
-        "*-a policy for a role",
-        "*-row security off",
-        "*-no policy",
-        "*-another condition",
-        "*-a condition whose parts*",
+        "*-a function of the owner's", "*-a policy for a role", "*-row security off", "*-no policy",
+        "*-another condition", "*-a condition whose parts*",
     ]
-)
+)  # fmt: skip
 @pytest.mark.parametrize(("altered", "worst"), ALTERED.values(), ids=ALTERED.keys())
 def test_what_is_not_as_the_revision_made_it_is_found_and_mended_by_what_is_said(
     mended, altered, worst

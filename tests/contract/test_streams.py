@@ -21,6 +21,7 @@ from agentstore.errors import (
     InvalidInput,
     NotFound,
     StreamEnded,
+    StreamUnfinished,
     TransactionConflict,
 )
 from tests.conftest import VERSIONS
@@ -220,6 +221,22 @@ def test_a_stream_of_which_nothing_comes_is_incomplete_for_readers_until_it_goes
     assert seen(timed, message) == ("complete", "abc")
     clock.now += timedelta(days=1)
     assert seen(timed, message) == ("complete", "abc")
+
+
+@pytest.mark.parametrize("keep_as", [None, "whole"])
+def test_a_turn_is_not_compacted_while_its_answer_comes(timed, clock, keep_as):
+    session = timed.sessions.create()
+    timed.messages.save(session.id, "user", "question")
+    message = timed.messages.begin(session.id)
+    add(timed, message, "a")
+    before = timed.messages.history(session.id)
+    with pytest.raises(StreamUnfinished, match=message.id):
+        timed.branches.compact(session.id, "in short", to_turn=1, keep_as=keep_as)
+    assert timed.messages.history(session.id) == before
+    assert [each.name for each in timed.branches.list(session.id)] == ["main"]
+    clock.now += timedelta(seconds=TIMEOUT) + MOMENT  # its writer has probably died
+    told = timed.branches.compact(session.id, "in short", to_turn=1, keep_as=keep_as)
+    assert timed.messages.history(session.id) == [told]
 
 
 def test_the_timeout_is_the_readers_setting(place, timed, clock):

@@ -183,13 +183,8 @@ def test_every_response_tells_the_browser_what_it_may_do(store):
     addresses = [f"/{address(there)}" for address in ADDRESSES.values()]
     with visiting(store) as client:
         for address in (
-            *addresses,
-            "/",
-            "/nothing/here",
-            "/session",
-            "/static/x",
-            "/sessions?limit=x",
-        ):
+            *addresses, "/", "/nothing/here", "/session", "/static/x", "/sessions?limit=x",
+        ):  # fmt: skip
             for got in (client.get(address), client.head(address)):
                 policy = got.headers["content-security-policy"]
                 assert "default-src 'none'" in policy

@@ -33,16 +33,12 @@ AWKWARD = [
     {"arguments": '{"in": "Oslo"}', "call_id": "a", "name": "weather", "type": "function_call"},
     {"call_id": "a", "output": "snow", "type": "function_call_output"},
     {"type": "shell_call", "call_id": "s", "action": {"commands": ["ls"]}, "status": "completed"},
-    {
-        "id": "msg_1",
+    {"id": "msg_1",
         "content": [{"annotations": [], "text": "Snow.", "type": "output_text", "logprobs": []}],
-        "role": "assistant",
-        "status": "completed",
-        "type": "message",
-    },
+        "role": "assistant", "status": "completed", "type": "message"},
     {"role": "developer", "content": "be brief", "name": None},
     {"type": "item_reference", "id": "x", "big": 2**70, "none": None, "zero": -0.0},
-]
+]  # fmt: skip
 
 
 def user(text):
@@ -219,13 +215,9 @@ def test_a_run_with_tools_is_saved_and_gone_on_with_after_a_restart(run):
         assert result.final_output == "Snow."
         kinds = [item.get("type", item.get("role")) for item in await session.get_items()]
         assert kinds == [
-            "user",
-            "function_call",
-            "function_call",
-            "function_call_output",
-            "function_call_output",
-            "message",
-        ]
+            "user", "function_call", "function_call", "function_call_output",
+            "function_call_output", "message",
+        ]  # fmt: skip
 
     async def second(store):
         model = Scripted([says("Yes.")])

@@ -124,14 +124,9 @@ def test_the_wheel_says_what_it_needs_and_what_it_offers(wheel):
     described = message_from_string(archive.read(name).decode("utf-8"))
     needed = [line for line in described.get_all("Requires-Dist", []) if "extra ==" not in line]
     wanted = {
-        "sqlalchemy[asyncio]",
-        "alembic",
-        "aiosqlite",
-        "msgspec",
-        "psycopg[binary]",
-        "typer",
+        "sqlalchemy[asyncio]", "alembic", "aiosqlite", "msgspec", "psycopg[binary]", "typer",
         "rich",
-    }
+    }  # fmt: skip
     assert {line.split("<")[0].split(">")[0].strip() for line in needed} == wanted
     assert described["Name"] == PROJECT["name"]
     assert described["Requires-Python"] == ">=3.11"

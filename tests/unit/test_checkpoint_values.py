@@ -47,7 +47,7 @@ class Shelf:
             parent,
             Tail(0) if parent is None else self.tail(parent),
             new_line=lambda: next(self.numbers),
-            read=lambda: self.read(parent),
+            read=self.read,
         )
         new = found.piece
         if new is not None:

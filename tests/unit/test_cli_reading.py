@@ -606,24 +606,14 @@ def test_large_numbers_are_written_briefly(number, written):
 def test_ages_money_and_bars_are_written_for_people():
     now = datetime.now(UTC)
     for seconds, written in (
-        (-5, "now"),
-        (30.5, "30 s"),
-        (90, "1 min"),
-        (7_300, "2 h"),
-        (86_400 * 3 + 9, "3 d"),
-        (86_400 * 90 + 9, "3 mo"),
-        (86_400 * 800, "2 y"),
-    ):
+        (-5, "now"), (30.5, "30 s"), (90, "1 min"), (7_300, "2 h"), (86_400 * 3 + 9, "3 d"),
+        (86_400 * 90 + 9, "3 mo"), (86_400 * 800, "2 y"),
+    ):  # fmt: skip
         assert age_of(now - timedelta(seconds=seconds)) == written
     for amount, written in (
-        ("0", "0.00"),
-        ("1234.5", "1,234.50"),
-        ("1234.567", "1,234.57"),
-        ("0.00123", "0.00123"),
-        ("0.0000004", "0.00"),
-        ("0.9999999", "1.00"),
-        ("12.345678", "12.3457"),
-    ):
+        ("0", "0.00"), ("1234.5", "1,234.50"), ("1234.567", "1,234.57"), ("0.00123", "0.00123"),
+        ("0.0000004", "0.00"), ("0.9999999", "1.00"), ("12.345678", "12.3457"),
+    ):  # fmt: skip
         assert money(Decimal(amount)) == written
     assert [output.bar(share, 2) for share in (0, 0.001, 0.5, 0.75, 1)] == [
         "", "▏", "█", "█▌", "██",

@@ -181,14 +181,10 @@ FINAL = UnitFailure(ERROR, repeatable=False, in_doubt=False)
 @pytest.mark.parametrize(
     ("problem", "repeatable", "again"),
     [
-        (CERTAIN, False, True),
-        (CERTAIN, True, True),
-        (DOUBTFUL, False, False),
-        (DOUBTFUL, True, True),
-        (FINAL, False, False),
-        (FINAL, True, False),
+        (CERTAIN, False, True), (CERTAIN, True, True), (DOUBTFUL, False, False),
+        (DOUBTFUL, True, True), (FINAL, False, False), (FINAL, True, False),
     ],
-)
+)  # fmt: skip
 def test_what_is_in_doubt_is_repeated_only_if_it_carries_a_key(problem, repeatable, again):
     pause = pause_before_retry(problem, 1, repeatable=repeatable, max_retries=1)
     assert (pause is not None) == again
