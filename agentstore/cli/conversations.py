@@ -66,7 +66,7 @@ from agentstore.records import (
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
-from agentstore.values.serialized import found_in, state_of, step_of
+from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
     CLOSE,
     OPEN,
@@ -115,7 +115,8 @@ def show(
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
 
-    Of a thread of checkpoints it is what the latest checkpoint holds: messages, and other values.
+    Of a thread of checkpoints it is what the latest checkpoint holds: messages, other values, and
+    the pending writes after it, such as the error or the question at which a graph stopped.
 
     Times are in UTC. On a terminal, long results of tools are cut unless you pass --full. JSON has
     all messages, in full, unless you pass --limit.
@@ -201,9 +202,12 @@ def _show_thread(
     latest = thread.latest
     values: dict[str, Any] = {}
     beside: dict[str, Any] = {}
+    pending: list[tuple[str, Any]] = []
     if latest is not None:
         place = latest.id, latest.thread_id, latest.namespace
-        values, beside = state_of(store.checkpoints.get(*place))
+        found = store.checkpoints.get(*place, writes=True)
+        values, beside = state_of(found)
+        pending = [(each.channel, readable(each.value)) for each in found.writes or ()]
     spaces = store.checkpoints.namespaces(thread.id)
     if as_json:
         print_json(
@@ -212,6 +216,7 @@ def _show_thread(
                 "namespaces": spaces,
                 "values": plain(checkpoint_json(values)),
                 "beside": plain(checkpoint_json(beside)),
+                "writes": plain([[name, checkpoint_json(value)] for name, value in pending]),
             }
         )
         return
@@ -231,15 +236,20 @@ def _show_thread(
             hint(f"… {counted(len(messages) - len(shown), 'earlier message')}: --all shows them")
         for message in shown:
             print_message(out, message, full=full)
-    for name, value in values.items():
-        if name not in said:
-            line = Text.assemble((f"{on_one_line(name)} ", "bold"))
-            text = json.dumps(checkpoint_json(value), ensure_ascii=False)
-            print_text(
-                out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0
-            )
-            if not full and len(text) > _MOST_OF_A_VALUE:
-                hint("  … --full shows all of it")
+    _print_values([(name, value) for name, value in values.items() if name not in said], full=full)
+    if pending:
+        out.print()
+        out.print(rule("pending writes"))
+        _print_values(pending, full=full)
+
+
+def _print_values(values: Iterable[tuple[str, Any]], *, full: bool) -> None:
+    for name, value in values:
+        line = Text.assemble((f"{on_one_line(name)} ", "bold"))
+        text = json.dumps(checkpoint_json(value), ensure_ascii=False)
+        print_text(out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0)
+        if not full and len(text) > _MOST_OF_A_VALUE:
+            hint("  … --full shows all of it")
 
 
 _MOST_OF_A_VALUE = 1_000

@@ -62,6 +62,10 @@ def graph(store):
     store.checkpoints.put(
         "graph", values, namespace="langgraph", step=10**17, metadata={"step": 3}, next_node="say"
     )
+    made = store.checkpoints.latest("graph", namespace="langgraph")
+    error = b"msgpack\0" + ormsgpack.packb("ValueError('no \x1b[31msun')")
+    pending = ("graph", made.id, "task", [("__error__", error)])
+    store.checkpoints.put_writes(*pending, namespace="langgraph")
     store.checkpoints.put("own", {"state": {"a": [1]}})
 
 
@@ -94,6 +98,10 @@ def test_a_thread_is_shown_as_a_conversation_and_other_values_as_data(run, graph
     assert found["values"]["n"] == 7
     assert json.loads(run("show", "own", "--json"))["values"] == {"state": {"a": [1]}}
     assert 'state {"a": [1]}' in run("show", "own")
+    assert "pending writes" in printed
+    assert "__error__ \"ValueError('no " in printed
+    assert found["writes"] == [["__error__", "ValueError('no \x1b[31msun')"]]
+    assert "pending writes" not in run("show", "own")
 
 
 def test_what_the_latest_checkpoints_hold_is_searched_when_asked_for(run, graph, store):
