@@ -254,6 +254,16 @@ def test_the_steps_of_a_thread_name_their_parents_and_its_states_what_they_chang
     assert made.user not in apart
 
 
+def test_a_thread_says_at_which_error_or_question_its_latest_step_stopped(store):
+    for name in ("before", "latest"):
+        made = store.checkpoints.put("t", {}, next_node="book")
+        store.checkpoints.put_writes("t", made.id, "task", [("__error__", f"no seat {name}")])
+    words = words_of(Visitor(store).get("thread", id="t"))
+    assert "Pending writes after the latest step" in words
+    assert "no seat latest" in words
+    assert "no seat before" not in words
+
+
 def test_a_state_of_any_size_is_a_page_of_bounded_size(store):
     state = {"messages": [{"content": "名" * 900, "n": n} for n in range(5_000)]}
     first = store.checkpoints.put("t", {"a": {str(n): "x" * 3_000 for n in range(300)}})

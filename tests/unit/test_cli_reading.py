@@ -62,6 +62,10 @@ def graph(store):
     store.checkpoints.put(
         "graph", values, namespace="langgraph", step=10**17, metadata={"step": 3}, next_node="say"
     )
+    made = store.checkpoints.latest("graph", namespace="langgraph")
+    error = b"msgpack\0" + ormsgpack.packb("ValueError('no \x1b[31msun')")
+    pending = ("graph", made.id, "task", [("__error__", error)])
+    store.checkpoints.put_writes(*pending, namespace="langgraph")
     store.checkpoints.put("own", {"state": {"a": [1]}})
 
 
@@ -94,6 +98,10 @@ def test_a_thread_is_shown_as_a_conversation_and_other_values_as_data(run, graph
     assert found["values"]["n"] == 7
     assert json.loads(run("show", "own", "--json"))["values"] == {"state": {"a": [1]}}
     assert 'state {"a": [1]}' in run("show", "own")
+    assert "pending writes" in printed
+    assert "__error__ \"ValueError('no " in printed
+    assert found["writes"] == [["__error__", "ValueError('no \x1b[31msun')"]]
+    assert "pending writes" not in run("show", "own")
 
 
 def test_what_the_latest_checkpoints_hold_is_searched_when_asked_for(run, graph, store):
@@ -128,6 +136,16 @@ def test_sessions_are_listed_on_a_line_each_in_80_columns(run, store):
     assert "[bold]x[/bold] !" in printed
     places = {cell_len(line[: line.index("active")]) for line in lines}
     assert len(places) == 1, "the columns are not in line"
+
+
+def test_sessions_are_listed_with_the_tokens_that_requests_used_where_some_are_recorded(run, store):
+    ids = [store.sessions.create(title=title).id for title in ("none", "few", "many")]
+    for id, requests in zip(ids, (0, 2, 201), strict=True):
+        store.messages.save(id, "user", "hello", token_count=12)
+        for _ in range(requests):
+            store.usage.record(id, model="m", input_tokens=40, output_tokens=10)
+    tokens = {line.split()[-1]: line.split()[3] for line in run("ls").splitlines()[1:]}
+    assert tokens == {"many": "10k+", "few": "100", "none": "12"}
 
 
 def test_a_session_without_a_title_is_listed_by_what_its_user_said_first(run, store):
