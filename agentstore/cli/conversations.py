@@ -62,7 +62,7 @@ from agentstore.records import (
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
-from agentstore.values.serialized import found_in, state_of, step_of
+from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
     STATUS_STYLES,
     age_of,
@@ -98,7 +98,8 @@ def show(
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
 
-    Of a thread of checkpoints it is what the latest checkpoint holds: messages, and other values.
+    Of a thread of checkpoints it is what the latest checkpoint holds: messages, other values, and
+    the pending writes after it, such as the error or the question at which a graph stopped.
 
     Times are in UTC. On a terminal, long results of tools are cut unless you pass --full. JSON has
     all messages, in full, unless you pass --limit.
@@ -182,9 +183,12 @@ def _show_thread(
     latest = thread.latest
     values: dict[str, Any] = {}
     beside: dict[str, Any] = {}
+    pending: list[tuple[str, Any]] = []
     if latest is not None:
         place = latest.id, latest.thread_id, latest.namespace
-        values, beside = state_of(store.checkpoints.get(*place))
+        found = store.checkpoints.get(*place, writes=True)
+        values, beside = state_of(found)
+        pending = [(each.channel, readable(each.value)) for each in found.writes or ()]
     spaces = store.checkpoints.namespaces(thread.id)
     if as_json:
         print_json(
@@ -193,6 +197,7 @@ def _show_thread(
                 "namespaces": spaces,
                 "values": plain(checkpoint_json(values)),
                 "beside": plain(checkpoint_json(beside)),
+                "writes": plain([[name, checkpoint_json(value)] for name, value in pending]),
             }
         )
         return
@@ -212,15 +217,20 @@ def _show_thread(
             hint(f"… {counted(len(messages) - len(shown), 'earlier message')}: --all shows them")
         for message in shown:
             print_message(out, message, full=full)
-    for name, value in values.items():
-        if name not in said:
-            line = Text.assemble((f"{on_one_line(name)} ", "bold"))
-            text = json.dumps(checkpoint_json(value), ensure_ascii=False)
-            print_text(
-                out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0
-            )
-            if not full and len(text) > _MOST_OF_A_VALUE:
-                hint("  … --full shows all of it")
+    _print_values([(name, value) for name, value in values.items() if name not in said], full=full)
+    if pending:
+        out.print()
+        out.print(rule("pending writes"))
+        _print_values(pending, full=full)
+
+
+def _print_values(values: Iterable[tuple[str, Any]], *, full: bool) -> None:
+    for name, value in values:
+        line = Text.assemble((f"{on_one_line(name)} ", "bold"))
+        text = json.dumps(checkpoint_json(value), ensure_ascii=False)
+        print_text(out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0)
+        if not full and len(text) > _MOST_OF_A_VALUE:
+            hint("  … --full shows all of it")
 
 
 _MOST_OF_A_VALUE = 1_000
@@ -655,6 +665,8 @@ SHORT_ID = 13
 
 _WHOLE_ID = 36
 _LISTED, _AT_ONCE = 20, 200
+_ADDED_UP = 200
+"""Requests of each session: of one that made more, the last ones are added up."""
 _FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
 _LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
 _LEAST = 14
@@ -673,7 +685,11 @@ def list_sessions(
         bool, flag("--failed", "Only those that failed, or a call or task in them did.")
     ] = False,
     interrupted: Annotated[
-        bool, flag("--interrupted", "Only those whose last turn did not end.")
+        bool,
+        flag(
+            "--interrupted",
+            "Only those whose last turn did not end, idle for five minutes or more.",
+        ),
     ] = False,
     limit: Annotated[int, most_of("sessions")] = _LISTED,
     everything: Annotated[bool, flag("--all", "Show all sessions, page by page.")] = False,
@@ -681,7 +697,9 @@ def list_sessions(
 ) -> None:
     """List sessions, the one with the newest activity first.
 
-    A session without a title shows what its user said first.
+    A session without a title shows what its user said first. Tokens are what its last 200 requests
+    to models used, and a + says that there were more; where none was recorded, they are those of
+    its messages.
 
     Ids are shortened as far as they stay unique; `agentstore show` takes the short form.
     JSON has whole ids, and everything else of a session.
@@ -729,7 +747,8 @@ def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int 
             width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
             more = len(some) == _AT_ONCE
             width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
-        _print_rows(some, ids, width, header=header)
+        used = store.usage.of_sessions([*ids], most=_ADDED_UP)
+        _print_rows(some, ids, used, width, header=header)
     if not width:
         hint("No sessions.")
     if next(sessions, None) is not None:
@@ -764,17 +783,24 @@ def _alike(one: str, other: str) -> int:
 
 
 def _print_rows(
-    sessions: Sequence[SessionSummary], ids: dict[str, str], width: int, *, header: bool
+    sessions: Sequence[SessionSummary],
+    ids: dict[str, str],
+    used: dict[str, UsageSum],
+    width: int,
+    *,
+    header: bool,
 ) -> None:
     # Widths are fixed, so that the tables of several pages are one.
     facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
     if header:
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
+        sum_ = used.get(session.id)
+        tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
         cells = {
             "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
             "MSGS": Text(brief(session.message_count)),
-            "TOKENS": Text(brief(session.total_tokens)),
+            "TOKENS": Text(f"{tokens}+" if sum_ is not None and sum_.partial else tokens),
             "ACTIVE": Text(age_of(session.last_active_at)),
         }
         title = Text(on_one_line(session.title or session.preview or "-"))
