@@ -429,6 +429,46 @@ def test_connections_that_a_handed_in_engine_has_open_get_their_pragmas(tmp_path
     engine.dispose()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "level"),
+    [
+        ({"synchronous": "OFF"}, {}, 2),
+        ({"synchronous": "NORMAL"}, {"synchronous": "EXTRA"}, 3),
+        ({}, {"synchronous": "OFF"}, 2),
+        ({"synchronous": "NORMAL", "read_only": True}, {"synchronous": "NORMAL"}, 1),
+    ],
+)
+def test_no_store_on_an_engine_lowers_the_durability_of_another(
+    tmp_path, first, second, level, asynchronous
+):
+    path = tmp_path / "test.db"
+    Store(f"sqlite:///{path}").close()
+    own = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    engine = own.sync_engine if asynchronous else create_engine(f"sqlite:///{path}")
+
+    def opened(options: Any) -> Any:
+        if asynchronous:
+            return BlockingStore(lambda: AsyncStore(engine=own, **options))
+        return Store(engine=engine, **options)
+
+    levels = []
+
+    @event.listens_for(engine, "commit")
+    def look(connection: Any) -> None:
+        cursor = connection.connection.dbapi_connection.cursor()
+        cursor.execute("PRAGMA synchronous")
+        levels.append(cursor.fetchone()[0])
+        cursor.close()
+
+    with opened(first) as store:
+        assert store.sessions.count() == 0
+    with opened(second) as store:
+        levels.clear()
+        store.sessions.create()
+    assert levels == [level]
+
+
 def test_an_engine_in_autocommit_stays_so_for_its_application(tmp_path):
     url = f"sqlite:///{tmp_path / 'test.db'}"
     Store(url).close()
