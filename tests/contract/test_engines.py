@@ -14,6 +14,7 @@ import pytest
 from psycopg.types import TypeInfo
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 from sqlalchemy.util import greenlet_spawn
 
 from agentstore import AsyncStore, Store
@@ -444,7 +445,7 @@ def test_no_store_on_an_engine_lowers_the_durability_of_another(
 ):
     path = tmp_path / "test.db"
     Store(f"sqlite:///{path}").close()
-    own = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    own = create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
     engine = own.sync_engine if asynchronous else create_engine(f"sqlite:///{path}")
 
     def opened(options: Any) -> Any:
@@ -467,6 +468,7 @@ def test_no_store_on_an_engine_lowers_the_durability_of_another(
         levels.clear()
         store.sessions.create()
     assert levels == [level]
+    engine.dispose()
 
 
 def test_an_engine_in_autocommit_stays_so_for_its_application(tmp_path):

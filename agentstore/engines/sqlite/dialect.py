@@ -478,10 +478,11 @@ class SQLite(FileTasks, FileParts, EngineDialect):
 
         @event.listens_for(engine, "connect")
         def configure(dbapi_connection: Any, record: Any) -> None:
+            asked = _asked[engine] if adopted else settings
             if watch is not None:
-                watch.opened(dbapi_connection)
-            asked = record.info[CONFIGURED] = _asked[engine] if adopted else settings
+                watch.opened(dbapi_connection, asked)
             configure_new(dbapi_connection, asked, adopted=adopted)
+            record.info[CONFIGURED] = asked
             if watch is not None:
                 record.info[WATCHED] = WatchedFile(watch)
             if not adopted:
