@@ -56,39 +56,37 @@ LOOK, KEEP, MOVE = "Read", "Maintain", "Copy and back up"
 HELP = {
     LOOK: {
         "ui": "Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.",
-        "browse": "Browse sessions, conversations and branches on the whole terminal; read-only.",
+        "browse": "Browse sessions, conversations and branches in the terminal; read-only.",
         "show": "Print a conversation: the last 50 messages of its active branch.",
         "tail": "Print the last messages, of a session or of all, and follow new ones.",
         "search": "Find messages by their words, in any language, or by their meaning.",
-        "threads": "List threads of checkpoints, the one that was put into last first.",
+        "threads": "List checkpoint threads, the most recently written first.",
         "ls": "List sessions, the one with the newest activity first.",
         "stats": "Show how much the database holds, how fast it grows, and who uses it.",
-        "users": "List users, the newest first, or those who are called so.",
+        "users": "List the newest users, or those whose name, address or id contains a text.",
         "user": "Show a user: quota, what is reserved, keys, memories, cost by month.",
         "usage": "Sum up what requests to models used, and draw a chart.",
-        "prices": "Say what a model costs, and from which source and date.",
+        "prices": "Show what a model costs, and the source and date of the price.",
         "tasks": "Count tasks by queue and status, and list the newest of them.",
     },
     KEEP: {
         "reindex": "Rebuild the search index, while the database is in use.",
-        "embed": "Make the vectors that memories and messages lack, while the database is in use.",
+        "embed": "Compute missing vectors of memories and messages, while the database is in use.",
         "doctor": "Find what is wrong with the database, and show the command that fixes it.",
-        "health": "Say whether the database can do its work now, in one line, for probes.",
+        "health": "Check whether the database is ready, in one line, for probes.",
         "upgrade": "Upgrade the database's schema to the newest revision; the data are kept.",
         "current": "Show the revision that the database is at, and the one that this version "
         "needs.",
         "prune": "Delete expired data, in small steps, while the database is in use.",
-        "erase-user": "Delete a user and all data of the user, and print a receipt.",
+        "erase-user": "Delete a user and all of the user's data, and print a receipt.",
     },
     MOVE: {
-        "copy": "Copy everything into an empty database, on the same engine or the other one, and "
-        "compare.",
+        "copy": "Copy everything into an empty database, on either engine, and compare the two.",
         "backup": "Save the database in a new SQLite file, while it is in use, and compare the "
         "two.",
         "restore": "Restore a backup into a new database, and compare the two.",
-        "import": "Import conversations in any known format, or what another framework stored.",
-        "export": "Export conversations in chat format, one a line, in the order of their "
-        "creation.",
+        "import": "Import conversations in any known format, or another framework's database.",
+        "export": "Export conversations in chat format, one a line, in order of creation.",
     },
 }
 """What each command does, as it says itself: ``--help`` shows this and imports no command."""

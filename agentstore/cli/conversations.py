@@ -657,21 +657,21 @@ def reindex(
 def embed(
     pending: Annotated[
         bool,
-        typer.Option("--pending", help="Only of those whose vectors could not be made before."),
+        typer.Option("--pending", help="Only where computing the vector failed before."),
     ] = False,
     forget_others: Annotated[
         bool,
-        typer.Option("--forget-others", help="Delete the vectors of other models in the end."),
+        typer.Option("--forget-others", help="Delete the vectors of other models afterwards."),
     ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make the vectors that memories and messages lack, while the database is in use.
+    """Compute missing vectors of memories and messages, while the database is in use.
 
-    AGENTSTORE_EMBEDDINGS says by what, such as my_agent.meaning:embeddings. If it is interrupted,
-    the same command continues.
+    AGENTSTORE_EMBEDDINGS names what computes them, such as my_agent.meaning:embeddings. If it is
+    interrupted, the same command continues.
 
     Example: `agentstore embed --forget-others`
     """
@@ -708,7 +708,7 @@ def threads(
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """List threads of checkpoints, the one that was put into last first.
+    """List checkpoint threads, the most recently written first.
 
     `agentstore show` prints what the latest checkpoint of a thread holds.
 

@@ -41,7 +41,7 @@ def ui(
         str,
         typer.Option(
             metavar="HOST",
-            help=f"Serve others too, by a password: {PASSWORD_VARIABLE}, or it is asked for.",
+            help=f"Listen on this address, with a password: {PASSWORD_VARIABLE}, or a prompt.",
         ),
     ] = LOCAL[0],
     behind_proxy: Annotated[
@@ -52,9 +52,7 @@ def ui(
     ] = True,
     edit: Annotated[
         bool,
-        typer.Option(
-            "--edit", help="Let marks, ratings and notes be set, and tasks be tried again."
-        ),
+        typer.Option("--edit", help="Allow setting marks, ratings and notes, and retrying tasks."),
     ] = False,
     url: Url = None,
     schema: Schema = None,
@@ -62,7 +60,7 @@ def ui(
 ) -> None:
     """Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.
 
-    Only this machine reaches it, and only who has the address that it prints, which works once.
+    It listens on this machine only, and the address that it prints works once, in one browser.
     Nothing is loaded from elsewhere. Needs the extra `ui`.
 
     Example: `agentstore ui --port 8000`
@@ -184,7 +182,7 @@ def browse(
     schema: Schema = None,
     table_prefix: Prefix = "",
 ) -> None:
-    """Browse sessions, conversations and branches on the whole terminal; read-only.
+    """Browse sessions, conversations and branches in the terminal; read-only.
 
     It shows its keys at the bottom. It needs the extra tui.
 
