@@ -96,16 +96,11 @@ def names_something_of_theirs(value: Any) -> bool:
 
 
 NAMED = {
-    "user_id": Their("user"),
-    "session_id": Their("session"),
-    "message_id": Their("message"),
-    "task_id": Their("task"),
-    "thread_id": Their("thread"),
-    "log_id": Their("log"),
-    "attachment_id": Their("attachment"),
-    "key_id": Their("api_key"),
+    "user_id": Their("user"), "session_id": Their("session"), "message_id": Their("message"),
+    "task_id": Their("task"), "thread_id": Their("thread"), "log_id": Their("log"),
+    "attachment_id": Their("attachment"), "key_id": Their("api_key"),
     "reservation_id": Their("reservation"),
-}
+}  # fmt: skip
 """What a parameter names that a method cannot be called without."""
 
 GIVEN = {

@@ -192,20 +192,13 @@ def rows_about_ids() -> list[Row]:
 # --- JSON ------------------------------------------------------------------------------------
 
 NOT_JSON = {
-    "NaN": float("nan"),
-    "Infinity": float("inf"),
-    "minus infinity": [float("-inf")],
-    "a set": {"x": {1, 2}},
-    "a datetime": {"x": [NAIVE]},
-    "bytes": {"x": SECRET.encode()},
-    "a Decimal": [Decimal("0.1")],
-    "an object": [object()],
-    "a key that is a number": {"x": {1: SECRET}},
-    "a key that is None": {None: SECRET},
-    "nesting too deep": nested(250),
-    "nesting without end": endless(),
+    "NaN": float("nan"), "Infinity": float("inf"), "minus infinity": [float("-inf")],
+    "a set": {"x": {1, 2}}, "a datetime": {"x": [NAIVE]}, "bytes": {"x": SECRET.encode()},
+    "a Decimal": [Decimal("0.1")], "an object": [object()],
+    "a key that is a number": {"x": {1: SECRET}}, "a key that is None": {None: SECRET},
+    "nesting too deep": nested(250), "nesting without end": endless(),
     "a number of too many digits": [MANY_DIGITS],
-}
+}  # fmt: skip
 
 TAKES_JSON: dict[str, Callable[[Any, Any, Any], object]] = {
     "preferences": lambda s, _, v: s.users.create("Eve", preferences={"x": v}),

@@ -49,9 +49,6 @@ def mended(request: pytest.FixtureRequest, servers: Any) -> Iterator[Server]:
 OF_THE_MACHINE = {"engine", "settings", "connections"}
 
 
-# --- amcheck ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def checked(servers: Any) -> Iterator[Server]:
     """A database whose extension amcheck is in a schema of its own.
@@ -103,9 +100,6 @@ def test_a_role_that_may_not_call_amcheck_is_told_what_to_grant(checked):
     assert "were not checked" in finding.what
     follow(checked, finding, None)
     assert found_by(owner, "integrity") == []
-
-
-# --- Policies -----------------------------------------------------------------------------------
 
 
 ALTERED = {
@@ -274,9 +268,6 @@ def test_a_role_that_only_reads_messages_lacks_nothing(server):
     server.run(reader.format(server.guest))
     assert found_by(server.url, "grants", deep=False) == []
     server.run(f'DROP OWNED BY "reader-{server.guest}"; DROP ROLE "reader-{server.guest}"')
-
-
-# --- Connections --------------------------------------------------------------------------------
 
 
 def test_clients_alone_count_as_connections_whoever_asks(server):

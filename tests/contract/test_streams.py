@@ -537,9 +537,6 @@ def test_a_stream_that_is_replaced_is_complete_and_its_writer_is_told(store, ses
     assert store.usage.totals().rows["message_chunks"] == 0
 
 
-# --- Texts -------------------------------------------------------------------------------------
-
-
 @given(pieces=st.lists(texts(), max_size=6))
 def test_pieces_together_are_the_text_whatever_is_in_them(store, pieces):
     session = store.sessions.create()
@@ -570,9 +567,6 @@ def test_half_an_emoji_from_each_of_two_pieces_are_two_characters_that_do_not_me
     finished = store.messages.finish(message.id)
     assert finished.content == "\ud83d\ude00"
     assert len(store.messages.get(message.id).content) == 2
-
-
-# --- Costs -------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -625,9 +619,6 @@ def test_a_history_with_streams_takes_one_query_more_than_one_without(store, ses
     with counted() as statements:
         store.messages.history(session.id)
         assert len(statements) == len(without)
-
-
-# --- Going -------------------------------------------------------------------------------------
 
 
 def test_pieces_go_with_their_message(store):

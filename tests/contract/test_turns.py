@@ -622,9 +622,6 @@ def test_a_message_whose_call_was_cancelled_once_it_was_committed_ends_with_its_
     asyncio.run(run())
 
 
-# --- Tasks -----------------------------------------------------------------------------------
-
-
 async def prepared(store: AsyncStore) -> tuple[Any, Any]:
     user = await store.users.create("Ann", quota_total=10_000)
     return user, await store.sessions.create(user.id)

@@ -485,13 +485,9 @@ def said_by_agentscope(url: str, whole: str) -> list[dict[str, Any]]:
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
-    "openai": openai,
-    "langgraph_sqlite": langgraph_sqlite,
-    "tutorial": tutorial,
-    "adk": adk,
-    "adk_sqlite": adk_sqlite,
-    "agentscope": agentscope,
-}
+    "openai": openai, "langgraph_sqlite": langgraph_sqlite, "tutorial": tutorial, "adk": adk,
+    "adk_sqlite": adk_sqlite, "agentscope": agentscope,
+}  # fmt: skip
 
 
 def main(names: list[str]) -> None:

@@ -616,18 +616,10 @@ THREADS = """
         ('u0', 'gpt-4o', 'Weather?', 'Rain.', 't1'), ('01x', 'gpt-4o', 'News?', 'None.', NULL);
 """
 LOGGED = {
-    "id": "01a",
-    "model": "gpt-4o",
-    "prompt": "Weather?",
-    "system": None,
-    "response": "Sunny.",
-    "conversation_id": "c1",
-    "conversation_name": "The weather",
-    "conversation_model": "gpt-4o",
-    "datetime_utc": "2025-05-01T10:00:00",
-    "input_tokens": 10,
-    "output_tokens": 5,
-}
+    "id": "01a", "model": "gpt-4o", "prompt": "Weather?", "system": None, "response": "Sunny.",
+    "conversation_id": "c1", "conversation_name": "The weather", "conversation_model": "gpt-4o",
+    "datetime_utc": "2025-05-01T10:00:00", "input_tokens": 10, "output_tokens": 5,
+}  # fmt: skip
 
 
 def database(*scripts: str) -> Callable[[Path], None]:

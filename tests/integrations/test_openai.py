@@ -471,13 +471,9 @@ def test_the_example_goes_on_where_its_last_run_ended(engine_url):
     ]
     assert [lines[0] for lines in told] == ["0 items from before", "4 items from before"]
     assert told[1][1:] == [
-        "Snow in Oslo.",
-        "user",
-        "function_call",
-        "function_call_output",
-        "assistant",
+        "Snow in Oslo.", "user", "function_call", "function_call_output", "assistant",
         "2 calls of the tool, in Weather in Oslo",
-    ]
+    ]  # fmt: skip
 
 
 def turns(*texts):

@@ -163,8 +163,6 @@ def test_the_checkout_has_no_copy_of_the_revisions_that_would_be_found_first():
     assert migrations.script_location() == CHECKOUT / "alembic"
 
 
-# --- What it does ----------------------------------------------------------------------------
-
 USE = """
 import agentstore, asyncio, pathlib, sys
 from agentstore import AsyncStore, Store, migrations

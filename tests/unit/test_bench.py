@@ -102,9 +102,6 @@ def test_half_of_the_operations_took_no_longer_than_the_typical_one():
     assert Timings([[1, 2], [900], [3, 4]]).typical == 3
 
 
-# --- The document ----------------------------------------------------------------------------
-
-
 def test_an_aim_without_a_figure_does_not_pass_unnoticed():
     made = [x for x in document()["lines"] if (x["key"], x["engine"]) != ("tasks", "postgresql")]
     with pytest.raises(LookupError, match=r"no figure for .*tasks.*postgresql"):
@@ -153,9 +150,6 @@ def test_pictures_are_small_enough_for_a_page():
     found = list(PICTURES.glob("*.svg")) + list(PICTURES.glob("*.png"))
     assert {path.stem for path in found} >= {"throughput", "growth", "sizes"}
     assert [path.name for path in found if path.stat().st_size > LARGEST_PICTURE] == []
-
-
-# --- The pictures ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +203,6 @@ def test_growth_and_sizes_show_every_point(plots):
     assert [text.get_text() for text in panel.texts] == ["2.2×", "2.2×"]
 
 
-# --- Large databases -------------------------------------------------------------------------
-
 SMALL = Grown(ordinary=7, short=30, long=2 * TEXTS + 2)
 
 
@@ -256,9 +248,6 @@ def test_stretches_cover_every_message_once():
     assert ids[0] == 0
     assert ids[-1] == grown.messages
     assert ids[1:-1:2] == ids[2:-1:2]
-
-
-# --- Memory ----------------------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -34,9 +34,6 @@ def place(tmp_path):
     return Place(folder=tmp_path)
 
 
-# --- Packages --------------------------------------------------------------------------------
-
-
 def extra() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return set(project["optional-dependencies"]["bench-peers"])
@@ -205,9 +202,6 @@ def test_our_side_of_branches_usage_and_checkpoints_does_what_it_is_asked_for(ki
         await program.close()
 
     finished(use(kind(url))) if kind.synchronous else asyncio.run(use(kind(url)))
-
-
-# --- The table -------------------------------------------------------------------------------
 
 
 def row(**given):

@@ -294,17 +294,10 @@ def test_a_conversation_is_shown_by_turns_with_its_tools_and_marks(run, talk):
     assert not [line for line in printed.splitlines() if line != line.rstrip()]
     assert printed.count("北") == 21
     for expected in (
-        "天气 🌦",
-        "before the first turn",
-        "turn 1",
-        "turn 2",
-        "→ get_weather  c1",
-        '    {"city": "北京"}',
-        "… 2,000 more characters: --full shows them",
-        "20 °C ☀️\n",
-        "    - no umbrella　needed 👨‍👩‍👧",
-        r"And this? \x1b[2J \u202e",
-    ):
+        "天气 🌦", "before the first turn", "turn 1", "turn 2", "→ get_weather  c1",
+        '    {"city": "北京"}', "… 2,000 more characters: --full shows them", "20 °C ☀️\n",
+        "    - no umbrella　needed 👨‍👩‍👧", r"And this? \x1b[2J \u202e",
+    ):  # fmt: skip
         assert expected in printed
     times = r"  #{}  \d\d:\d\d:\d\d  {}\n"
     assert re.search("user" + times.format(2, r"\[pinned\]"), printed)
@@ -417,9 +410,6 @@ def test_json_of_a_conversation_has_all_that_is_known_of_its_messages(run, store
     assert [branch["name"] for branch in found["branches"]] == ["main"]
 
 
-# --- search ---------------------------------------------------------------------------------------
-
-
 def test_hits_are_shown_with_what_was_found_in_them(run, store, talk):
     printed = run("search", "天气")
     assert fits(printed)
@@ -455,9 +445,6 @@ def test_a_search_reads_what_is_not_indexed_and_writes_nothing(run, store, talk)
     assert before
     assert "#5" in run("search", "umbrella")
     assert store.search.status().pending == before
-
-
-# --- usage ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -523,9 +510,6 @@ def test_usage_is_added_up_by_whatever_is_asked_for(run, spent):
     assert "must be one of turn" in run("usage", "--by", "hour", code=2)
     assert "needs a session. Pass --session" in run("usage", "--by", "turn", code=2)
     assert "Pass only one of them" in run("usage", "--days", "1", "--since", "2026-01-01", code=2)
-
-
-# --- tasks ----------------------------------------------------------------------------------------
 
 
 def test_tasks_are_counted_and_listed_and_dead_letters_found(run, store):

@@ -212,22 +212,13 @@ def test_code_that_knows_nothing_of_this_library_can_handle_the_errors():
 
 
 SHOWN = [
-    ("assitant", "'assitant'"),
-    (7, "7"),
-    (-1.5, "-1.5"),
-    (None, "None"),
-    (True, "True"),
-    (float("nan"), "nan"),
-    ("two words", "a str of 9 characters"),
-    ("x" * 21, "a str of 21 characters"),
-    ("sk-abc", "a str of 6 characters"),
-    ("", "a str of 0 characters"),
-    (10**5000, "a number of more than 64 bits"),
-    (-(10**20), "a number of more than 64 bits"),
-    (b"hunter2", "of type bytes"),
-    (["hunter2"], "of type list"),
-    ({"password": "hunter2"}, "of type dict"),
-]
+    ("assitant", "'assitant'"), (7, "7"), (-1.5, "-1.5"), (None, "None"), (True, "True"),
+    (float("nan"), "nan"), ("two words", "a str of 9 characters"),
+    ("x" * 21, "a str of 21 characters"), ("sk-abc", "a str of 6 characters"),
+    ("", "a str of 0 characters"), (10**5000, "a number of more than 64 bits"),
+    (-(10**20), "a number of more than 64 bits"), (b"hunter2", "of type bytes"),
+    (["hunter2"], "of type list"), ({"password": "hunter2"}, "of type dict"),
+]  # fmt: skip
 
 
 def test_of_a_refused_value_only_a_number_or_a_short_word_is_shown():

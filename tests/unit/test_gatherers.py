@@ -124,6 +124,13 @@ def of_a_driver(problem: UnitFailure) -> UnitFailure:
     return problem
 
 
+def test_a_group_that_fails_for_any_error_is_run_one_by_one():
+    threads = Threads()
+    threads.gate.problem = ValueError("odd")
+    assert threads.together(list("abcde")) == list("ABCDE")
+    assert sorted(Note.groups) == [[name] for name in "abcde"]
+
+
 @pytest.mark.parametrize(
     "problem",
     [
