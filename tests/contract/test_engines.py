@@ -1,7 +1,5 @@
 """Which URLs and engines a store opens, how it sets connections up, and what it leaves alone."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3
@@ -16,6 +14,7 @@ import pytest
 from psycopg.types import TypeInfo
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 from sqlalchemy.util import greenlet_spawn
 
 from agentstore import AsyncStore, Store
@@ -142,9 +141,6 @@ def test_a_store_names_its_database_but_not_its_password(postgresql):
     store = AsyncStore(secret)
     assert make_url(postgresql).database in repr(store)
     assert PASSWORD not in repr(store) + str(store) + repr(vars(store))
-
-
-# --- Settings of connections ----------------------------------------------------------------------
 
 
 def on_connections(store: Any, count: int, ask: Callable[[Any], Any]) -> list[Any]:
@@ -434,6 +430,47 @@ def test_connections_that_a_handed_in_engine_has_open_get_their_pragmas(tmp_path
     engine.dispose()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "level"),
+    [
+        ({"synchronous": "OFF"}, {}, 2),
+        ({"synchronous": "NORMAL"}, {"synchronous": "EXTRA"}, 3),
+        ({}, {"synchronous": "OFF"}, 2),
+        ({"synchronous": "NORMAL", "read_only": True}, {"synchronous": "NORMAL"}, 1),
+    ],
+)
+def test_no_store_on_an_engine_lowers_the_durability_of_another(
+    tmp_path, first, second, level, asynchronous
+):
+    path = tmp_path / "test.db"
+    Store(f"sqlite:///{path}").close()
+    own = create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
+    engine = own.sync_engine if asynchronous else create_engine(f"sqlite:///{path}")
+
+    def opened(options: Any) -> Any:
+        if asynchronous:
+            return BlockingStore(lambda: AsyncStore(engine=own, **options))
+        return Store(engine=engine, **options)
+
+    levels = []
+
+    @event.listens_for(engine, "commit")
+    def look(connection: Any) -> None:
+        cursor = connection.connection.dbapi_connection.cursor()
+        cursor.execute("PRAGMA synchronous")
+        levels.append(cursor.fetchone()[0])
+        cursor.close()
+
+    with opened(first) as store:
+        assert store.sessions.count() == 0
+    with opened(second) as store:
+        levels.clear()
+        store.sessions.create()
+    assert levels == [level]
+    engine.dispose()
+
+
 def test_an_engine_in_autocommit_stays_so_for_its_application(tmp_path):
     url = f"sqlite:///{tmp_path / 'test.db'}"
     Store(url).close()
@@ -477,9 +514,6 @@ def test_an_engine_of_another_database_is_refused():
 
     with pytest.raises(UnsupportedUrl):
         Store(engine=Elsewhere())  # type: ignore[arg-type]
-
-
-# --- Closed stores --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", [pytest.param(d, id=d.name) for d in DRIVERS])

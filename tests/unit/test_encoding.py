@@ -1,7 +1,5 @@
 """Text and JSON are written so that both engines can carry them, and read back equal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import UTC, datetime
@@ -22,6 +20,7 @@ from agentstore.values.encoding import (
     encode_text,
     load_json,
 )
+from tests.drivers import FULL
 from tests.strategies import TRAPS, exact, json_values, texts
 
 
@@ -134,7 +133,7 @@ def refuse(constant):
     raise ValueError(constant)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=1000 if FULL else 300)
 @given(written_json() | st.text(st.sampled_from('0123456789.eE+-[]{}",:\\ untrfals\n'), max_size=9))
 def test_any_text_is_read_as_the_standard_library_reads_it(text):
     strict = partial(json.loads, parse_constant=refuse)
@@ -176,34 +175,6 @@ def test_an_escaped_nul_is_told_from_its_look_alike(backslashes):
 
 def test_readable_text_stays_readable_in_stored_json():
     assert dump_json({"city": "北京 🙏"}) == '{"city":"北京 🙏"}'
-
-
-@pytest.mark.parametrize(
-    ("value", "stored"),
-    [
-        (-0.0, "-0.0"),
-        (1e22, "1e+22"),
-        (1.0, "1.0"),
-        (10**30, "1" + "0" * 30),
-        (True, "true"),
-        ([], "[]"),
-        ({}, "{}"),
-        ([[], {}, [None]], "[[],{},[null]]"),
-    ],
-)
-def test_numbers_and_empties_keep_their_kind(value, stored):
-    assert dump_json(value) == stored
-    assert exact(load_json(stored)) == exact(value)
-
-
-def test_keys_keep_their_order():
-    value = {"b": 1, "aa": 2, "a": {"z": 1, "y": 2}}
-    assert list(load_json(dump_json(value))) == ["b", "aa", "a"]
-    assert list(load_json(dump_json(value))["a"]) == ["z", "y"]
-
-
-def test_tuples_come_back_as_lists():
-    assert load_json(dump_json({"a": (1, (2, ()))})) == {"a": [1, [2, []]]}
 
 
 def test_an_enum_of_str_or_int_counts_as_its_value():
