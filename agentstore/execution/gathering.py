@@ -119,13 +119,23 @@ class Gatherer:
         """
         with self._lock:
             queue = self._queues[call.kind]
-            goes_at_once = queue.enter()
-            if not goes_at_once:
+            goes_at_once = queue.busy < MOST_GROUPS
+            if goes_at_once:
+                queue.busy += 1
+            else:
                 write = _ThreadWrite(call)
                 write.will_wait()
                 queue.waiting.append(write)
         if goes_at_once:
-            outcome = self._run_one(queue, call)
+            outcome: Any = DEFERRED
+            try:
+                [outcome] = self._run(partial(write_group, calls=[call]))
+            except UnitFailure:
+                raise
+            except Exception:  # noqa: BLE001, S110 - by itself it raises it again
+                pass
+            finally:
+                self._come_back(queue)
             return self._run(call) if outcome is DEFERRED else call.finish(outcome)
         try:
             write.wait(None)
@@ -137,18 +147,6 @@ class Gatherer:
         if write.error is not None:
             raise write.error
         return self._run(call) if write.result is DEFERRED else call.finish(write.result)
-
-    def _run_one(self, queue: GatherQueue[_ThreadWrite], call: GatheredCall) -> Any:
-        """Run a group of one; give its outcome."""
-        try:
-            [outcome] = self._run(lambda unit: write_group(unit, [call]))
-        except UnitFailure:
-            raise
-        except Exception:  # noqa: BLE001 - by itself it raises it again
-            return DEFERRED
-        finally:
-            self._come_back(queue)
-        return outcome
 
     def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
         """Run a group, the caller's own write included, and tell the others."""
@@ -162,7 +160,7 @@ class Gatherer:
         """Start the next group, led by its first call, or leave the queue."""
         with self._lock:
             if not queue.waiting:
-                queue.leave()
+                queue.busy -= 1
                 return
             group = queue.next_group()
             group[0].group, group[0].state = group, State.LEADING
@@ -185,7 +183,7 @@ class Gatherer:
 def together(group: Sequence[QueuedWrite]) -> Callable[[Unit], list[Any]]:
     """Make a unit's work of a group."""
     calls = [write.work for write in group if isinstance(write.work, GatheredCall)]
-    return lambda unit: write_group(unit, calls)
+    return partial(write_group, calls=calls)
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def append_messages(
     wait: bool,
 ) -> Collection[str]:
     """Lock, count and insert in one statement; see ``EngineDialect.append_messages``."""
-    named = any(session["branch"] is not None for session in sessions)
+    named = {session["branch"] for session in sessions} != {None}
     many = len(sessions) > 1
     onto = "onto" in sessions[0]
     shape = _AppendShape(many, len(rows) > 1, bool(calls), bool(marks), wait, named, onto)
