@@ -40,8 +40,8 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
     "save": {
         "sqlite3": (3.6, 4.2),
         "aiosqlite": (13.7, None),
-        "psycopg": (2.2, 2.0),
-        "psycopg-async": (3.25, 3.0),
+        "psycopg": (1.04, 0.87),
+        "psycopg-async": (2.4, 1.83),
     },
     "save_many": {
         "sqlite3": (2.65, 3.4),
