@@ -244,8 +244,8 @@ def store_is_closed() -> TransactionMisuse:
     return TransactionMisuse("This store is closed. Open another AsyncStore.")
 
 
-async def _cancellable(work: Coroutine[Any, Any, T]) -> T:
-    return await work
+def _cancellable(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    return work
 
 
 @asynccontextmanager
@@ -301,7 +301,8 @@ class GreenletRunner:
         self._kept = self._runner.kept
         self._owns_engine = owns_engine
         self._turns = AsyncTurns(settings, one_by_one=dialect.single_writer)
-        self._gatherer = None if dialect.single_writer else AsyncGatherer(self._statement)
+        statement = partial(self._once, Mode.STATEMENT)  # in no thread, so it may be cut
+        self._gatherer = None if dialect.single_writer else AsyncGatherer(statement)
         # Cancelled in the middle, a driver that keeps a thread would leave it to itself.
         self._uncut = finished if dialect.threads_async_work else _cancellable
         self.pause = self._runner.pause
@@ -326,9 +327,6 @@ class GreenletRunner:
             return result
         finally:
             self._turns.release(writer=writer)
-
-    async def _statement(self, work: Callable[[Unit], T]) -> T:
-        return await self._uncut(self._once(Mode.STATEMENT, work))
 
     async def _once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         progress = _UnitProgress()
