@@ -1,7 +1,5 @@
 """Text and JSON are written so that both engines can carry them, and read back equal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import UTC, datetime
@@ -178,34 +176,6 @@ def test_readable_text_stays_readable_in_stored_json():
     assert dump_json({"city": "北京 🙏"}) == '{"city":"北京 🙏"}'
 
 
-@pytest.mark.parametrize(
-    ("value", "stored"),
-    [
-        (-0.0, "-0.0"),
-        (1e22, "1e+22"),
-        (1.0, "1.0"),
-        (10**30, "1" + "0" * 30),
-        (True, "true"),
-        ([], "[]"),
-        ({}, "{}"),
-        ([[], {}, [None]], "[[],{},[null]]"),
-    ],
-)
-def test_numbers_and_empties_keep_their_kind(value, stored):
-    assert dump_json(value) == stored
-    assert exact(load_json(stored)) == exact(value)
-
-
-def test_keys_keep_their_order():
-    value = {"b": 1, "aa": 2, "a": {"z": 1, "y": 2}}
-    assert list(load_json(dump_json(value))) == ["b", "aa", "a"]
-    assert list(load_json(dump_json(value))["a"]) == ["z", "y"]
-
-
-def test_tuples_come_back_as_lists():
-    assert load_json(dump_json({"a": (1, (2, ()))})) == {"a": [1, [2, []]]}
-
-
 def test_an_enum_of_str_or_int_counts_as_its_value():
     class Word(StrEnum):
         HINT = "hint"
@@ -227,30 +197,13 @@ class Plain(Enum):
 @pytest.mark.parametrize(
     "value",
     [
-        float("nan"),
-        float("inf"),
-        float("-inf"),
-        datetime(2025, 1, 1, tzinfo=UTC),
-        Decimal("1.5"),
-        {1, 2},
-        b"bytes",
-        bytearray(b"bytes"),
-        1j,
-        object(),
-        Plain.ONE,
-        range(3),
-        (item for item in (1, 2)),
-        {1: "int key"},
-        {None: "None key"},
-        {True: "bool key"},
-        {("a", "b"): "tuple key"},
-        {b"a": "bytes key"},
-        10**5000,
-        nested(MAX_DEPTH + 1),
-        cyclic(),
+        float("nan"), float("inf"), float("-inf"), datetime(2025, 1, 1, tzinfo=UTC), Decimal("1.5"),
+        {1, 2}, b"bytes", bytearray(b"bytes"), 1j, object(), Plain.ONE, range(3),
+        (item for item in (1, 2)), {1: "int key"}, {None: "None key"}, {True: "bool key"},
+        {("a", "b"): "tuple key"}, {b"a": "bytes key"}, 10**5000, nested(MAX_DEPTH + 1), cyclic(),
     ],
     ids=lambda value: type(value).__name__,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [1, {"deep": [v]}]], ids=["bare", "deep"])
 @pytest.mark.parametrize("write", [dump_json, canonical_json])
 def test_what_json_cannot_say_is_refused(write, wrap, value):

@@ -18,9 +18,7 @@ from itertools import chain, groupby
 from typing import Any, Protocol
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
-    Connection,
     Row,
     Select,
     Table,
@@ -29,22 +27,22 @@ from sqlalchemy import (
     false,
     func,
     literal,
-    or_,
     select,
+    true,
     tuple_,
-    type_coerce,
     update,
 )
 
 from agentstore.engines.base.dialect import Mode
-from agentstore.engines.base.moving import Checks
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import PruneReport
-from agentstore.records.upkeep import Finding, Severity, listed
+from agentstore.repositories.checkpoints.puts import touched_since
 from agentstore.repositories.checkpoints.removal import (
     as_many_as,
+    in_threads,
     needed_by_others,
+    remove_all,
     remove_some,
     weight,
 )
@@ -56,14 +54,11 @@ from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.upkeep.deletion import is_closed, owned, reclaimed
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import (
-    LONGEST_ENTRY,
     Tables,
     being_deleted,
-    indexed_texts,
     owner_not_being_deleted,
 )
-from agentstore.values import validation
-from agentstore.values.types import SafeText, shifted
+from agentstore.values.types import shifted
 
 __all__ = ["Progress", "prune"]
 
@@ -603,6 +598,8 @@ def rules_of(policy: RetentionPolicy) -> Iterator[tuple[Rule, int]]:
         yield _SessionRule(expired=False), deletion.ROWS
     if policy.tool_logs is not None:
         yield _RowRule("tool_logs", "tool_logs", "created_at", _older_than("tool_logs")), ROWS
+    if policy.threads_idle is not None:
+        yield _ThreadRule(), deletion.ROWS
     if policy.prunes_checkpoints:
         yield _CheckpointRule(), deletion.ROWS
     if policy.finished_tasks is not None:
@@ -624,6 +621,76 @@ def _older_than(rule: str) -> Callable[[PruningTerms], datetime]:
 
 def _after_now(terms: PruningTerms) -> datetime:
     return terms.now + timedelta.resolution  # the present itself included
+
+
+# The rule about threads that nobody uses.
+#
+# When a thread was put into last is not in its row: the latest checkpoint of its first namespace
+# says it of most, so it is looked at before all others are.
+
+
+class _ThreadRule(Rule):
+    """Threads of checkpoints that were idle for too long, each with everything in it."""
+
+    name = "threads"
+
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
+        threads = unit.tables.checkpoint_threads
+        columns = [threads.c.pk, threads.c.id, threads.c.session_id]
+        stays = owner_not_being_deleted(unit.tables, threads.c.user_id)
+        return walked(
+            unit, threads, columns, position, [], _is_idle_thread(unit.tables, terms), stays
+        )
+
+    def find_to_count(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
+        rows, position = self.find(unit, terms, position)
+        return staying(unit, terms, rows), position
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        counts = Counter(checkpoint_threads=1)
+        for name, table in in_threads(unit.tables).items():
+            theirs = select(func.count()).where(table.c.thread_id == items[0].id)
+            counts[name] = unit.connection.execute(theirs).scalar_one()
+        return Done(1, counts, items[1:])
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        threads = unit.tables.checkpoint_threads.c
+        counts: Counter[str] = Counter()
+        done = 0
+        while done < len(items) and not (done and (pace.is_spent or counts.total() > pace.rows)):
+            pk = items[done].pk
+            done += 1
+            if not lock_free(unit, threads.pk, threads.pk == pk):
+                continue
+            # Looked at again once it is locked: whoever had it may have put into it.
+            still = select(threads.id).where(threads.pk == pk, _is_idle_thread(unit.tables, terms))
+            for thread_id in unit.connection.execute(still).scalars():
+                counts.update(remove_all(unit, thread_id).rows)
+        return Done(counts["checkpoint_threads"], counts, items[done:])
+
+
+def _is_idle_thread(tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
+    """Give the condition under which a thread was neither put into nor touched for too long."""
+    policy, before = terms.policy, terms.before(terms.policy.threads_idle)
+    threads, points = tables.checkpoint_threads.c, tables.checkpoints
+    c, first = points.c, points.alias("first").c
+    namespace = select(func.min(first.namespace)).where(first.thread_id == threads.id)
+    latest = (
+        select(c.created_at)
+        .where(c.thread_id == threads.id, c.namespace == namespace.scalar_subquery())
+        .order_by(c.step.desc(), c.pk.desc())
+        .limit(1)
+    )
+    theirs = select(c.pk).where(c.thread_id == threads.id)
+    conditions = [
+        threads.created_at < before,
+        func.coalesce(latest.scalar_subquery() < before, true()),
+        ~touched_since(tables, threads.id, before),
+        ~theirs.where(c.created_at >= before).exists(),
+    ]
+    if policy.thread_namespaces:
+        conditions.append(theirs.where(c.namespace.in_(policy.thread_namespaces)).exists())
+    return and_(*conditions)
 
 
 # The rule about checkpoints that are old, or more than a thread keeps.
@@ -660,8 +727,10 @@ class _CheckpointRule(Rule):
             checkpoints.thread_id == threads.c.id, _matching(unit, terms)
         )
         columns = [threads.c.id, threads.c.session_id]
-        stays = owner_not_being_deleted(unit.tables, threads.c.user_id)
-        rows, position = walked(unit, threads, columns, position, [], old.exists(), stays)
+        stays = [owner_not_being_deleted(unit.tables, threads.c.user_id)]
+        if terms.policy.threads_idle is not None:
+            stays.append(~_is_idle_thread(unit.tables, terms))
+        rows, position = walked(unit, threads, columns, position, [], old.exists(), *stays)
         return staying(unit, terms, rows), position
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
@@ -783,97 +852,3 @@ def _count_unneeded(
         for rows in pages(unit, query, [values.line, values.start])
         for row in rows
     )
-
-
-# Rows from before arguments were bounded as they are now, for the doctor; reads whole tables.
-#
-# They are no harm where they are. But not every engine takes such a text in an index, so it may
-# stand in the way of a move.
-
-
-_MOST = 1_000
-"""Rows that are counted at most."""
-
-_LONGEST_SHOWN = 64
-
-
-def texts(connection: Connection, tables: Tables, checks: Checks) -> Iterator[Finding]:
-    """Look for texts that are too long for an index of some engine."""
-    for table in tables.metadata.sorted_tables:
-        for names in indexed_texts(table):
-            yield from _too_long(connection, table, names, checks)
-
-
-def amounts(connection: Connection, tables: Tables) -> Iterator[Finding]:
-    """Look for amounts that no call may say any more."""
-    said, used, logs = tables.messages.c, tables.turn_usage.c, tables.tool_logs.c
-    counted = [used.requests, used.input_tokens, used.output_tokens, used.total_tokens]
-    bounds = (
-        (tables.messages, [said.token_count], said.cost),
-        (tables.turn_usage, counted, used.cost),
-    )
-    for table, tokens, cost in bounds:
-        dear = type_coerce(cost, BigInteger) > validation.MAX_COST_NANOS
-        yield from _beyond(
-            connection, table, or_(dear, *(each > validation.MAX_TOKENS for each in tokens))
-        )
-    long = logs.elapsed_ms > validation.MAX_MILLISECONDS
-    yield from _beyond(connection, tables.tool_logs, long)
-
-
-def _too_long(
-    connection: Connection, table: Table, names: tuple[str, ...], checks: Checks
-) -> Iterator[Finding]:
-    lengths = [func.coalesce(checks.octets(table.c[name]), 0) for name in names]
-    size: ColumnElement[Any] = lengths[0]
-    for length in lengths[1:]:
-        size = size + length
-    key = list(table.primary_key.columns)
-    shown = [
-        func.substr(column, 1, _LONGEST_SHOWN + 1) if isinstance(column.type, SafeText) else column
-        for column in key
-    ]
-    query = select(*shown, *lengths).where(size > LONGEST_ENTRY).limit(_MOST)
-    rows = [
-        ", ".join(
-            [
-                *(f"{column.name}={_short(row[at])}" for at, column in enumerate(key)),
-                *(
-                    f"{name} has {bytes_:,} bytes"
-                    for name, bytes_ in zip(names, row[len(key) :], strict=True)
-                ),
-            ]
-        )
-        for row in connection.execute(query)
-    ]
-    if rows:
-        yield Finding(
-            Severity.WARNING,
-            "texts",
-            f"{_many(len(rows))} rows hold text in an index that not every engine takes: more than "
-            f"{LONGEST_ENTRY:,} bytes.",
-            f"{table.name}: {listed(rows)}",
-            "Shorten it, or set these rows aside with agentstore copy --quarantine FILE",
-        )
-
-
-def _beyond(
-    connection: Connection, table: Table, condition: ColumnElement[bool]
-) -> Iterator[Finding]:
-    found = connection.execute(select(table.c.id).where(condition).limit(_MOST)).scalars().all()
-    if found:
-        yield Finding(
-            Severity.INFO,
-            "amounts",
-            f"{_many(len(found))} rows hold amounts that no call may say any more. Sums are right.",
-            f"{table.name}, ids {listed(found)}",
-        )
-
-
-def _many(found: int) -> str:
-    return f"{found:,}" if found < _MOST else f"{_MOST:,} or more"
-
-
-def _short(value: Any) -> Any:
-    """Leave out what may be anybody's words."""
-    return "(long)" if isinstance(value, str) and len(value) > _LONGEST_SHOWN else value
