@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from psycopg import sql
-from sqlalchemy import Integer, Select, bindparam, event, literal_column, select
+from sqlalchemy import Integer, Select, String, bindparam, event, literal_column, select
 
 from agentstore import Store, migrations
 from agentstore.engines.base.dialect import Mode
@@ -163,7 +163,21 @@ def test_an_error_of_what_is_prepared_is_the_servers(place: Place) -> None:
             run(LoneRead(lambda unit: unit.first(_quotient, by=0), *_NOBODYS))
 
 
+def test_a_text_that_libpq_would_cut_off_is_refused_when_it_is_prepared_too(place: Place) -> None:
+    with Store(place.url) as store:
+        run = partial(store._runner.run, Mode.READ, repeatable=False)
+        for _ in range(PREPARED):
+            (word,) = run(LoneRead(lambda unit: unit.first(_word, said="a"), *_NOBODYS))
+            assert word == "a"
+        with pytest.raises(DatabaseError):
+            run(LoneRead(lambda unit: unit.first(_word, said="a\x00b"), *_NOBODYS))
+
+
 _NOBODYS: Any = (lambda unit: unit, (), {})
+
+
+def _word(_: Tables) -> Select[Any]:
+    return select(bindparam("said", type_=String))
 
 
 def _quotient(_: Tables) -> Select[Any]:
