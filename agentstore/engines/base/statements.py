@@ -314,13 +314,13 @@ def run_sql(
         connection.in_transaction() or NO_TRANSACTION in connection.get_execution_options()
     ):
         connection.begin()
-    cursor: Any = None
+    driver_s, cursor = connection.connection, None
     try:
         if numbered is not None:
-            rows = numbered.run(connection, parameters, fetch=fetch, large=large)
+            rows = numbered.run(driver_s, parameters, fetch=fetch, large=large)
             if rows is not None:
                 return rows
-        cursor = connection.connection.cursor()
+        cursor = driver_s.cursor()
         if many:
             cursor.executemany(sql, parameters)
         else:
@@ -349,10 +349,11 @@ _TYPED = re.compile(r"%\(\w+\)s::|CAST\(%\(\w+\)s AS ")
 class Numbered:
     """A statement as the server takes it: ``$1`` instead of a name, its type beside it."""
 
-    __slots__ = ("_key", "_names", "_text")
+    __slots__ = ("_key", "_names", "_text", "_waits")
 
-    def __init__(self, sql: str) -> None:
-        """Number the names in a text that is meant for a cursor."""
+    def __init__(self, sql: str, *, waits: bool) -> None:
+        """Number the names in a text for a cursor, which ``waits`` if it is a coroutine's."""
+        self._waits = waits
         names = [*dict.fromkeys(_PLACE.findall(sql))]
         self._names = names
         self._text = (sql % {name: f"${n}" for n, name in enumerate(names, 1)}).encode()
@@ -362,10 +363,11 @@ class Numbered:
     def of(cls, sql: str, dialect: Dialect) -> Numbered | None:
         """Make it, if this is psycopg and the types of all parameters are said."""
         psycopg = dialect.driver in ("psycopg", "psycopg_async")
-        return cls(sql) if psycopg and "%(" not in _TYPED.sub("", sql) else None
+        said = "%(" not in _TYPED.sub("", sql)
+        return cls(sql, waits=dialect.is_async) if psycopg and said else None
 
     def run(
-        self, connection: Connection, parameters: Parameters, *, fetch: bool, large: bool
+        self, driver_s: Any, parameters: Parameters, *, fetch: bool, large: bool
     ) -> list[Any] | None:
         """Run it as ``run_sql`` does; None if psycopg is to write a parameter, or to refuse it."""
         values = [parameters[name] for name in self._names]
@@ -376,8 +378,8 @@ class Numbered:
             return None
         from psycopg import AsyncRawCursor, RawCursor, adapt, errors, generators, pq  # it is there
 
-        own: Any = connection.connection.driver_connection
-        waits = connection.dialect.is_async
+        own = driver_s.driver_connection
+        waits = self._waits
         known = names_of_prepared(own)
         name = known.get(self._key)
         if name is None:
