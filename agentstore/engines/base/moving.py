@@ -34,6 +34,7 @@ from agentstore.values.types import EnumText, Json, Nanos, OwnId, SafeText, UtcD
 if TYPE_CHECKING:
     from sqlalchemy import URL, Column, ColumnElement, Connection, Table
 
+    from agentstore.errors import InvalidRow
     from agentstore.records.upkeep import Finding, ReplicationRecord
     from agentstore.schema import Names, Tables
 
@@ -92,6 +93,11 @@ class TableShape:
         """Where the columns of the key are among the columns."""
         names = [name for name, _ in self.columns]
         return tuple(names.index(name) for name in self.key)
+
+    @property
+    def shown_key(self) -> tuple[str, ...]:
+        """The columns by which a row is named to people: the key, and ``id`` where there is one."""
+        return self.key if "id" in self.key or "id" not in self.table.c else (*self.key, "id")
 
 
 _KINDS: tuple[tuple[type[Any], Kind], ...] = (
@@ -317,6 +323,10 @@ class Moving(ABC):
         Others may write meanwhile.
         """
 
+    @abstractmethod
+    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
+        """Name the row that could not be read, as far as it is found soon; nothing is changed."""
+
 
 # Digests of rows that were read as text; ``agentstore.engines.base.moving`` has the formula.
 
@@ -541,6 +551,9 @@ class Checks(ABC):
 
     system: str
     """The engine's name in lower case, as tools that watch databases call it."""
+
+    examinations: tuple[Examination, ...]
+    """What ``agentstore doctor`` looks at, apart from what it always does."""
 
     @abstractmethod
     def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:

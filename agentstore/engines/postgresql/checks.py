@@ -690,7 +690,7 @@ def settings(context: CheckContext) -> Iterator[Finding]:
 
 def replication(context: CheckContext) -> Iterator[Finding]:
     """Look at who follows the server, and at whether commits wait for somebody who is gone."""
-    found = PostgreSQLChecks().replication(context.connection, context.synchronous_commit)
+    found = CHECKS.replication(context.connection, context.synchronous_commit)
     if found is None:
         return
     where = "synchronous_standby_names"
@@ -825,7 +825,7 @@ def bloat(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-EXAMINATIONS = (
+PostgreSQLChecks.examinations = (
     Examination("engine", engine),
     Examination("settings", settings),
     Examination("connections", connections),
@@ -835,6 +835,7 @@ EXAMINATIONS = (
     Examination("row_security", policies, at_head=True),
     Examination("grants", grants, at_head=True),
 )
+CHECKS = PostgreSQLChecks()
 
 
 def _scalar(context: CheckContext, setting: str) -> Any:

@@ -31,7 +31,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
-    Executable,
     FromClause,
     Insert,
     Integer,
@@ -54,7 +53,6 @@ from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
 from sqlalchemy.pool import PoolResetState
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
-from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
@@ -92,12 +90,7 @@ from agentstore.settings import AUTO, Settings
 from agentstore.values.types import number_statements_from
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
     from agentstore.engines.base.dialect import Change
-    from agentstore.engines.base.moving import Checks, Examination, Moving
-    from agentstore.errors import InvalidRow
 
 
 # How transactions begin and end on PostgreSQL, and connections of an application's own engine.
@@ -457,42 +450,6 @@ def _asking(pgconn: pq.abc.PGconn) -> Generator[None]:
         pgconn.consume_input()
 
 
-# What a server is asked now and then, each part loaded when it is: a store at work needs none.
-
-
-class ServerParts:
-    """The parts; see ``EngineDialect``."""
-
-    file_based = False
-
-    @property
-    def moving(self) -> Moving:
-        """How a schema is read whole, and loaded whole."""
-        from agentstore.engines.postgresql.moving import PostgreSQLMoving
-
-        return PostgreSQLMoving()
-
-    @property
-    def checks(self) -> Checks:
-        """What a server says of itself."""
-        from agentstore.engines.postgresql.checks import PostgreSQLChecks
-
-        return PostgreSQLChecks()
-
-    @property
-    def examinations(self) -> tuple[Examination, ...]:
-        """What ``agentstore doctor`` looks at on a server."""
-        from agentstore.engines.postgresql.checks import EXAMINATIONS
-
-        return EXAMINATIONS
-
-    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
-        """Look for it, in a transaction or a savepoint of its own."""
-        from agentstore.engines.postgresql.moving import name_row
-
-        return name_row(connection, tables, error)
-
-
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
 """Any number that no other program locks: the letters "agntstor"."""
 
@@ -570,10 +527,12 @@ _WRITTEN = select(cast(func.pg_current_wal_insert_lsn(), Text))
 _REPLAYED = select(case((func.pg_is_in_recovery(), cast(func.pg_last_wal_replay_lsn(), Text))))
 
 
-class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
+class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
     """The dialect of PostgreSQL; see ``EngineDialect`` for what each method promises."""
 
+    package = "agentstore.engines.postgresql"
     schemas = True
+    file_based = False
     single_writer = False
     threads_async_work = False
     most_bytes = 536_870_000  # they come back in hexadecimal, in a message of up to 1 GiB
@@ -581,6 +540,8 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     space: Space = ServerSpace()
     append_messages = staticmethod(append_messages)
     require_joinable = staticmethod(require_joinable)
+    storing_writes = staticmethod(storing_writes)
+    putting = staticmethod(putting)
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name psycopg, which is both sync and async."""
@@ -646,19 +607,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
             )
             for mode in Mode
         }
-
-    def async_modes(
-        self, engine: AsyncEngine, synchronous_commit: str | None = None
-    ) -> dict[Mode, AsyncEngine]:
-        """Tag the engine with the mode, for the begin event."""
-        sync_engine = engine.sync_engine
-        modes = {
-            mode: engine.execution_options(**tags(sync_engine, mode, synchronous_commit))
-            for mode in Mode
-        }
-        for tagged in modes.values():
-            beginning(tagged.sync_engine, sync_engine)
-        return modes
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Read the SQLSTATE; a connection that was never made, or broke, has none."""
@@ -736,22 +684,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
             "key", "value", name="held"
         )
         return held, cast(held.c.key, BigInteger), cast(held.c.value, BigInteger)
-
-    def storing_writes(
-        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool
-    ) -> Select[Any] | None:
-        """Say it in common table expressions."""
-        return storing_writes(entered, tables, replace=replace)
-
-    def putting(
-        self,
-        tables: Tables,
-        entered: ReturningInsert[Any] | ReturningUpdate[Any] | None,
-        *,
-        merges: bool,
-    ) -> Executable | None:
-        """Say it in common table expressions: one round trip instead of three or four."""
-        return putting(tables, entered, merges=merges)
 
     def together(self, *changes: Change) -> Sequence[Change]:
         """Say all but the last in common table expressions."""

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import ARRAY, Connection, Select, Text, bindparam, func, select, text, true
 
 from agentstore.engines.base.moving import Hidden
-from agentstore.engines.postgresql import row_security
 from agentstore.schema import Names, Tables
 from agentstore.values.types import SafeText
 
@@ -328,10 +327,8 @@ def _named(sql: str, names: Names, table: str = "", **places: str) -> str:
 # Scopes on PostgreSQL: what its row-level security is told, and who does what a scope cannot.
 
 
-_ENTER = select(
-    func.set_config(row_security.SETTING, bindparam("user_id", type_=SafeText()), true())
-)
-_CURRENT = select(func.current_setting(row_security.SETTING, true()))
+_ENTER = select(func.set_config(SETTING, bindparam("user_id", type_=SafeText()), true()))
+_CURRENT = select(func.current_setting(SETTING, true()))
 
 
 class SecuredRows:
@@ -352,9 +349,7 @@ class SecuredRows:
         dropped = connection.execute(_dropped(tables.names), {"digests": [*digests]})
         return int(dropped.scalar_one())
 
-    def grants(self, names: Names, role: str) -> list[str]:
-        """Say GRANT."""
-        return row_security.grants(names, role)
+    grants = staticmethod(grants)
 
 
 @lru_cache(maxsize=256)

@@ -409,7 +409,7 @@ def disk(context: CheckContext) -> Iterator[Finding]:
             )
 
 
-EXAMINATIONS = (
+SQLiteChecks.examinations = (
     Examination("engine", engine, unconnected=True),
     Examination("permissions", permissions, unconnected=True),
     Examination("disk", disk, unconnected=True),
@@ -418,6 +418,7 @@ EXAMINATIONS = (
     Examination("integrity", integrity),
     Examination("bloat", bloat),
 )
+CHECKS = SQLiteChecks()
 
 
 def _files(url: URL) -> list[Path]:
