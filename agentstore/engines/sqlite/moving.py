@@ -212,8 +212,8 @@ class SQLiteMoving(Moving):
     def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
         """Say of the first row found, in the table or in any, that its column is not sound.
 
-        What a query calls by another name than its column's, which may be that of another column, is
-        looked for in all columns of text.
+        What a query calls by another name than its column's, which may be that of another column,
+        is looked for in all columns of text.
         """
         # Not driver_connection, which one that is detached from its pool does not have.
         driver: Any = connection.connection.dbapi_connection
@@ -227,12 +227,10 @@ class SQLiteMoving(Moving):
         with _for_a_moment(driver), suppress(sqlite3.Error):
             for shape, column, kind in own:
                 if (row := driver.execute(_query(shape, column, kind)).fetchone()) is not None:
-                    return InvalidRow(
-                        shape.name, column, error.problem, _row_key(shape, row, column)
-                    )
-            return InvalidRow(
-                "", "", error.problem
-            )  # of another table, or no row is like that by now
+                    key = _row_key(shape, row, column)
+                    return InvalidRow(shape.name, column, error.problem, key)
+            # It is of another table, or no row is like that by now.
+            return InvalidRow("", "", error.problem)
         return error if error.table else InvalidRow("", "", error.problem)
 
 
