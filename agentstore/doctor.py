@@ -266,8 +266,8 @@ def _schema(context: CheckContext) -> Iterator[Finding]:
 
 
 def _search(context: CheckContext) -> Iterator[Finding]:
-    index = dialect_for(context.url).search
-    state = index.state(context.connection, context.tables, _COUNT_TO, thorough=True)
+    index = dialect_for(context.url).search(context.connection, context.tables)
+    state = index.state(_COUNT_TO, thorough=True)
     problem = index_problem(state)
     if problem is not None:
         what = f"The search index {problem}; searching fails."

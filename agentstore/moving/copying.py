@@ -437,11 +437,11 @@ class CopyRun:
             self._journal.require_own(writing)
             dialect.moving.set_counters(writing, tables, counters)
             with self._source.reading() as reading:
-                origin, theirs = self._source.dialect.search, self._source.tables
-                made = origin.state(reading, theirs, 1, thorough=True).segmentation
-                asleep = origin.is_empty(reading, theirs)
+                origin = self._source.dialect.search(reading, self._source.tables)
+                made = origin.state(1, thorough=True).segmentation
+                asleep = origin.is_empty()
             tokenizer = str(tokenizer_of(made).made_anew(None, None))
-            dialect.search.reset(writing, tables, tokenizer, asleep=asleep)
+            dialect.search(writing, tables).reset(tokenizer, asleep=asleep)
 
     def _refresh(self, writing: Connection) -> None:
         """Refresh the planner's statistics, which reading row by row needs too."""

@@ -138,7 +138,7 @@ class EngineDialect(ABC):
     most_bytes: int
     """The most bytes in one column that can be stored and read again."""
 
-    search: SearchIndex
+    search: type[SearchIndex]
     """The engine's index for full-text search."""
 
     space: Space

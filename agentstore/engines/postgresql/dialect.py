@@ -69,7 +69,6 @@ from agentstore.engines.base.dialect import (
     is_heard_by,
     listen_once,
 )
-from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.statements import NO_TRANSACTION, run_sql
 from agentstore.engines.postgresql.append import (
     NotifyingTasks,
@@ -536,7 +535,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
     single_writer = False
     threads_async_work = False
     most_bytes = 536_870_000  # they come back in hexadecimal, in a message of up to 1 GiB
-    search: SearchIndex = PostgreSQLSearch()
+    search = PostgreSQLSearch
     space: Space = ServerSpace()
     append_messages = staticmethod(append_messages)
     require_joinable = staticmethod(require_joinable)

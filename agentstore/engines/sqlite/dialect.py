@@ -67,7 +67,6 @@ from agentstore.engines.base.dialect import (
     listen_once,
     of_the_module,
 )
-from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.statements import NO_TRANSACTION, run_sql
 from agentstore.engines.sqlite.append import (
     FileTasks,
@@ -365,7 +364,7 @@ class SQLite(FileTasks, EngineDialect):
     single_writer = True
     threads_async_work = True
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
-    search: SearchIndex = SQLiteSearch()
+    search = SQLiteSearch
     space: Space = FileSpace()
     append_messages = staticmethod(append_messages)
     require_joinable = staticmethod(require_joinable)
