@@ -44,6 +44,8 @@ pytest_plugins = ["tests.selection"]
 
 share_compiled_statements()
 
+gc.disable()  # until all modules are imported, of which next to nothing is garbage
+
 settings.register_profile(
     "suite",
     deadline=None,
@@ -126,6 +128,7 @@ def pytest_collection_finish() -> None:
     """Collect garbage seldom: half of the suite's time would go into looking at what stays."""
     _set_aside()
     gc.set_threshold(200_000, 20, 1_000)
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

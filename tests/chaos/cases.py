@@ -9,18 +9,9 @@ from dataclasses import dataclass
 from tests.chaos.ledger import Tally
 
 CASES = (
-    "writer_kills",
-    "server_kills",
-    "pooler_kills",
-    "failovers",
-    "patroni",
-    "full_disks",
-    "cancellations",
-    "forks",
-    "two_worlds",
-    "power_cuts",
-    "dirty_files",
-)
+    "writer_kills", "server_kills", "pooler_kills", "failovers", "patroni", "full_disks",
+    "cancellations", "forks", "two_worlds", "power_cuts", "dirty_files",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

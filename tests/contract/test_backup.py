@@ -206,10 +206,8 @@ def test_a_file_is_saved_whole_whatever_else_is_in_it(tmp_path, sqlite_template)
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
 FOREIGN = {
-    "a trigger": (
-        ["CREATE TRIGGER spy AFTER INSERT ON messages BEGIN DELETE FROM users; END"],
-        ("trigger spy",),
-    ),
+    "a trigger": (["CREATE TRIGGER spy AFTER INSERT ON messages BEGIN DELETE FROM users; END"],
+        ("trigger spy",)),
     "one under another name of the table": (
         ['CREATE TRIGGER "S p\ny" BEFORE DELETE ON MESSAGES BEGIN SELECT RAISE(IGNORE); END'],
         ("trigger S p\\ny",),
@@ -218,13 +216,9 @@ FOREIGN = {
         ["CREATE TRIGGER spy AFTER INSERT ON search_queue BEGIN DELETE FROM users; END"],
         ("trigger spy",),
     ),
-    "one in the place of a revision's": (
-        [
-            "DROP TRIGGER activity_kept",
-            "CREATE TRIGGER activity_kept AFTER DELETE ON messages BEGIN DELETE FROM users; END",
-        ],
-        ("trigger activity_kept",),
-    ),
+    "one in the place of a revision's": (["DROP TRIGGER activity_kept",
+            "CREATE TRIGGER activity_kept AFTER DELETE ON messages BEGIN DELETE FROM users; END"],
+        ("trigger activity_kept",)),
     "one that is named as if it were a log's, on a view": (
         [
             "CREATE VIEW agentstore_changes_v AS SELECT 1 AS x",
@@ -233,19 +227,12 @@ FOREIGN = {
         ],
         ("view agentstore_changes_v",),
     ),
-    "a view in the place of a table": (
-        ["DROP TABLE memories", f"CREATE VIEW memories AS {ENDLESS}"],
-        ("view memories",),
-    ),
-    "an endless view in the place of the revision": (
-        [
-            "DROP TABLE alembic_version",
-            f"CREATE VIEW alembic_version(version_num) AS {ENDLESS}",
-        ],
-        ("view alembic_version",),
-    ),
+    "a view in the place of a table": (["DROP TABLE memories",
+            f"CREATE VIEW memories AS {ENDLESS}"], ("view memories",)),
+    "an endless view in the place of the revision": (["DROP TABLE alembic_version",
+            f"CREATE VIEW alembic_version(version_num) AS {ENDLESS}"], ("view alembic_version",)),
     "a virtual table": (["CREATE VIRTUAL TABLE v USING fts5(x)"], ("virtual table v",)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", ["sqlite", "postgresql"])

@@ -229,21 +229,10 @@ def test_what_is_wrong_with_one_call_is_its_own_error(place, store, threads):
             assert {*refused} - {6} == {2, 11}, "what is wrong in itself has not to wait"
     found = [outcome(each) for each in futures]
     assert [type(each).__name__ for each in found] == [
-        "MessageRecord",
-        "NotFound",
-        "InvalidInput",
-        "MessageRecord",
-        "AlreadyExists",
-        "MessageRecord",
-        "list",
-        "NotFound",
-        "WrongSession",
-        "ToolLogRecord",
-        "NotFound",
-        "InvalidInput",
-        "UsageRecord",
-        "MessageRecord",
-    ]
+        "MessageRecord", "NotFound", "InvalidInput", "MessageRecord", "AlreadyExists",
+        "MessageRecord", "list", "NotFound", "WrongSession", "ToolLogRecord", "NotFound",
+        "InvalidInput", "UsageRecord", "MessageRecord",
+    ]  # fmt: skip
     texts = {message.content for message in check_session(store, session, 4)}
     assert texts == {"there", "one", "six", "seven"}
     assert len(store.tool_logs.list(session_id=session).items) == 1

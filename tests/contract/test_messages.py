@@ -423,15 +423,9 @@ def test_threads_that_save_and_take_back_leave_counters_that_agree(store, sessio
 def test_an_update_changes_what_is_given_and_nothing_else(store, session):
     made = call("search")
     given_once = {
-        "tool_calls": [made],
-        "name": "bot",
-        "token_count": 7,
-        "cost": "0.5",
-        "metadata": {"a": 1},
-        "payload": {"p": 1},
-        "external_id": "e",
-        "marks": ["x"],
-    }
+        "tool_calls": [made], "name": "bot", "token_count": 7, "cost": "0.5", "metadata": {"a": 1},
+        "payload": {"p": 1}, "external_id": "e", "marks": ["x"],
+    }  # fmt: skip
     old = store.messages.save(session.id, "assistant", "old words", **given_once)
     attached = store.attachments.add(old.id, b"x", "text/plain")
     assert store.messages.update(old.id) == old

@@ -399,9 +399,7 @@ POLICIES = st.builds(
 @pytest.mark.long(but=["sqlite3"])
 @settings(max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "25" if FULL else "6")))
 @given(acts=ACTS, rules=POLICIES, small=st.booleans())
-def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
-    place: Any, acts: Any, rules: Any, small: bool
-) -> None:
+def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(place, acts, rules, small):
     with pytest.MonkeyPatch.context() as patch:
         if small:  # many transactions, many pages
             patch.setattr(deletion, "ROWS", 7)

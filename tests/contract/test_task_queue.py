@@ -885,17 +885,11 @@ def test_bad_input_is_refused_with_words_and_changes_nothing(store):
 @pytest.mark.parametrize(
     "options",
     [
-        {"first": -1},
-        {"first": float("nan")},
-        {"first": 10, "longest": 5},
-        {"longest": 1e12},
-        {"factor": 0.5},
-        {"factor": float("inf")},
-        {"jitter": 1.5},
-        {"jitter": "a lot"},
+        {"first": -1}, {"first": float("nan")}, {"first": 10, "longest": 5}, {"longest": 1e12},
+        {"factor": 0.5}, {"factor": float("inf")}, {"jitter": 1.5}, {"jitter": "a lot"},
         {"first": True},
     ],
-)
+)  # fmt: skip
 def test_a_back_off_that_gives_no_pauses_is_refused(options):
     with pytest.raises(InvalidInput):
         Backoff(**options)

@@ -18,17 +18,8 @@ from tests.raw_sql import execute
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 STRANGE_IDS = [
-    "alice",
-    "Alice",
-    "alice ",
-    "a%",
-    "a_",
-    "';--",
-    "爱丽丝",
-    "a\x00b",
-    "\ud800",
-    "x" * 255,
-]
+    "alice", "Alice", "alice ", "a%", "a_", "';--", "爱丽丝", "a\x00b", "\ud800", "x" * 255,
+]  # fmt: skip
 
 
 def test_an_id_that_is_made_is_a_uuid_of_version_7_and_begins_with_the_time(store):
@@ -253,27 +244,16 @@ def fill(place, store, user_id):
     here = {"session_id": session.id}
     there = {"message_id": message.id, **here}
     rows = [
-        (
-            "api_keys",
-            {"id": new_id(), **mine, "name": "", "prefix": user_id, "digest": ""},
-        ),
-        (
-            "quota_reservations",
-            {"id": new_id(), **mine, "tokens": 1, "expires_at": now},
-        ),
+        ("api_keys", {"id": new_id(), **mine, "name": "", "prefix": user_id, "digest": ""}),
+        ("quota_reservations", {"id": new_id(), **mine, "tokens": 1, "expires_at": now}),
         ("summaries", {**here, "branch": 0, "content": "", "metadata": {}, "updated_at": now}),
-        (
-            "turn_usage",
-            {
-                "id": new_id(),
-                **here,
+        ("turn_usage",
+            {"id": new_id(), **here,
                 **dict.fromkeys(("branch", "turn", "requests", "total_tokens"), 0),
-                **dict.fromkeys(("input_tokens", "output_tokens", "cost"), 0),
-            },
-        ),
+                **dict.fromkeys(("input_tokens", "output_tokens", "cost"), 0)}),
         ("message_chunks", {**there, "position": 0, "content": ""}),
         ("message_marks", {**there, "mark": "m", "seq": 1}),
-    ]
+    ]  # fmt: skip
     for digest in (user_id, "shared"):
         attachment = {"id": new_id(), **there, "media_type": "text/plain"}
         rows.append(("attachments", {**attachment, "digest": digest}))

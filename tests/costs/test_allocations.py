@@ -37,25 +37,13 @@ MORE, LESS = 1.12, 0.75
 """How far from what is expected is still the same."""
 
 EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
-    "save": {
-        "sqlite3": (3.6, 4.2),
-        "aiosqlite": (13.7, None),
-        "psycopg": (2.2, 2.0),
-        "psycopg-async": (3.25, 3.0),
-    },
-    "save_many": {
-        "sqlite3": (2.65, 3.4),
-        "aiosqlite": (3.2, None),
-        "psycopg": (3.2, 1.5),
-        "psycopg-async": (3.5, 1.7),
-    },
-    "history": {
-        "sqlite3": (1.05, 0.9),
-        "aiosqlite": (1.2, None),
-        "psycopg": (1.0, 0.9),
-        "psycopg-async": (1.1, 1.15),
-    },
-}
+    "save": {"sqlite3": (3.6, 4.2), "aiosqlite": (13.7, None), "psycopg": (2.2, 2.0),
+        "psycopg-async": (3.25, 3.0)},
+    "save_many": {"sqlite3": (2.65, 3.4), "aiosqlite": (3.2, None), "psycopg": (3.2, 1.5),
+        "psycopg-async": (3.5, 1.7)},
+    "history": {"sqlite3": (1.05, 0.9), "aiosqlite": (1.2, None), "psycopg": (1.0, 0.9),
+        "psycopg-async": (1.1, 1.15)},
+}  # fmt: skip
 """What a call of a store allocates, as multiples of the plain code: at its height, and in all. The
 driver's thread of aiosqlite is not looked into, so there is no sum of it."""
 

@@ -207,14 +207,7 @@ OF_ALL = {"health"}
 """What a scope has not."""
 
 NO_PAGES = {
-    "picture in a message",
-    "raw",
-    "raw of a session",
-    "tail",
-    "picture",
-    "file",
-    "take away",
-    "take away Markdown",
-    "usage as CSV",
-}
+    "picture in a message", "raw", "raw of a session", "tail", "picture", "file", "take away",
+    "take away Markdown", "usage as CSV",
+}  # fmt: skip
 """What is no page of its own for a browser."""

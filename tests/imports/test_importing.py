@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,7 +178,7 @@ def half_written(path: Path) -> Iterator[None]:
     ],
 )
 def test_a_source_is_read_whole_and_not_a_byte_of_it_is_changed(
-    mode: str, condition: Any, sessions: int, tmp_path: Path
+    mode, condition, sessions, tmp_path
 ):
     (tmp_path / "theirs").mkdir()
     old = filled(tmp_path / "theirs" / "old.db", 2, 200, mode=mode)
@@ -194,7 +194,7 @@ def test_a_source_is_read_whole_and_not_a_byte_of_it_is_changed(
     }
 
 
-def test_who_writes_to_a_source_that_nobody_had_open_is_noticed(tmp_path: Path):
+def test_who_writes_to_a_source_that_nobody_had_open_is_noticed(tmp_path):
     old = filled(tmp_path / "old.db", 1, 3, mode="wal")
 
     def write(_: object) -> None:
@@ -206,7 +206,7 @@ def test_who_writes_to_a_source_that_nobody_had_open_is_noticed(tmp_path: Path):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_what_is_no_source_is_refused_before_anything_is_made(framework: str, tmp_path: Path):
+def test_what_is_no_source_is_refused_before_anything_is_made(framework, tmp_path):
     target = tmp_path / "new.db"
     with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
         other.execute("CREATE TABLE other (id INTEGER)")
@@ -221,7 +221,7 @@ def test_what_is_no_source_is_refused_before_anything_is_made(framework: str, tm
     assert not target.exists()
 
 
-def test_a_source_is_never_the_target(tmp_path: Path):
+def test_a_source_is_never_the_target(tmp_path):
     old = filled(tmp_path / "old.db", 1, 3)
     before = old.read_bytes()
     (tmp_path / "link.db").symlink_to(old)
@@ -234,20 +234,14 @@ def test_a_source_is_never_the_target(tmp_path: Path):
 @pytest.mark.parametrize(
     "item",
     [
-        {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "text", "text": "x"}],
-            "model": "c",
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": 1, "output_tokens": 2},
-        },
+        {"id": "msg_1", "type": "message", "role": "assistant",
+            "content": [{"type": "text", "text": "x"}], "model": "c", "stop_reason": "end_turn",
+            "usage": {"input_tokens": 1, "output_tokens": 2}},
         {"role": "nobody", "content": "x"},
         {},
     ],
-)
-def test_an_item_of_any_shape_is_imported_as_it_is(item: dict[str, Any], tmp_path: Path):
+)  # fmt: skip
+def test_an_item_of_any_shape_is_imported_as_it_is(item, tmp_path):
     old = filled(tmp_path / "old.db", 1, 2)
     with closing(sqlite3.connect(old)) as odd, odd:
         odd.execute(
@@ -274,7 +268,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.long
 @pytest.mark.parametrize("sound", [True, False], ids=["sound", "set aside"])
-def test_memory_does_not_grow_with_the_source(sound: bool, tmp_path: Path):
+def test_memory_does_not_grow_with_the_source(sound, tmp_path):
     def peak(items: int) -> int:
         old = filled(tmp_path / f"{items}.db", 1, items)
         with closing(sqlite3.connect(old)) as large, large:
@@ -329,9 +323,7 @@ def run(*arguments: object) -> int:
 
 @pytest.mark.long
 @pytest.mark.crash
-def test_an_import_that_is_killed_again_and_again_brings_everything_once(
-    engine_url: str, tmp_path: Path
-):
+def test_an_import_that_is_killed_again_and_again_brings_everything_once(engine_url, tmp_path):
     old = filled(tmp_path / "old.db", 12, 230)
     with closing(sqlite3.connect(old)) as broken, broken:
         broken.execute("UPDATE agent_messages SET message_data = 'broken' WHERE id % 230 = 7")
@@ -353,7 +345,7 @@ def test_an_import_that_is_killed_again_and_again_brings_everything_once(
 
 @pytest.mark.long(but=["sqlite"])
 @pytest.mark.crash
-def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url: str, tmp_path: Path):
+def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url, tmp_path):
     old = filled(tmp_path / "old.db", 40, 60)
     words = [sys.executable, "-m", "agentstore.cli", "import", "--from", "openai-sqlite"]
     words += [str(old), "--url", engine_url]
@@ -369,9 +361,7 @@ def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url: str, tmp_pat
     assert contents(engine_url) == {f"s{n}": [f"number {m}" for m in range(60)] for n in range(40)}
 
 
-def test_two_imports_at_once_do_not_mix(
-    engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_two_imports_at_once_do_not_mix(engine_url, tmp_path, monkeypatch):
     monkeypatch.setattr("agentstore.moving.frameworks.sources.MOST_ROWS", 10)
     old = filled(tmp_path / "old.db", 1, 50)
     others: list[int] = []
@@ -386,9 +376,7 @@ def test_two_imports_at_once_do_not_mix(
     assert contents(engine_url) == {"s0": [f"number {m}" for m in range(50)]}
 
 
-def test_what_another_source_has_begun_is_not_gone_on_with(
-    engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_another_source_has_begun_is_not_gone_on_with(engine_url, tmp_path, monkeypatch):
     old = filled(tmp_path / "old.db", 1, 3)
     with Store(engine_url) as store:
         note = {"source": "another", "place": [1]}
@@ -442,10 +430,7 @@ def test_a_url_without_from_is_refused_without_its_password(capsys):
 
 
 def test_the_command_names_rows_and_says_nothing_of_their_content(
-    source: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    source, tmp_path, monkeypatch, capsys
 ):
     words = ["import", str(source("openai")), "--url", "new.db"]
     monkeypatch.chdir(tmp_path)
@@ -482,7 +467,7 @@ def test_the_command_names_rows_and_says_nothing_of_their_content(
     ],
 )
 def test_what_an_import_goes_on_with_is_told_by_all_that_names_a_database(
-    one: str, other: str, same: bool, monkeypatch: pytest.MonkeyPatch
+    one, other, same, monkeypatch
 ):
     monkeypatch.setattr(
         sources, "foreign", lambda _: nullcontext(SimpleNamespace(connect=nullcontext))
@@ -499,15 +484,13 @@ def test_what_an_import_goes_on_with_is_told_by_all_that_names_a_database(
     "content",
     [5, {"parts": 5}, {"parts": [5, {"text": "x"}]}, {"parts": [{"function_call": 5}]}],
 )
-def test_an_event_with_odd_content_is_a_message_all_the_same(content: object):
+def test_an_event_with_odd_content_is_a_message_all_the_same(content):
     made = adk_message({"author": "a", "content": content, "id": "1"})
     assert made["payload"]["content"] == content
     assert made["content"] in (None, "x")
 
 
-def test_what_a_piece_raises_of_odd_rows_leaves_the_others(
-    tmp_path: Path, take: Any, monkeypatch: Any
-):
+def test_what_a_piece_raises_of_odd_rows_leaves_the_others(tmp_path, take, monkeypatch):
     old = filled(tmp_path / "old.db", 3, 2)
     write = openai._SdkSession.write
 
@@ -538,13 +521,7 @@ def odd_from(row: int, kind: type[BaseException], monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [None, KeyboardInterrupt])
-def test_of_a_piece_that_is_refused_nothing_stays(
-    before: type[BaseException] | None,
-    tmp_path: Path,
-    take: Any,
-    engine_url: str,
-    monkeypatch: Any,
-):
+def test_of_a_piece_that_is_refused_nothing_stays(before, tmp_path, take, engine_url, monkeypatch):
     old = filled(tmp_path / "old.db", 3, 9)  # the second one has the rows 10 to 18
     monkeypatch.setattr(sources, "MOST_ROWS", 2)
     if before is not None:
@@ -561,9 +538,7 @@ def test_of_a_piece_that_is_refused_nothing_stays(
     assert json.loads(line)["row"] == {"session_id": "s1"}
 
 
-def test_what_others_made_stays_when_a_piece_is_refused(
-    tmp_path: Path, take: Any, engine_url: str, monkeypatch: Any
-):
+def test_what_others_made_stays_when_a_piece_is_refused(tmp_path, take, engine_url, monkeypatch):
     old = filled(tmp_path / "old.db", 2, 9)
     monkeypatch.setattr(sources, "MOST_ROWS", 2)
     with Store(engine_url) as store:

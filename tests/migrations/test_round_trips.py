@@ -27,14 +27,8 @@ HEAD = migrations.HEAD
 """The last of the real ones; a test may add more, which changes the library's."""
 
 ALTERED = (
-    "users",
-    "sessions",
-    "branches",
-    "messages",
-    "tasks",
-    "checkpoint_threads",
-    "checkpoints",
-)
+    "users", "sessions", "branches", "messages", "tasks", "checkpoint_threads", "checkpoints",
+)  # fmt: skip
 """Tables that others refer to, and those with something that a copy of them would forget."""
 
 REBUILD = f"""

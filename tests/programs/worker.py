@@ -228,21 +228,11 @@ def hold(url: str, seconds_to_wait: float) -> None:
 
 
 COMMANDS = {
-    "write": write,
-    "write_async": write_async,
-    "upgrade": upgrade,
-    "append": append,
-    "crowd": crowd,
-    "crowd_async": crowd_async,
-    "converse": converse,
-    "stream": stream,
-    "read_again": read_again,
-    "clean_up": clean_up,
-    "revive": revive,
-    "ensure": ensure,
-    "save_new": save_new,
-    "hold": hold,
-}
+    "write": write, "write_async": write_async, "upgrade": upgrade, "append": append,
+    "crowd": crowd, "crowd_async": crowd_async, "converse": converse, "stream": stream,
+    "read_again": read_again, "clean_up": clean_up, "revive": revive, "ensure": ensure,
+    "save_new": save_new, "hold": hold,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -137,16 +137,10 @@ def test_the_order_of_the_rows_is_nothing_to_it(ends, rows):
 
 
 CHANGES = {
-    "tool": TEXTS,
-    "success": st.booleans(),
-    "elapsed_ms": st.none() | FLOATS,
-    "created_at": INSTANTS,
-    "error": st.none() | TEXTS,
-    "input": JSON,
-    "output": JSON,
-    "pk": st.integers(1_000, LONG),
-    "id": st.uuids().map(str),
-}
+    "tool": TEXTS, "success": st.booleans(), "elapsed_ms": st.none() | FLOATS,
+    "created_at": INSTANTS, "error": st.none() | TEXTS, "input": JSON, "output": JSON,
+    "pk": st.integers(1_000, LONG), "id": st.uuids().map(str),
+}  # fmt: skip
 
 
 def same(one: Any, other: Any) -> bool:

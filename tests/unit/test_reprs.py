@@ -16,30 +16,10 @@ from agentstore.records import MessageList, MessageRecord, Page, SessionSummary,
 SAID_ALOUD = 'the launch codes <script>alert(1)</script> & "quotes" \'\x00\ud800'
 
 SAID = {
-    "chat_keys",
-    "config",
-    "content",
-    "details",
-    "email",
-    "error",
-    "history",
-    "input",
-    "metadata",
-    "output",
-    "payload",
-    "preferences",
-    "preview",
-    "question",
-    "result",
-    "snippet",
-    "state",
-    "summary",
-    "text",
-    "title",
-    "tool_calls",
-    "value",
-    "values",
-}
+    "chat_keys", "config", "content", "details", "email", "error", "history", "input", "metadata",
+    "output", "payload", "preferences", "preview", "question", "result", "snippet", "state",
+    "summary", "text", "title", "tool_calls", "value", "values",
+}  # fmt: skip
 """Fields with what was said or stored, or with who somebody is."""
 
 KINDS = [
