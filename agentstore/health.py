@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, QueuePool
@@ -195,16 +195,12 @@ def judged(
         )
     elif found.replication is not None and not settings.read_only:
         reason = found.replication.problem
-    return records.HealthRecord(
+    return replace(
+        _without_answer(engine, reason, began, pool),
         ok=reason is None,
-        reason=reason,
-        engine=dialect_for(engine.url).checks.system,
         engine_version=status.version,
         revision=status.revision,
-        head=HEAD,
         writable=status.writable,
-        latency_ms=since(began),
-        pool=pool,
         search_pending=found.pending,
         search_problem=found.search_problem,
         replication=found.replication,
@@ -221,13 +217,11 @@ def unhealthy(engine: Engine, error: Exception, began: float, pool: PoolUse | No
 
 def unanswered(engine: Engine, timeout: float, began: float, pool: PoolUse | None) -> HealthRecord:
     """Say that there was no answer in time."""
-    return _without_answer(
-        engine,
+    reason = (
         f"The database did not answer within {timeout:g} s. Check that it runs, that it can be "
-        "reached, and that the pool is not exhausted.",
-        began,
-        pool,
+        "reached, and that the pool is not exhausted."
     )
+    return _without_answer(engine, reason, began, pool)
 
 
 def closed(engine: Engine) -> HealthRecord:
@@ -236,7 +230,7 @@ def closed(engine: Engine) -> HealthRecord:
 
 
 def _without_answer(
-    engine: Engine, reason: str, began: float, pool: PoolUse | None
+    engine: Engine, reason: str | None, began: float, pool: PoolUse | None
 ) -> HealthRecord:
     return records.HealthRecord(
         ok=False,
@@ -246,16 +240,11 @@ def _without_answer(
         revision=None,
         head=HEAD,
         writable=None,
-        latency_ms=since(began),
+        latency_ms=(time.perf_counter() - began) * 1000,
         pool=pool,
         search_pending=None,
         search_problem=None,
     )
-
-
-def since(began: float) -> float:
-    """Give the milliseconds since an instant of the monotonic clock."""
-    return (time.perf_counter() - began) * 1000
 
 
 def pool_use(engine: Engine) -> PoolUse | None:

@@ -382,23 +382,15 @@ class _Day(TypeDecorator[date]):
 
 
 class _Span(FunctionElement[date]):
-    """The first day of a span of time in which an instant is, in UTC."""
+    """The first day of a span of time, a unit, in which an instant is, in UTC."""
 
     name = "utc_span"
     type = _Day()
     inherit_cache = True
 
 
-class _InDay(_Span):
-    inherit_cache = True
-
-
-class _InWeek(_Span):
-    inherit_cache = True
-
-
-class _InMonth(_Span):
-    inherit_cache = True
+def _span(unit: str, instant: Any) -> ColumnElement[date]:
+    return _Span(literal_column(f"'{unit}'"), instant)
 
 
 def day(instant: Any) -> ColumnElement[date]:
@@ -412,17 +404,17 @@ def day(instant: Any) -> ColumnElement[date]:
         ...     models.day(Message.created_at)
         ... )
     """
-    return _InDay(instant)
+    return _span("day", instant)
 
 
 def week(instant: Any) -> ColumnElement[date]:
     """Give the Monday of the week of an instant of ours, in UTC; see ``day``."""
-    return _InWeek(instant)
+    return _span("week", instant)
 
 
 def month(instant: Any) -> ColumnElement[date]:
     """Give the first of the month of an instant of ours, in UTC; see ``day``."""
-    return _InMonth(instant)
+    return _span("month", instant)
 
 
 _YEAR_1 = 62_135_596_800
@@ -432,26 +424,22 @@ _YEAR_1 = 62_135_596_800
 @compiles(_Span, "sqlite")
 def _on_sqlite(span: _Span, compiler: Any, **options: Any) -> Any:
     """Let SQLite write the day of the whole second; NULL for what is damaged."""
-    (instant,) = span.clauses
+    unit, instant = span.clauses
     micros = instant.op("+", return_type=BigInteger())(literal_column(str(_YEAR_1 * 10**6)))
     seconds = micros // 10**6 - _YEAR_1
-    change = {
-        _InWeek: ("-6 days", "weekday 1"),
-        _InMonth: ("start of month",),
-    }.get(type(span), ())
-    found = func.date(seconds, "unixepoch", *change)
+    found = func.date(seconds, "unixepoch", *_CHANGES[unit.text])
     return compiler.process(case((func.typeof(instant) == "integer", found)), **options)
+
+
+_CHANGES = {"'day'": (), "'week'": ("-6 days", "weekday 1"), "'month'": ("start of month",)}
 
 
 @compiles(_Span, "postgresql")
 def _on_postgresql(span: _Span, compiler: Any, **options: Any) -> Any:
     """Let the server write the day, in UTC whatever the connection's time zone."""
-    (instant,) = span.clauses
     # Constants, not parameters: GROUP BY must be the same expression as what is selected.
-    found = func.timezone(literal_column("'UTC'"), instant)
-    unit = {_InWeek: "'week'", _InMonth: "'month'"}.get(type(span))
-    if unit is not None:
-        found = func.date_trunc(literal_column(unit), found)
+    unit, instant = span.clauses
+    found = func.date_trunc(unit, func.timezone(literal_column("'UTC'"), instant))
     return compiler.process(func.to_char(found, literal_column("'YYYY-MM-DD'")), **options)
 
 

@@ -24,7 +24,7 @@ from enum import Enum
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
+from sqlalchemy import BigInteger, Boolean, Float, LargeBinary, Text, column, table
 from sqlalchemy.types import TypeEngine
 
 from agentstore.schema import indexed_texts
@@ -426,6 +426,12 @@ _WRITERS: dict[Kind, Callable[[Sequence[Any]], list[bytes]]] = {
 #
 # Kept beside ``EngineDialect`` and loaded only when somebody asks: a store that works pays nothing
 # for it.
+
+
+def version_of(names: Names) -> ColumnElement[str | None]:
+    """Give the column in which Alembic keeps the schema's revision."""
+    name = f"{names.prefix}alembic_version"
+    return table(name, column("version_num", Text), schema=names.schema).c.version_num
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,9 @@ from sqlalchemy import (
     Text,
     bindparam,
     cast,
-    column,
     func,
     select,
     text,
-)
-from sqlalchemy import (
-    table as named_table,
 )
 from sqlalchemy.dialects.postgresql import OID, REGCLASS
 from sqlalchemy.exc import DBAPIError
@@ -43,6 +39,7 @@ from agentstore.engines.base.moving import (
     Footprint,
     Hidden,
     TableSize,
+    version_of,
 )
 from agentstore.engines.base.search import INDEX, QUEUE, STATE
 from agentstore.engines.postgresql.row_security import (
@@ -86,12 +83,10 @@ class PostgreSQLChecks(Checks):
 
     def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:
         """Ask the server everything in one statement."""
-        version = _version_table(tables.names)
-        revision = select(version.c.version_num).scalar_subquery()
         found = connection.execute(
             select(
                 func.current_setting("server_version"),
-                revision,
+                select(version_of(tables.names)).scalar_subquery(),
                 func.pg_is_in_recovery(),
                 func.current_setting("transaction_read_only"),
             )
@@ -297,11 +292,6 @@ def qualified(names: Names, tables: list[str]) -> list[str]:
     """Give the names of tables as ``to_regclass`` reads them."""
     schema = f'"{names.schema}".' if names.schema else ""
     return [f'{schema}"{name}"' for name in tables]
-
-
-def _version_table(names: Names) -> Any:
-    name = f"{names.prefix}alembic_version"
-    return named_table(name, column("version_num", Text), schema=names.schema)
 
 
 # Whether the policies on PostgreSQL are those that the revisions made, and who needs a GRANT.

@@ -37,7 +37,7 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy.dialects.postgresql import OID, TSQUERY
 
 from agentstore.engines.base.search import (
     INDEX,
@@ -262,23 +262,6 @@ as few as the server allows, but while all is indexed: then 64 took 4,400 rows a
 11,800, and 4,096 17,400, which stay in the index as free pages. Row by row it was 2,700."""
 
 
-class _TsQuery(UserDefinedType[str]):
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "tsquery"
-
-
-class _Oid(UserDefinedType[int]):
-    """The number of an object."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        """Name the type."""
-        return "oid"
-
-
 class PostgreSQLSearch(SearchIndex):
     """The index of PostgreSQL; see ``SearchIndex`` for what each method promises."""
 
@@ -456,7 +439,7 @@ class PostgreSQLSearch(SearchIndex):
         """Wait for those who saw the index asleep; other locks are waited for as before."""
         before = self.execute(select(func.current_setting("lock_timeout"))).scalar_one()
         self.execute(select(func.set_config("lock_timeout", f"{_PATIENCE}ms", true())))
-        oid = cast(cast(func.to_regclass(_quoted(self.tables.messages)), _Oid()), BigInteger)
+        oid = cast(cast(func.to_regclass(_quoted(self.tables.messages)), OID), BigInteger)
         self.execute(select(func.pg_advisory_xact_lock(literal_column(_ASLEEP) + oid)))
         self.execute(select(func.set_config("lock_timeout", before, true())))
 
@@ -660,7 +643,7 @@ def _found(tables: Tables, runs: int, *, guarded: bool) -> Select[Any]:
     vector = getattr(functions, f"{names.prefix}search_lexemes")(
         *index.c["message_pk", "scope", "words"]
     )
-    query = cast(bindparam("lexemes", type_=Text), _TsQuery())
+    query = cast(bindparam("lexemes", type_=Text), TSQUERY)
     held = [func.strpos(index.c.words, bindparam(f"run_{n}", type_=Text)) > 0 for n in range(runs)]
     holds = or_(and_(*held), func.starts_with(index.c.words, LONG)) if held else true()
     floor, before = (bindparam(name, type_=BigInteger) for name in ("floor", "before"))
@@ -690,7 +673,7 @@ def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
     queued = waits.exists().label("queued")
     index = index_of(tables.names)
     regclass = func.to_regclass(_quoted(index))
-    guarded = func.row_security_active(cast(regclass, _Oid())).label("guarded")
+    guarded = func.row_security_active(cast(regclass, OID)).label("guarded")
     sessions = tables.sessions.c
     session = select(sessions.pk).where(sessions.id == bindparam("session_id"))
     number = session.scalar_subquery().label("session")

@@ -42,11 +42,12 @@ from agentstore.engines.base.moving import (
     Examination,
     Footprint,
     TableSize,
+    version_of,
 )
 from agentstore.engines.base.search import INDEX
 from agentstore.engines.sqlite.files import WATCHED, in_memory
 from agentstore.records.upkeep import Finding, Severity, listed
-from agentstore.schema import Names, Tables
+from agentstore.schema import Tables
 
 _SAMPLE = 100
 """Rows that an estimate of a table's size looks at."""
@@ -71,8 +72,7 @@ class SQLiteChecks(Checks):
         watched = connection.info.get(WATCHED)
         if watched is not None:
             watched.look()
-        version = _version_table(tables.names)
-        revision = connection.execute(select(version.c.version_num)).scalar()
+        revision = connection.execute(select(version_of(tables.names))).scalar()
         return DatabaseStatus(sqlite3.sqlite_version, revision, _writable(connection))
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
@@ -139,10 +139,6 @@ def database_file(connection: Connection) -> Path | None:
 def pragma(connection: Connection, statement: str) -> int:
     """Read a pragma that is a number."""
     return int(connection.exec_driver_sql(statement).scalar_one())
-
-
-def _version_table(names: Names) -> Any:
-    return named_table(f"{names.prefix}alembic_version", column("version_num"))
 
 
 def _writable(connection: Connection) -> bool:
