@@ -224,7 +224,7 @@ def forget(source: str | URL, *, source_names: Names = PLAIN) -> bool:
         log = change_log(end)
         with end.working() as connection, connection.begin():
             there = log.is_kept(connection, end.names)
-            log.end(connection, end.names, end.shapes)
+            log.end(connection, end.names)
     return there
 
 
@@ -691,7 +691,7 @@ class Following:
         names = self._source.names
         with self._source.working() as connection, connection.begin():
             if self._log.identity(connection, names, self._source.shapes) == self._id:
-                self._log.end(connection, names, self._source.shapes)
+                self._log.end(connection, names)
 
     def may_go_on(self, writing: Connection) -> bool:
         """Say whether the target holds what the source did at some change in this very log."""

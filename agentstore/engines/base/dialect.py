@@ -22,10 +22,18 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import (
     URL,
     BigInteger,
+    BindParameter,
+    ColumnElement,
     Connection,
+    CursorResult,
     Delete,
     Engine,
+    Executable,
+    FromClause,
     Insert,
+    Select,
+    Table,
+    TableClause,
     Update,
     event,
     func,
@@ -34,28 +42,14 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+from sqlalchemy.types import TypeEngine
 
 from agentstore.errors import AgentStoreError, DatabaseError, InvalidRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sqlalchemy import (
-        URL,
-        BindParameter,
-        ColumnElement,
-        Connection,
-        CursorResult,
-        Executable,
-        FromClause,
-        Select,
-        Table,
-        TableClause,
-    )
     from sqlalchemy.ext.asyncio import AsyncEngine
-    from sqlalchemy.sql.base import ReadOnlyColumnCollection
-    from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
-    from sqlalchemy.types import TypeEngine
 
     from agentstore.engines.base.moving import Checks, Moving
     from agentstore.engines.base.search import SearchIndex

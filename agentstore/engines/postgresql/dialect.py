@@ -381,7 +381,9 @@ def timeouts(url: URL, settings: Settings) -> dict[str, int]:
 
 def test_those_idle(engine: Engine, settings: Settings) -> None:
     """Have an engine's pool test a connection that lay idle before it is used again."""
-    patience = _patience(engine.url, settings)
+    given = engine.url.query.get("connect_timeout")
+    chosen = isinstance(given, str) and given.isdecimal() and int(given) > 0
+    patience = float(str(given)) if chosen else max(1.0, settings.connect_timeout)
 
     @event.listens_for(engine, "checkout")
     def test_if_idle(driver_s: Any, record: Any, _proxy: Any) -> None:
@@ -397,13 +399,6 @@ def test_those_idle(engine: Engine, settings: Settings) -> None:
             raise DisconnectionError("the connection died while it lay idle") from error
         if not alive:
             raise DisconnectionError("the server did not answer on a connection that lay idle")
-
-
-def _patience(url: URL, settings: Settings) -> float:
-    given = url.query.get("connect_timeout")
-    if isinstance(given, str) and given.isdecimal() and int(given) > 0:
-        return float(given)
-    return max(1.0, settings.connect_timeout)
 
 
 def _answers(pgconn: pq.abc.PGconn, seconds: float) -> bool:
@@ -459,64 +454,61 @@ _POOLER = (
     "the server, open the store with prepare_threshold=None."
 )
 
-_ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
+_ADVICE: dict[str, tuple[type[errors.DatabaseError], str]] = {
     "40": (
-        Failure.ROLLED_BACK,
         errors.TransactionConflict,
         "The server rolled the transaction back to resolve a conflict. Repeat the transaction.",
     ),
     "53100": (
-        Failure.FINAL,
         errors.DatabaseFull,
         "The server's disk is full; nothing was written. Free some space and repeat the call.",
     ),
     "53300": (
-        Failure.FINAL,
         errors.DatabaseUnreachable,
         "The server takes no more connections. Lower pool_size and max_overflow, or put "
         "pgbouncer in front.",
     ),
-    "55P03": (Failure.FINAL, errors.DatabaseBusy, "Timed out waiting for a lock. Retry."),
+    "55P03": (errors.DatabaseBusy, "Timed out waiting for a lock. Retry."),
     "57014": (
-        Failure.FINAL,
         errors.DatabaseBusy,
         "The server cancelled the statement, most likely because of statement_timeout. Raise it.",
     ),
-    "26000": (Failure.FINAL, errors.DatabaseError, f"Nothing was written. {_POOLER}"),
-    "42P05": (Failure.FINAL, errors.DatabaseError, f"Nothing was written. {_POOLER}"),
+    "26000": (errors.DatabaseError, f"Nothing was written. {_POOLER}"),
+    "42P05": (errors.DatabaseError, f"Nothing was written. {_POOLER}"),
     "57P": (
-        Failure.DISCONNECTED,
         errors.ConnectionLost,
         "The server is shutting down or starting up. Retry when it is back.",
     ),
-    "08P01": (Failure.DISCONNECTED, errors.ConnectionLost, f"The connection broke. {_POOLER}"),
-    "08": (Failure.DISCONNECTED, errors.ConnectionLost, "The connection broke."),
+    "08P01": (errors.ConnectionLost, f"The connection broke. {_POOLER}"),
+    "08": (errors.ConnectionLost, "The connection broke."),
     "25006": (
-        Failure.FINAL,
         errors.DatabaseReadOnly,
         "The server or the transaction is read-only; the server may be a standby. Connect to the "
         "primary.",
     ),
     "42501": (
-        Failure.FINAL,
         errors.DatabaseReadOnly,
         "The role lacks a permission. GRANT it on the schema and its tables.",
     ),
     "42P01": (
-        Failure.FINAL,
         errors.SchemaDamaged,
         "A table is missing. Run agentstore upgrade, and check schema and table_prefix; agentstore "
         "doctor compares the whole schema.",
     ),
     "42703": (
-        Failure.FINAL,
         errors.SchemaDamaged,
         "A column is missing. Run agentstore doctor, which compares the whole schema.",
     ),
-    "XX001": (Failure.FINAL, errors.DatabaseCorrupt, "The data is damaged. Restore a backup."),
-    "XX002": (Failure.FINAL, errors.DatabaseCorrupt, "An index is damaged. Run REINDEX."),
+    "XX001": (errors.DatabaseCorrupt, "The data is damaged. Restore a backup."),
+    "XX002": (errors.DatabaseCorrupt, "An index is damaged. Run REINDEX."),
 }
 """By SQLSTATE, or its beginning. Source: PostgreSQL documentation, appendix A."""
+
+_FAILURES = {
+    errors.TransactionConflict: Failure.ROLLED_BACK,
+    errors.ConnectionLost: Failure.DISCONNECTED,
+}
+"""Of these errors; all others are final."""
 
 _RACES = ("23503", "23505")
 """A foreign key, or a unique one, is violated."""
@@ -610,8 +602,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Read the SQLSTATE; a connection that was never made, or broke, has none."""
         state = getattr(error.orig, "sqlstate", None)
-        constraint = _constraint(error)
-        if constraint is not None:
+        if state is not None and state.startswith("23"):
+            constraint = (
+                getattr(getattr(error.orig, "diag", None), "constraint_name", None) or state
+            )
             if state in _RACES:
                 # The writer had looked before. The next look finds what is there, or not, now.
                 conflict = errors.TransactionConflict(
@@ -627,9 +621,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
             return _without_sqlstate(error)
         for length in (5, 3, 2):
             if (known := _ADVICE.get(state[:length])) is not None:
-                failure, kind, advice = known
+                kind, advice = known
                 words = _words(error)
-                return Diagnosis(failure, _make(kind, f"{words}. {advice}"), f"{words}.")
+                said = f"{words}. {advice}"
+                lost = kind is errors.ConnectionLost
+                found = errors.ConnectionLost(said, in_doubt=False) if lost else kind(said)
+                return Diagnosis(_FAILURES.get(kind, Failure.FINAL), found, f"{words}.")
         words = f"{_words(error)} ({state})."
         return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{words} {UNKNOWN}"), words)
 
@@ -762,25 +759,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
         return new, new["session_id"].in_(select(free.c.id))
 
 
-def _constraint(error: DBAPIError) -> str | None:
-    state = getattr(error.orig, "sqlstate", None)
-    if state is None or not state.startswith("23"):
-        return None
-    return str(getattr(getattr(error.orig, "diag", None), "constraint_name", None) or state)
-
-
 def _words(error: DBAPIError) -> str:
     """Give the server's first line, without a value; the others may quote whole rows."""
     diagnostics = getattr(error.orig, "diag", None)
     primary = getattr(diagnostics, "message_primary", None)
     words = str(primary or type(error.orig).__name__)
     return words.partition(': "')[0] if isinstance(error, DataError) else words
-
-
-def _make(kind: type[errors.DatabaseError], message: str) -> errors.DatabaseError:
-    if kind is errors.ConnectionLost:
-        return errors.ConnectionLost(message, in_doubt=False)
-    return kind(message)
 
 
 def _without_sqlstate(error: DBAPIError) -> Diagnosis:

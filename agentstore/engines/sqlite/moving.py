@@ -464,7 +464,7 @@ class ChangeLog:
             The log's identity.
         """
         identity = secrets.token_hex(8)
-        self.end(connection, names, shapes)
+        self.end(connection, names)
         log = quoted(change_log_of(names))
         driver_of(connection).execute(
             f"CREATE TABLE {log} (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, key TEXT)"
@@ -474,13 +474,9 @@ class ChangeLog:
             driver_of(connection).execute(trigger)
         return identity
 
-    def end(self, connection: Connection, names: Names, shapes: Sequence[TableShape]) -> None:
+    def end(self, connection: Connection, names: Names) -> None:
         """Drop the log, if there is one, and the triggers that keep it."""
-        for shape in shapes:
-            for event in ("INSERT", "DELETE", "UPDATE"):
-                trigger = _trigger(names, shape, event)
-                driver_of(connection).execute(f"DROP TRIGGER IF EXISTS {trigger}")
-        driver_of(connection).execute(f"DROP TABLE IF EXISTS {quoted(change_log_of(names))}")
+        drop_log(driver_of(connection), names)
 
     def newest(self, connection: Connection, names: Names) -> int:
         """Give the number of the last change; 0 if there is none."""
