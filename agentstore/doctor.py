@@ -311,9 +311,7 @@ _EXAMINATIONS = (
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
     Examination("bytes", lambda p: consistency.stored_bytes(p.connection, p.tables)),
-    Examination(
-        "texts", lambda p: pruning.texts(p.connection, p.tables, dialect_for(p.url).checks)
-    ),
+    Examination("texts", lambda p: pruning.texts(p.connection, p.tables, dialect_for(p.url))),
     Examination("amounts", lambda p: pruning.amounts(p.connection, p.tables)),
 )
 _DEEP = ("rows", "orphans", "tool_calls", "bytes", "texts", "amounts")

@@ -319,9 +319,12 @@ class EngineDialect(ABC):
     def unlock_after_migration(self, connection: Connection) -> None:
         """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
 
-    @abstractmethod
     def has_no_room(self, error: DBAPIError) -> bool:
-        """Say whether a SUM of whole numbers failed because its result has no room for it."""
+        """Say whether a SUM of whole numbers failed because its result has no room for it.
+
+        Nowhere where a sum has room for any number.
+        """
+        return False
 
     @abstractmethod
     def take_activity(self, connection: Connection, tables: Tables) -> int:
@@ -336,8 +339,8 @@ class EngineDialect(ABC):
         return column
 
     @abstractmethod
-    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
-        """Say that a text has no other characters."""
+    def octets(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Give the bytes that a text takes, which is not NULL."""
 
     @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:

@@ -577,10 +577,6 @@ class Checks(ABC):
         """
         return None
 
-    @abstractmethod
-    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Give the bytes that a text takes, which is not NULL."""
-
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Say which rows are hidden from the connected role; None where all are seen."""
         return None

@@ -652,10 +652,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
             if names.schema not in schemas:
                 connection.execute(CreateSchema(names.schema))
 
-    def has_no_room(self, error: DBAPIError) -> bool:
-        """Its sums of whole numbers are numeric, which has room for any."""
-        return False
-
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Take the next of the sequence."""
         return int(connection.execute(select(next_activity(tables))).scalar_one())
@@ -664,9 +660,9 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
         """Say it, whatever the database's own order is."""
         return collate(column, "C")
 
-    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
-        """Compare its characters with its bytes."""
-        return func.char_length(text) == func.octet_length(text)
+    def octets(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Ask for them."""
+        return func.octet_length(text)
 
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""

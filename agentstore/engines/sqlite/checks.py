@@ -16,7 +16,6 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import (
     URL,
@@ -74,10 +73,6 @@ class SQLiteChecks(Checks):
             watched.look()
         revision = connection.execute(select(version_of(tables.names))).scalar()
         return DatabaseStatus(sqlite3.sqlite_version, revision, _writable(connection))
-
-    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Count them; not every library has a function for it."""
-        return func.length(cast(column, LargeBinary))
 
     def footprint(self, connection: Connection, tables: Tables) -> Footprint:
         """Ask for the number of pages; the log is a file beside."""

@@ -576,9 +576,9 @@ class SQLite(FileTasks, EngineDialect):
         """Take it of the counter."""
         return {"pk": take_activity(connection, tables)}
 
-    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
-        """Compare its characters with its bytes."""
-        return func.length(text) == func.length(cast(text, LargeBinary))
+    def octets(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Count them; not every library has a function for it."""
+        return func.length(cast(text, LargeBinary))
 
     def next_put(self, tables: Tables) -> Any:
         """Count on from the largest; there is one writer, so no two can take the same."""

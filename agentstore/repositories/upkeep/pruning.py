@@ -36,8 +36,7 @@ from sqlalchemy import (
     update,
 )
 
-from agentstore.engines.base.dialect import Mode
-from agentstore.engines.base.moving import Checks
+from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import PruneReport
@@ -797,11 +796,11 @@ _MOST = 1_000
 _LONGEST_SHOWN = 64
 
 
-def texts(connection: Connection, tables: Tables, checks: Checks) -> Iterator[Finding]:
+def texts(connection: Connection, tables: Tables, dialect: EngineDialect) -> Iterator[Finding]:
     """Look for texts that are too long for an index of some engine."""
     for table in tables.metadata.sorted_tables:
         for names in indexed_texts(table):
-            yield from _too_long(connection, table, names, checks)
+            yield from _too_long(connection, table, names, dialect)
 
 
 def amounts(connection: Connection, tables: Tables) -> Iterator[Finding]:
@@ -822,9 +821,9 @@ def amounts(connection: Connection, tables: Tables) -> Iterator[Finding]:
 
 
 def _too_long(
-    connection: Connection, table: Table, names: tuple[str, ...], checks: Checks
+    connection: Connection, table: Table, names: tuple[str, ...], dialect: EngineDialect
 ) -> Iterator[Finding]:
-    lengths = [func.coalesce(checks.octets(table.c[name]), 0) for name in names]
+    lengths = [func.coalesce(dialect.octets(table.c[name]), 0) for name in names]
     size: ColumnElement[Any] = lengths[0]
     for length in lengths[1:]:
         size = size + length
