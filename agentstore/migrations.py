@@ -329,11 +329,7 @@ _MOST_CONFLICTS = 9
 
 
 def _migrate_once(
-    url: str | URL | None,
-    command: str,
-    revision: str,
-    names: Names,
-    progress: Progress | None,
+    url: str | URL | None, command: str, revision: str, names: Names, progress: Progress | None
 ) -> str:
     engine = _engine(parse_url(url))
     dialect = dialect_for(engine.url)

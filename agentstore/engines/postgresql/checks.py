@@ -13,17 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    Connection,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    func,
-    select,
-    text,
-)
+from sqlalchemy import ARRAY, Connection, Table, Text, bindparam, cast, func, select, text
 from sqlalchemy.dialects.postgresql import OID, REGCLASS
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
@@ -380,11 +370,7 @@ def grants(context: CheckContext) -> Iterator[Finding]:
     """
     names = context.tables.names
     search = qualified(names, [f"{names.prefix}{name}" for name in (INDEX, QUEUE, STATE)])
-    asked = {
-        "wanted": search,
-        "messages": _quoted(context, "messages"),
-        "state": search[-1],
-    }
+    asked = {"wanted": search, "messages": _quoted(context, "messages"), "state": search[-1]}
     for role, tables in context.connection.execute(_LACKING, asked):
         yield Finding(
             Severity.WARNING,

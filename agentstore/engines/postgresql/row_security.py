@@ -55,10 +55,7 @@ _POLICIES = {
         "{s}{p}session_number_in_scope(session)",
     ),
     "checkpoint_threads": f"({_OF_ME} OR ((user_id IS NULL) AND {_OF_A_SESSION}))",
-    **dict.fromkeys(
-        ("checkpoints", "checkpoint_values", "checkpoint_writes"),
-        _OF_A_THREAD,
-    ),
+    **dict.fromkeys(("checkpoints", "checkpoint_values", "checkpoint_writes"), _OF_A_THREAD),
     "blobs": _ATTACHED,
     "search_queue": _OF_A_MESSAGE,
     "search_index": _OF_A_MESSAGE,

@@ -29,9 +29,7 @@ from sqlalchemy import (
     literal_column,
     select,
 )
-from sqlalchemy import (
-    table as named_table,
-)
+from sqlalchemy import table as named_table
 from sqlalchemy.exc import OperationalError
 
 from agentstore.engines.base.moving import (
