@@ -206,7 +206,8 @@ def replication_of(found: Any, asked: str | None) -> ReplicationRecord:
                 "shows gets older."
             )
     elif needed:
-        ready = sum(_confirms(state, place, flushed) for _, state, _, place, flushed, *_ in rows)
+        confirming = [row for row in rows if row[1] in ("streaming", "stopping")]
+        ready = sum(bool(place) and flushed for *_, place, flushed, _, _ in confirming)
         hidden = sum(state is None for _, state, *_ in rows)
         setting = f"synchronous_standby_names = '{found.names}'"
         if ready + hidden < needed:
@@ -249,10 +250,6 @@ def replication_of(found: Any, asked: str | None) -> ReplicationRecord:
         problem=trouble,
         warning=warning,
     )
-
-
-def _confirms(state: str | None, priority: int | None, flushed: bool) -> bool:
-    return state in ("streaming", "stopping") and bool(priority) and flushed
 
 
 def _has_room(connection: Connection) -> bool:
@@ -631,32 +628,27 @@ def settings(context: CheckContext) -> Iterator[Finding]:
             name,
             f"psql -c 'ALTER DATABASE \"{found.datname}\" SET {name} = {_SAID[name]}'",
         )
-    if found.encoding != "UTF8":
-        yield Finding(
-            Severity.ERROR,
-            "settings",
+    name = found.datname
+    for wrong, what, fix in (
+        (
+            found.encoding != "UTF8",
             f"The database is in {found.encoding}: not every text can be stored.",
-            found.datname,
             "Copy it with agentstore to one made with ENCODING 'UTF8'",
-        )
-    if found.recorded is not None and found.recorded != found.actual:
-        yield Finding(
-            Severity.ERROR,
-            "settings",
+        ),
+        (
+            found.recorded is not None and found.recorded != found.actual,
             f"The system's collation has changed ({found.recorded} to {found.actual}): indexes on "
             "text may be in the wrong order.",
-            found.datname,
-            f'REINDEX DATABASE "{found.datname}"; '
-            f'ALTER DATABASE "{found.datname}" REFRESH COLLATION VERSION;',
-        )
-    if found.age > _OLDEST_TRANSACTION:
-        yield Finding(
-            Severity.ERROR,
-            "settings",
+            f'REINDEX DATABASE "{name}"; ALTER DATABASE "{name}" REFRESH COLLATION VERSION;',
+        ),
+        (
+            found.age > _OLDEST_TRANSACTION,
             f"The oldest row is {found.age:,} transactions old; at 2,100,000,000 all writes stop.",
-            found.datname,
             "VACUUM (FREEZE); and look for transactions that stay open",
-        )
+        ),
+    ):
+        if wrong:
+            yield Finding(Severity.ERROR, "settings", what, name, fix)
 
 
 def replication(context: CheckContext) -> Iterator[Finding]:

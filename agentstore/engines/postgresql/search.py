@@ -192,17 +192,6 @@ def _scope(session: int) -> int:
     return (session + 2**31) % 2**32 - 2**31
 
 
-def partition_token(level: int, number: int) -> str:
-    """Give the lexeme of a partition."""
-    return f"'E{PARTITIONS[level]}x{max(0, number):x}'"
-
-
-def runs_of(question: Question) -> list[str]:
-    """Give the runs of three characters and more that a row must hold."""
-    runs = [run for phrase in question.phrases for run in _split(phrase.tokens)[1]]
-    return [run for run in runs if len(run) > 2]
-
-
 def _split(tokens: Sequence[str]) -> tuple[dict[str, None], dict[str, None]]:
     """Give the words among tokens, and the runs that the others were cut from, each once."""
     words, runs, run = dict[str, None](), dict[str, None](), ""
@@ -320,7 +309,8 @@ class PostgreSQLSearch(SearchIndex):
 
     def looks(self, question: Question, *, before: int, count: int) -> Iterator[Candidates]:
         """Look at partitions, the newest first, at more and longer ones where they hold less."""
-        runs = runs_of(question)
+        split = (_split(phrase.tokens)[1] for phrase in question.phrases)
+        runs = [run for each in split for run in each if len(run) > 2]
         query = _found(self.tables, len(runs), guarded=question.reader is not None)
         parameters: dict[str, Any] = {f"run_{n}": run for n, run in enumerate(runs)}
         parameters["reader"] = question.reader
@@ -336,7 +326,7 @@ class PostgreSQLSearch(SearchIndex):
                 newest = max(0, before - 1) >> PARTITIONS[of]
                 oldest = max(0, newest - most + 1)
                 floor = oldest << PARTITIONS[of]
-                looked_at = [partition_token(of, n) for n in range(newest, oldest - 1, -1)]
+                looked_at = [f"'E{PARTITIONS[of]}x{n:x}'" for n in range(newest, oldest - 1, -1)]
                 wanted += f" & ({' | '.join(looked_at)})"
             parameters |= {
                 "lexemes": wanted,

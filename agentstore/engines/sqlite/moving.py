@@ -760,13 +760,12 @@ def sound_rows(connection: Connection, shape: TableShape, query: str, parameters
     with bytes_for_text(connection) as driver:
         for row in driver.execute(query, parameters):
             with suppress(UnicodeDecodeError):
-                pairs = zip(kinds, row, strict=True)
-                found.append(tuple(_decoded(kind, value) for kind, value in pairs))
+                decoded = (
+                    value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
+                    for kind, value in zip(kinds, row, strict=True)
+                )
+                found.append(tuple(decoded))
     return found
-
-
-def _decoded(kind: Kind, value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
 
 
 # The counter of SQLite: activity, and the row numbers of messages, count together.
