@@ -54,6 +54,11 @@ _decoder = json.JSONDecoder(parse_constant=_no_constant)
 _lenient_decoder = json.JSONDecoder(strict=False, parse_constant=_no_constant)
 
 
+_canonical_encoder = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+)
+
+
 def encode_text(text: str) -> str:
     """Write a str so that both engines can store it; see the module's docstring."""
     if text.isascii():
@@ -154,7 +159,7 @@ def canonical_json(value: Any, name: str = "value") -> str:
     Keys are sorted and a float that is a whole number is written as an integer, so that ``1``
     and ``1.0``, which JSON does not tell apart, are the same.
     """
-    return encode_text(_encoded(_canonical_encoder, value, name))
+    return encode_text(_encoded(_canonical_encoder, value, name, integral=True))
 
 
 def _integral(value: Any) -> Any:
@@ -165,16 +170,6 @@ def _integral(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_integral(item) for item in value]
     return value
-
-
-class _CanonicalEncoder(json.JSONEncoder):
-    def encode(self, o: Any) -> str:
-        return super().encode(_integral(o))
-
-
-_canonical_encoder = _CanonicalEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
-)
 
 
 class JsonRefused(Exception):
@@ -249,11 +244,11 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def _encoded(encoder: json.JSONEncoder, value: Any, name: str) -> str:
+def _encoded(encoder: json.JSONEncoder, value: Any, name: str, *, integral: bool = False) -> str:
     """Write a value, if it is JSON; raises InvalidJson."""
     try:
         _check(value, 0)
-        return encoder.encode(value)
+        return encoder.encode(_integral(value) if integral else value)
     except JsonRefused as found:
         raise InvalidJson(found.path(name), found.problem) from None
     except ValueError:  # an int of more digits than Python is willing to convert

@@ -389,10 +389,6 @@ class _Span(FunctionElement[date]):
     inherit_cache = True
 
 
-def _span(unit: str, instant: Any) -> ColumnElement[date]:
-    return _Span(literal_column(f"'{unit}'"), instant)
-
-
 def day(instant: Any) -> ColumnElement[date]:
     """Give the day of an instant of ours, in UTC, in a query of yours.
 
@@ -404,17 +400,17 @@ def day(instant: Any) -> ColumnElement[date]:
         ...     models.day(Message.created_at)
         ... )
     """
-    return _span("day", instant)
+    return _Span(literal_column("'day'"), instant)
 
 
 def week(instant: Any) -> ColumnElement[date]:
     """Give the Monday of the week of an instant of ours, in UTC; see ``day``."""
-    return _span("week", instant)
+    return _Span(literal_column("'week'"), instant)
 
 
 def month(instant: Any) -> ColumnElement[date]:
     """Give the first of the month of an instant of ours, in UTC; see ``day``."""
-    return _span("month", instant)
+    return _Span(literal_column("'month'"), instant)
 
 
 _YEAR_1 = 62_135_596_800
@@ -427,7 +423,7 @@ def _on_sqlite(span: _Span, compiler: Any, **options: Any) -> Any:
     unit, instant = span.clauses
     micros = instant.op("+", return_type=BigInteger())(literal_column(str(_YEAR_1 * 10**6)))
     seconds = micros // 10**6 - _YEAR_1
-    found = func.date(seconds, "unixepoch", *_CHANGES[unit.text])
+    found = func.date(seconds, "unixepoch", *_CHANGES[unit.name])
     return compiler.process(case((func.typeof(instant) == "integer", found)), **options)
 
 
