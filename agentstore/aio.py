@@ -63,7 +63,7 @@ from agentstore.execution.unit import (
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.records.upkeep import HealthRecord, Statistics
 from agentstore.repositories.listing import Pages, declare
-from agentstore.repositories.operations import Operation, Repository, Units, embeddings_of
+from agentstore.repositories.operations import Operation, Repository, Units
 from agentstore.repositories.scopes import scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.repositories.vectors import warn_of_other_model
@@ -115,12 +115,12 @@ class AsyncRepository:
 def lift(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Make a coroutine function of a repository's method, with the same arguments."""
     described: Operation = method.operation  # type: ignore[attr-defined]
-    body, mode, make, several = described
+    body, mode, make, owners = described
 
     @wraps(method)
     async def call(self: AsyncRepository, /, *args: Any, **kwargs: Any) -> Any:
         return await self._runner.run(
-            Mode.WRITE if several is not None and several(kwargs) else mode,
+            Mode.WRITE if owners and [n for n in owners if kwargs.get(n) is not None] else mode,
             make(body, self.repository, args, kwargs),
             repeatable=kwargs.get("idempotency_key") is not None,
         )
@@ -131,7 +131,7 @@ def lift(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
 
     @wraps(method)
     async def call_prepared(self: AsyncRepository, /, *args: Any, **kwargs: Any) -> Any:
-        embeddings = embeddings_of(self._runner)
+        embeddings = getattr(self._runner, "embeddings", None)  # None in a transaction
         if embeddings is not None:
             args, kwargs = (), await greenlet_spawn(prepared, embeddings, args, kwargs)
         return await call(self, *args, **kwargs)

@@ -5,8 +5,6 @@ every installation that this machine has: the one that comes in a wheel, and the
 Nothing is skipped silently: without a server the suite fails.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

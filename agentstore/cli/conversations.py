@@ -66,7 +66,7 @@ from agentstore.records import (
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
-from agentstore.values.serialized import found_in, state_of, step_of
+from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
     CLOSE,
     OPEN,
@@ -115,7 +115,8 @@ def show(
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
 
-    Of a thread of checkpoints it is what the latest checkpoint holds: messages, and other values.
+    Of a thread of checkpoints it is what the latest checkpoint holds: messages, other values, and
+    the pending writes after it, such as the error or the question at which a graph stopped.
 
     Times are in UTC. On a terminal, long results of tools are cut unless you pass --full. JSON has
     all messages, in full, unless you pass --limit.
@@ -201,9 +202,12 @@ def _show_thread(
     latest = thread.latest
     values: dict[str, Any] = {}
     beside: dict[str, Any] = {}
+    pending: list[tuple[str, Any]] = []
     if latest is not None:
         place = latest.id, latest.thread_id, latest.namespace
-        values, beside = state_of(store.checkpoints.get(*place))
+        found = store.checkpoints.get(*place, writes=True)
+        values, beside = state_of(found)
+        pending = [(each.channel, readable(each.value)) for each in found.writes or ()]
     spaces = store.checkpoints.namespaces(thread.id)
     if as_json:
         print_json(
@@ -212,6 +216,7 @@ def _show_thread(
                 "namespaces": spaces,
                 "values": plain(checkpoint_json(values)),
                 "beside": plain(checkpoint_json(beside)),
+                "writes": plain([[name, checkpoint_json(value)] for name, value in pending]),
             }
         )
         return
@@ -231,15 +236,20 @@ def _show_thread(
             hint(f"… {counted(len(messages) - len(shown), 'earlier message')}: --all shows them")
         for message in shown:
             print_message(out, message, full=full)
-    for name, value in values.items():
-        if name not in said:
-            line = Text.assemble((f"{on_one_line(name)} ", "bold"))
-            text = json.dumps(checkpoint_json(value), ensure_ascii=False)
-            print_text(
-                out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0
-            )
-            if not full and len(text) > _MOST_OF_A_VALUE:
-                hint("  … --full shows all of it")
+    _print_values([(name, value) for name, value in values.items() if name not in said], full=full)
+    if pending:
+        out.print()
+        out.print(rule("pending writes"))
+        _print_values(pending, full=full)
+
+
+def _print_values(values: Iterable[tuple[str, Any]], *, full: bool) -> None:
+    for name, value in values:
+        line = Text.assemble((f"{on_one_line(name)} ", "bold"))
+        text = json.dumps(checkpoint_json(value), ensure_ascii=False)
+        print_text(out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0)
+        if not full and len(text) > _MOST_OF_A_VALUE:
+            hint("  … --full shows all of it")
 
 
 _MOST_OF_A_VALUE = 1_000
@@ -737,6 +747,8 @@ SHORT_ID = 13
 
 _WHOLE_ID = 36
 _LISTED = 20
+_ADDED_UP = 200
+"""Requests of each session: of one that made more, the last ones are added up."""
 _FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
 _LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
 _LEAST = 14
@@ -760,7 +772,11 @@ def list_sessions(
         typer.Option("--failed", help="Only those that failed, or a call or task in them did."),
     ] = False,
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Only those whose last turn did not end.")
+        bool,
+        typer.Option(
+            "--interrupted",
+            help="Only those whose last turn did not end, idle for five minutes or more.",
+        ),
     ] = False,
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
@@ -775,7 +791,9 @@ def list_sessions(
 ) -> None:
     """List sessions, the one with the newest activity first.
 
-    A session without a title shows what its user said first.
+    A session without a title shows what its user said first. Tokens are what its last 200 requests
+    to models used, and a + says that there were more; where none was recorded, they are those of
+    its messages.
 
     Ids are shortened as far as they stay unique; `agentstore show` takes the short form.
     JSON has whole ids, and everything else of a session.
@@ -850,7 +868,8 @@ def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
         if first:
             width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
             width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
-        _print_rows(page.items, ids, width, header=first)
+        used = store.usage.of_sessions([*ids], most=_ADDED_UP)
+        _print_rows(page.items, ids, used, width, header=first)
     return more
 
 
@@ -882,17 +901,24 @@ def _alike(one: str, other: str) -> int:
 
 
 def _print_rows(
-    sessions: Sequence[SessionSummary], ids: dict[str, str], width: int, *, header: bool
+    sessions: Sequence[SessionSummary],
+    ids: dict[str, str],
+    used: dict[str, UsageSum],
+    width: int,
+    *,
+    header: bool,
 ) -> None:
     # Widths are fixed, so that the tables of several pages are one.
     facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
     if header:
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
+        sum_ = used.get(session.id)
+        tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
         cells = {
             "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
             "MSGS": Text(brief(session.message_count)),
-            "TOKENS": Text(brief(session.total_tokens)),
+            "TOKENS": Text(f"{tokens}+" if sum_ is not None and sum_.partial else tokens),
             "ACTIVE": Text(age_of(session.last_active_at)),
         }
         title = Text(on_one_line(session.title or session.preview or "-"))

@@ -61,7 +61,7 @@ from agentstore.records import (
 )
 from agentstore.records.base import Role, SessionStatus, TaskStatus
 from agentstore.records.upkeep import Finding
-from agentstore.records.work import CheckpointInfo, CheckpointRecord
+from agentstore.records.work import CheckpointInfo, CheckpointRecord, WriteRecord
 from agentstore.repositories.new_sessions import is_beginning
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
@@ -278,8 +278,12 @@ async def thread(visit: Visit) -> Response:
         tree = await visit.make(_drawn_steps, found.items)
     known = {(each.namespace, cast("str | None", each.id)): each for each in found}
     took, after = _nodes(found.items, known)
+    writes: Sequence[WriteRecord] = ()
+    if shown is not None and found.items and visit.given("cursor") is None:
+        writes = await visit.ask(checkpoints.writes, id, found.items[0].id, namespace=shown)
     return await visit.page(
         "thread.html",
+        **await visit.make(_shown_writes, writes),
         took=took,
         after=after,
         found=found,
@@ -365,7 +369,7 @@ def _shown_state(found: CheckpointRecord, before: CheckpointRecord | None) -> di
     difference = None
     if before is not None:
         difference = difference_tree(state_of(before)[0], values, _CHANGES)
-    writes, room = found.writes or (), Allowance()
+    room = Allowance()
     said = [
         (name, turns_of(messages[-_SAID:], replace(_NOTHING, over=True), room), len(messages))
         for name, messages in said_in(values, found.created_at).items()
@@ -376,6 +380,12 @@ def _shown_state(found: CheckpointRecord, before: CheckpointRecord | None) -> di
         "said": said,
         "state": state_tree(values),
         "metadata": state_tree({**found.metadata, **beside}, _METADATA),
+        **_shown_writes(found.writes or ()),
+    }
+
+
+def _shown_writes(writes: Sequence[WriteRecord]) -> dict[str, Any]:
+    return {
         "writes": [(w, state_tree(readable(w.value), _A_WRITE)) for w in writes[:_WRITES]],
         "more_writes": len(writes[_WRITES:]),
     }

@@ -9,7 +9,7 @@ The invariant: no reader finds a memory that has expired, whether or not it has 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ from sqlalchemy import (
     update,
 )
 
-from agentstore.engines.base.dialect import EngineDialect, Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidCursor, InvalidInput, InvalidRow
 from agentstore.execution.unit import Unit
 from agentstore.records import MemoryHit, MemoryRecord, Page, VectorStatus
@@ -44,12 +44,11 @@ from agentstore.repositories.listing import Pace, over_pages
 from agentstore.repositories.operations import (
     MOST,
     Repository,
-    Units,
     appends,
     asks_first,
     chunks,
-    embeddings_of,
     ids_of,
+    making,
     reads,
     reads_snapshot,
     require_user,
@@ -87,8 +86,9 @@ def _prepare_put(embeddings: Embeddings, arguments: dict[str, Any]) -> None:
 
 def _prepare_search(embeddings: Embeddings, arguments: dict[str, Any]) -> None:
     """Make the vector of what is looked for."""
-    by = arguments.get("by", "words")
-    arguments["by"] = vectors.asked(embeddings, arguments.get("text"), by)
+    text, by = arguments.get("text"), arguments.get("by", "words")
+    if by in ("meaning", "both") and isinstance(text, str):
+        arguments["by"] = Question(by, embeddings, embeddings.vectors([text], query=True)[0])
 
 
 _LOOKED_AT = 250
@@ -153,15 +153,20 @@ class Memories(Repository):
                 bytes together.
             InvalidJson: JSON cannot say the value.
         """
-        place, key = address_of(user_id, namespace, key)
+        key = validation.key("key", key)
+        place = place_of(user_id, namespace, key)
         if value is None:
             raise InvalidInput("value must be a dict, not None. To drop a memory, delete it.")
-        kept, now = ttl_of(ttl), self.unit.now()
+        if ttl is not None and not (isinstance(ttl, timedelta) and _NO_TIME < ttl <= _LONGEST_TTL):
+            raise InvalidInput("ttl must be None or a timedelta above zero, up to a hundred years.")
+        now = self.unit.now()
         document = validation.json_object("value", value)
-        meant = vectors.kept_of(self.unit, value, embed)
+        meant = embed
+        if not isinstance(meant, Embedded):  # made before, if it is not in a transaction
+            meant = vectors.embedded(self.unit.settings.embeddings, value, embed, ask=False)
         row = {
             "value": document,
-            "ttl": kept,
+            "ttl": None if ttl is None else ttl // _MICROSECOND,
             "updated_at": now,
             "expires_at": None if ttl is None else shifted(now, ttl),
             "embedded_fields": None if meant.fields is None else [*meant.fields],
@@ -171,7 +176,8 @@ class Memories(Repository):
         new = {**row, **at, "user_id": user_id, "created_at": now}
         # Others may put it before the one, and delete it before the other.
         while (written := self.unit.first(_again, **row, **at)) is None:
-            if (written := self.unit.first(_inserting, self.unit.dialect, **new)) is not None:
+            shape = self.tables.memories, self.unit.dialect
+            if (written := self.unit.first(making, *shape, **new)) is not None:
                 break
         if meant.embeddings is not None or meant.fields is not None:
             new = written.version == 1
@@ -196,7 +202,8 @@ class Memories(Repository):
         self, namespace: Sequence[str], key: str, *, user_id: str | None = None
     ) -> MemoryRecord | None:
         """Give a memory, or None."""
-        place, key = address_of(user_id, namespace, key)
+        key = validation.key("key", key)
+        place = place_of(user_id, namespace, key)
         row = self.unit.first(_finding, place=place, key=key, now=self.unit.now())
         return None if row is None else memory_record(row)
 
@@ -204,7 +211,8 @@ class Memories(Repository):
     @appends
     def delete(self, namespace: Sequence[str], key: str, *, user_id: str | None = None) -> bool:
         """Delete a memory; say whether it was there."""
-        place, key = address_of(user_id, namespace, key)
+        key = validation.key("key", key)
+        place = place_of(user_id, namespace, key)
         return self.unit.count(_deleting, place=place, key=key, now=self.unit.now()) > 0
 
     @scopes.ONLY_USER
@@ -222,7 +230,7 @@ class Memories(Repository):
         Returns:
             How many are kept for longer.
         """
-        place = place_of(user_id, namespace_of("namespace", namespace))
+        place = place_of(user_id, namespace)
         table, now = self.tables.memories, self.unit.now()
         touched = 0
         for chunk in chunks(ids_of("keys", keys, most=_MOST_KEYS)):
@@ -265,22 +273,29 @@ class Memories(Repository):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        names = namespace_of("namespace", namespace)
-        place, at = place_of(user_id, names), wanted_at("where", where)
+        place, at = place_of(user_id, namespace), wanted_at("where", where)
         check_limit(limit)
         if vectors is not None:
             validation.choice("vectors", vectors, _VECTORS)
-        asked = [[*path, value] for path, value in at]
-        cursors = Cursors("memories", user_id, names, asked, vectors)
-        after = None if cursor is None else _position(cursors.read(cursor, 3, texts=1))
+        values = [[*path, value] for path, value in at]
+        cursors = Cursors("memories", user_id, names_at(place), values, vectors)
+        after: tuple[Any, ...] | None = None
+        if cursor is not None:
+            at_place, updated_at, pk = cursors.read(cursor, 3, texts=1)
+            after = _part(bytes.fromhex, at_place), _part(from_micros, updated_at), pk
         size = max(limit + 1, _LOOKED_AT) if at else limit + 1
         found: list[Row[Any]] = []
-        for row in _walked(self.unit, place, after, size, vectors):
-            if has_all(row.value, at):
-                found.append(row)
-                if len(found) > limit:
-                    break
-        following = cursors.make(_key(found[limit - 1])) if len(found) > limit else None
+        while True:
+            asked = _range(self.unit, place, after)
+            rows = self.unit.rows(_walking, after is not None, vectors, most=size, **asked)
+            found += [row for row in rows if has_all(row.value, at)]
+            if len(rows) < size or len(found) > limit:
+                break
+            after = rows[-1].place, rows[-1].updated_at, rows[-1].pk
+        following = None
+        if len(found) > limit:
+            last = found[limit - 1]
+            following = cursors.make([last.place.hex(), to_micros(last.updated_at), last.pk])
         return Page(tuple(map(memory_record, found[:limit])), following)
 
     iter = over_pages(list)
@@ -330,7 +345,7 @@ class Memories(Repository):
             TransactionMisuse: This is by meaning, in a transaction.
         """
         question = vectors.question_of(self.unit, by)
-        place = place_of(user_id, namespace_of("namespace", namespace))
+        place = place_of(user_id, namespace)
         at = wanted_at("where", where)
         validation.amount("limit", limit, least=1)
         validation.choice("match", match, ("all", "any"))
@@ -423,7 +438,7 @@ class Memories(Repository):
         return vectors.status(self.unit)
 
     def _embeddings(self) -> Embeddings:
-        found = embeddings_of(self._runner)
+        found: Embeddings | None = getattr(self._runner, "embeddings", None)
         if found is None:
             raise InvalidInput(
                 "This needs a store with embeddings, Store(url, embeddings=...), and is not for "
@@ -449,11 +464,10 @@ class Memories(Repository):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
-        names = namespace_of("prefix", prefix)
-        place = place_of(user_id, names)
+        place = place_of(user_id, prefix, name="prefix")
         check_limit(limit)
-        cursors = Cursors("namespaces of memories", user_id, names)
-        after = b"" if cursor is None else _bytes(cursors.read(cursor, 1, texts=1)[0])
+        cursors = Cursors("namespaces of memories", user_id, names_at(place))
+        after = b"" if cursor is None else _part(bytes.fromhex, cursors.read(cursor, 1, texts=1)[0])
         asked = _range(self.unit, place, None)
         found = [at for (at,) in self.unit.rows(_places, after=after, most=limit + 1, **asked)]
         following = cursors.make([found[limit - 1].hex()]) if len(found) > limit else None
@@ -476,7 +490,16 @@ class Memories(Repository):
         Returns:
             How many are gone.
         """
-        return delete_expired(self._units(), limit)
+        validation.optional_amount("limit", limit)
+        units, gone = self._units(), 0
+        pace, deadline = Pace(units, ROWS), units.run(Mode.READ, _first_deadline)
+        while deadline is not None and (limit is None or gone < limit):
+            most = pace.rows if limit is None else min(pace.rows, limit - gone)
+            deleted = pace.write(_delete_some, deadline, most)
+            gone += deleted
+            if deleted < most:
+                break
+        return gone
 
 
 # The statements.
@@ -497,10 +520,6 @@ def _again(tables: Tables) -> Executable:
     return again.values(created_at=created, version=table.c.version + 1).returning(*table.c)
 
 
-def _inserting(tables: Tables, dialect: EngineDialect) -> Executable:
-    return dialect.insert_missing(tables.memories).returning(*tables.memories.c)
-
-
 def _finding(tables: Tables) -> Executable:
     return select(tables.memories).where(*_this(tables), is_there(tables))
 
@@ -510,19 +529,6 @@ def _deleting(tables: Tables) -> Executable:
 
 
 _VECTORS = ("made", "pending", "none")
-
-
-def _walked(
-    unit: Unit, place: bytes, after: Sequence[Any] | None, size: int, vectors: str | None
-) -> Iterator[Row[Any]]:
-    """Go over the memories at and below a place, so many read at a time."""
-    while True:
-        asked = _range(unit, place, after)
-        rows = unit.rows(_walking, after is not None, vectors, most=size, **asked)
-        yield from rows
-        if len(rows) < size:
-            return
-        after = (rows[-1].place, rows[-1].updated_at, rows[-1].pk)
 
 
 def _walking(tables: Tables, onward: bool, vectors: str | None) -> Executable:
@@ -654,21 +660,11 @@ def _places(tables: Tables) -> Select[Any]:
     return select(places.c.place).where(places.c.place.is_not(None)).limit(MOST)
 
 
-def _key(row: Any) -> tuple[str, int, int]:
-    return row.place.hex(), to_micros(row.updated_at), row.pk
-
-
-def _position(key: Sequence[Any]) -> tuple[bytes, datetime, int]:
+def _part(read: Callable[[Any], Any], value: Any) -> Any:
+    """Read a part of a cursor; raises InvalidCursor."""
     try:
-        return _bytes(key[0]), from_micros(key[1]), key[2]
-    except OverflowError:
-        raise InvalidCursor("cannot be read") from None
-
-
-def _bytes(digits: str) -> bytes:
-    try:
-        return bytes.fromhex(digits)
-    except ValueError:
+        return read(value)
+    except (OverflowError, ValueError):
         raise InvalidCursor("cannot be read") from None
 
 
@@ -682,40 +678,34 @@ def _bytes(digits: str) -> bytes:
 MAX_BYTES = 2_400
 """Of a place and a key together; PostgreSQL indexes up to 2,704 in one entry."""
 
-_LONGEST_TTL = timedelta(days=36_500)
+_NO_TIME, _LONGEST_TTL = timedelta(), timedelta(days=36_500)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def namespace_of(name: str, value: object) -> tuple[str, ...]:
-    """Require a namespace: a list of names, which may be empty.
+def place_of(
+    user_id: object, namespace: object, key: str = "", *, name: str = "namespace"
+) -> bytes:
+    """Give the place of a namespace, a list of names, of a user or of nobody.
+
+    Args:
+        user_id: The user.
+        namespace: Its names; there may be none.
+        key: That of a memory in it, which has to fit in, too.
+        name: The argument's name, for the error.
 
     Raises:
-        InvalidInput: It is something else.
+        InvalidInput: The user is no key, the namespace no list of names, or all too long together.
     """
-    if isinstance(value, str) or not isinstance(value, list | tuple):
-        raise InvalidInput(f"{name} must be a list of names, not {type(value).__name__}.")
-    return tuple(validation.key(f"a name in {name}", each) for each in value)
-
-
-def place_of(user_id: object, namespace: Sequence[str], key: str = "") -> bytes:
-    """Give the place of a namespace of a user, or of nobody.
-
-    Raises:
-        InvalidInput: The user is no key, or they are too long together, with a memory's key.
-    """
+    if not isinstance(namespace, list | tuple):
+        raise InvalidInput(f"{name} must be a list of names, not {type(namespace).__name__}.")
+    names = [validation.key(f"a name in {name}", each) for each in namespace]
     owner = validation.optional_key("user_id", user_id) or ""
-    place = b"".join(encode_text(each).encode() + b"\0" for each in (owner, *namespace))
+    place = b"".join([encode_text(each).encode() + b"\0" for each in (owner, *names)])
     if len(place) + len(encode_text(key).encode()) > MAX_BYTES:
         raise InvalidInput(
             f"user_id, namespace and key have more than {MAX_BYTES} bytes together. Shorten them."
         )
     return place
-
-
-def address_of(user_id: object, namespace: object, key: object) -> tuple[bytes, str]:
-    """Give the place and the key of a memory; raises InvalidInput."""
-    own = validation.key("key", key)
-    return place_of(user_id, namespace_of("namespace", namespace), own), own
 
 
 def end_of(place: bytes) -> bytes:
@@ -726,19 +716,6 @@ def end_of(place: bytes) -> bytes:
 def is_there(tables: Tables) -> ColumnElement[bool]:
     """Give the condition that a memory has not expired ``now``, and its owner stays."""
     return vectors.is_there(tables, bindparam("now"))
-
-
-def ttl_of(value: object) -> int | None:
-    """Give a time to live in microseconds.
-
-    Raises:
-        InvalidInput: It is none, or too long.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, timedelta) or not timedelta() < value <= _LONGEST_TTL:
-        raise InvalidInput("ttl must be a timedelta above zero, of up to a hundred years, or None.")
-    return value // _MICROSECOND
 
 
 def names_at(place: bytes) -> tuple[str, ...]:
@@ -779,20 +756,6 @@ ROWS = 1_000
 """Rows that one transaction deletes at most."""
 
 
-def delete_expired(units: Units, limit: int | None) -> int:
-    """Delete what had expired when this began; see ``Memories.delete_expired``."""
-    validation.optional_amount("limit", limit)
-    pace, gone = Pace(units, ROWS), 0
-    deadline = units.run(Mode.READ, _first_deadline)
-    while deadline is not None and (limit is None or gone < limit):
-        most = pace.rows if limit is None else min(pace.rows, limit - gone)
-        deleted = pace.write(_delete_some, deadline, most)
-        gone += deleted
-        if deleted < most:
-            break
-    return gone
-
-
 def _first_deadline(unit: Unit) -> datetime | None:
     """Give the present, or None if nothing has expired: then nothing needs to be locked."""
     now, memories = unit.now(), unit.tables.memories.c
@@ -812,8 +775,5 @@ def _delete_some(unit: Unit, pace: Pace, deadline: datetime, most: int) -> int:
         .with_for_update(skip_locked=True)
     )
     pks = unit.connection.execute(expired).scalars().all()
-    gone = 0
-    for start in range(0, len(pks), 500):
-        these = memories.c.pk.in_(pks[start : start + 500])
-        gone += unit.connection.execute(delete(memories).where(these)).rowcount
-    return gone
+    these = (delete(memories).where(memories.c.pk.in_(chunk)) for chunk in chunks(pks))
+    return sum(unit.connection.execute(each).rowcount for each in these)

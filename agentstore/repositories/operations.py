@@ -45,7 +45,7 @@ from sqlalchemy import (
     update,
 )
 
-from agentstore.engines.base.dialect import Mode
+from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.errors import InvalidCursor, InvalidInput, NotFound
 from agentstore.execution.unit import Body, Call, GatheredCall, LoneRead, Runner, Unit
 from agentstore.records import Page
@@ -125,31 +125,24 @@ class Operation(NamedTuple):
         body: The method as it is written.
         mode: What it needs of its transaction.
         call: What a runner is given of it.
-        several: Says whether with these keyword arguments it needs ``Mode.WRITE``.
+        owners: Keyword arguments with which, unless they are None, it needs ``Mode.WRITE``.
     """
 
     body: Callable[..., Any]
     mode: Mode
     call: type[Call] = Call
-    several: Callable[[Mapping[str, Any]], bool] | None = None
+    owners: tuple[str, ...] = ()
 
 
 def operation(
-    mode: Mode, several: Callable[[Mapping[str, Any]], bool] | None = None
+    mode: Mode, *owners: str
 ) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
     """Make a method an operation that needs this of its transaction."""
 
     def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-        return _method(Operation(body, mode, several=several))
+        return _method(Operation(body, mode, owners=owners))
 
     return decorate
-
-
-def appends_unless(
-    several: Callable[[Mapping[str, Any]], bool],
-) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
-    """Make a method one that ``appends``, unless it ``writes`` with these keyword arguments."""
-    return operation(Mode.STATEMENT, several)
 
 
 def gathers(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
@@ -160,7 +153,7 @@ def gathers(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[
 
 
 def _method(described: Operation) -> Callable[Concatenate[R, P], T]:
-    body, mode, make, several = described
+    body, mode, make, owners = described
 
     @wraps(body)
     def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -169,7 +162,7 @@ def _method(described: Operation) -> Callable[Concatenate[R, P], T]:
             here: T = work(self.unit)
             return here
         result: T = self._runner.run(
-            Mode.WRITE if several is not None and several(kwargs) else mode,
+            Mode.WRITE if owners and [n for n in owners if kwargs.get(n) is not None] else mode,
             work,
             repeatable=kwargs.get("idempotency_key") is not None,
         )
@@ -220,7 +213,7 @@ def asks_first(
 
         @wraps(method)
         def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            embeddings = embeddings_of(self._runner)
+            embeddings = getattr(self._runner, "embeddings", None)  # None in a transaction
             if embeddings is None:
                 return method(self, *args, **kwargs)
             return method(self, **prepared(embeddings, args, kwargs))  # type: ignore[call-arg]
@@ -231,16 +224,12 @@ def asks_first(
     return decorate
 
 
-def embeddings_of(runner: object) -> Embeddings | None:
-    """Give the embeddings of a store that calls with a unit of their own; None in a transaction."""
-    found: Embeddings | None = getattr(runner, "embeddings", None)
-    return found
-
-
 reads_snapshot = operation(Mode.SNAPSHOT)
 """Several SELECTs that see one state of the database."""
 appends = operation(Mode.STATEMENT)
 """A write that is one statement where the engine can say it in one."""
+appends_unless_owned = operation(Mode.STATEMENT, "session_id", "user_id")
+"""A write that is one statement, unless an owner is named: then it is several."""
 writes = operation(Mode.WRITE)
 """Several statements, all or nothing."""
 
@@ -392,6 +381,16 @@ def among(column: ColumnElement[Any], name: str, size: int) -> ColumnElement[boo
 def adding(_: Tables, table: Table) -> Executable:
     """Insert a row whose columns are the parameters."""
     return insert(table)
+
+
+def adding_missing(_: Tables, table: Table, dialect: EngineDialect) -> Executable:
+    """Insert a row whose columns are the parameters, unless its key is there."""
+    return dialect.insert_missing(table).inline()
+
+
+def making(_: Tables, table: Table, dialect: EngineDialect) -> Executable:
+    """Insert a row as ``adding_missing`` does, and give it."""
+    return dialect.insert_missing(table).returning(*table.c)
 
 
 def changing(_: Tables, table: Table, keys: Sequence[str], *names: str) -> Executable:

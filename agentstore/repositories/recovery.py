@@ -39,7 +39,6 @@ from agentstore.repositories.claims import task_record
 from agentstore.repositories.messages.history import RECORDS, History, Terms
 from agentstore.repositories.operations import required
 from agentstore.repositories.session_pages import (
-    Listed,
     page_of_sessions,
     select_session,
     session_record,
@@ -68,8 +67,7 @@ def interrupted_turns(
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
         raise InvalidInput("older_than must be a timedelta of 0 or more.")
     oldest = shifted(unit.now(), -min(older_than, timedelta.max // 2))  # -max is too small
-    listed = Listed(user_id, "active", None, "newest", failed=False)
-    page = page_of_sessions(unit, listed, limit, cursor, documents=False, preview=False)
+    page = page_of_sessions(unit, user_id, "active", limit, cursor)
     ids = [session.id for session in page if session.last_active_at < oldest]
     unfinished = _unfinished(unit, ids, oldest)
     turns = []

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Literal, TypedDict, cast, get_args
@@ -105,57 +105,82 @@ def _settling(tables: Tables, ids: int) -> Executable:
     return query.values(has_failures=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Which sessions are listed, and in which order.
-
-    Attributes:
-        passing: What they must be like beyond that; None lets all through.
-    """
-
-    user_id: str | None
-    status: SessionStatus | None
-    passing: SessionFilter | None
-    order: Order
-    failed: bool
-
-
 def page_of_sessions(
     unit: Unit,
-    listed: Listed,
+    user_id: str | None,
+    status: SessionStatus | None,
     limit: int,
     cursor: str | None,
     *,
-    documents: bool,
-    preview: bool,
+    passing: SessionFilter | None = None,
+    order: Order = "newest",
+    failed: bool = False,
+    documents: bool = False,
+    preview: bool = False,
 ) -> Page[SessionSummary]:
-    """Give a page; see ``Sessions.list``."""
-    user_id, status, passing = listed.user_id, listed.status, listed.passing
-    order = validation.choice("order", listed.order, get_args(Order))
+    """Give a page; see ``Sessions.list``.
+
+    Args:
+        unit: The open unit.
+        user_id: Only this user's.
+        status: Only in this status.
+        limit: How many to give at most.
+        cursor: Where to go on, or None.
+        passing: What they must be like beyond that; None lets all through.
+        order: Which come first.
+        failed: Only those in which something failed.
+        documents: Whether to give their documents, too.
+        preview: Whether to give what the user said first.
+    """
+    order = validation.choice("order", order, get_args(Order))
     filters = (*(passing.named() if passing else ()), *(() if order == "newest" else (order,)))
-    if validation.flag("failed", listed.failed):
+    if validation.flag("failed", failed):
         filters = (*filters, "failed")
-    cursors = Cursors("sessions", user_id, status, *filters)
+    cursors = partial(Cursors, "sessions", user_id, status, *filters)  # the last page needs none
     parameters = {
         "user_id": validation.optional_text("user_id", user_id),
         "status": None if status is None else validation.choice("status", status, SESSION_STATUSES),
         "most": check_limit(limit) + 1,
-        "beyond": None if cursor is None else cursors.read(cursor, 1)[0],
+        "beyond": None if cursor is None else cursors().read(cursor, 1)[0],
     }
-    read = _passing if passing else _all
-    columns, last = read(unit, parameters, limit, listed, documents)
-    following = None if last is None else cursors.make([last])
-    if not columns:
+    behind = "documents" if documents else "metadata" if passing and passing.metadata else ""
+    activity = cast("StrictInteger", unit.tables.sessions.c.activity.type)
+    found: list[Any] = []
+    last, left = None, MOST_READ
+    if passing is not None:
+        parameters["most"] = _BATCH
+    while True:
+        asked = tuple([name for name, value in parameters.items() if value is not None])
+        driver = dialect_of(unit.connection)
+        statement = _statement(unit.tables, driver, asked, behind, order, failed)
+        rows = statement.rows(unit.connection, parameters)
+        activity.all_strictly([row[0] for row in rows], required=True)
+        # Sorted here: an engine would take all columns of all rows through its sorter.
+        rows.sort(key=itemgetter(0), reverse=order == "newest")
+        if passing is None or not rows:
+            found += rows
+        else:
+            read = zip(*statement.columns(rows), strict=True)
+            found += [row for row, each in zip(rows, read, strict=True) if passing.passes(each)]
+        if len(found) > limit:
+            last = found[limit - 1][0]
+        elif len(rows) == parameters["most"]:
+            parameters["beyond"] = rows[-1][0]
+            if (left := left - len(rows)) > 0:
+                continue
+            last = rows[-1][0]
+        break
+    following = None if last is None else cursors().make([last])
+    if not found:
         return Page((), following)
-    _, seconds, *rest = columns
-    ttl = [None if each is None else timedelta(seconds=each) for each in seconds]
+    columns = statement.columns(found[:limit])
+    columns[_TTL] = [None if each is None else timedelta(seconds=each) for each in columns[_TTL]]
     items: tuple[SessionSummary, ...]
     if documents:
-        first, behind = rest[:-5], rest[-5:]
-        items = tuple(map(_record, *first, ttl, *behind))
+        items = tuple(map(_record, *columns[1:]))
     else:
-        rows = zip(*rest[:17], ttl, repeat(None), strict=False)
-        items = tuple(make_session_summaries(rows))
+        whole = zip(*columns[1 : _TTL + 1], repeat(None), strict=False)
+        items = tuple(make_session_summaries(whole))
     if preview:
         texts = previews_of(unit, [each.id for each in items])
         items = tuple(replace(each, preview=texts.get(each.id)) for each in items)
@@ -164,71 +189,8 @@ def page_of_sessions(
 
 _record: Callable[..., SessionRecord] = SessionRecord
 
-_Read = tuple[Sequence[Sequence[Any]], int | None]
-"""Columns, none if there are no sessions; and after which activity to go on, if there are more."""
-
-
-def _all(
-    unit: Unit, parameters: dict[str, Any], limit: int, listed: Listed, documents: bool
-) -> _Read:
-    statement = _statement_for(unit, parameters, "documents" if documents else "", listed)
-    rows = _sorted(unit, statement, parameters, listed.order)
-    last = rows[limit - 1][0] if len(rows) > limit else None
-    return (statement.columns(rows[:limit]) if rows else ()), last
-
-
-def _passing(
-    unit: Unit,
-    parameters: dict[str, Any],
-    limit: int,
-    listed: Listed,
-    documents: bool,
-) -> _Read:
-    passing = listed.passing
-    assert passing is not None
-    behind = "documents" if documents else "metadata" if passing.metadata else ""
-    found: list[tuple[Any, ...]] = []
-    left = MOST_READ
-    parameters["most"] = _BATCH
-    while True:
-        statement = _statement_for(unit, parameters, behind, listed)
-        rows = _sorted(unit, statement, parameters, listed.order)
-        columns = zip(*statement.columns(rows), strict=True) if rows else ()
-        found += [
-            row
-            for row in columns
-            if passing.passes(
-                row[_TITLE], row[_MODEL], row[_ACTIVE], row[_METADATA] if behind else {}
-            )
-        ]
-        if len(found) > limit:
-            found = found[:limit]
-            return [*zip(*found, strict=True)], found[-1][0]
-        if len(rows) < _BATCH:
-            return [*zip(*found, strict=True)], None
-        left -= len(rows)
-        parameters["beyond"] = rows[-1][0]
-        if left <= 0:
-            return [*zip(*found, strict=True)], rows[-1][0]
-
-
-def _statement_for(unit: Unit, parameters: dict[str, Any], behind: str, listed: Listed) -> Prepared:
-    asked = tuple(name for name, value in parameters.items() if value is not None)
-    driver = dialect_of(unit.connection)
-    return _statement(unit.tables, driver, asked, behind, listed.order, listed.failed)
-
-
-def _sorted(unit: Unit, statement: Prepared, parameters: dict[str, Any], order: Order) -> list[Any]:
-    """Read rows, sorted here: an engine would take all columns of all rows through its sorter."""
-    rows = statement.rows(unit.connection, parameters)
-    activity = cast("StrictInteger", unit.tables.sessions.c.activity.type)
-    activity.all_strictly([row[0] for row in rows], required=True)
-    rows.sort(key=itemgetter(0), reverse=order == "newest")
-    return rows
-
-
-_TITLE, _MODEL, _ACTIVE, _METADATA = 5, 6, 18, 19
-"""Where these are in a row."""
+_TITLE, _MODEL, _ACTIVE, _TTL, _METADATA, _WHOLE = 4, 5, 17, 18, 19, 23
+"""Where these are in a row, which begins with the activity; and how many columns a record has."""
 
 
 @lru_cache(maxsize=1024)
@@ -241,7 +203,7 @@ def _statement(
     failed: bool,
 ) -> Prepared:
     """Compile; ``behind`` says what is read of what lies behind: documents, metadata or nothing."""
-    sessions, data = tables.sessions.c, tables.session_data.c
+    sessions = tables.sessions.c
     user_id, status, beyond = (
         bindparam(name, type_=column.type) if name in asked else None
         for name, column in (
@@ -260,29 +222,9 @@ def _statement(
         status=status,
         oldest=order == "oldest",
     )
-    query = select(
-        sessions.activity,
-        sessions.ttl_seconds,
-        sessions.id,
-        sessions.user_id,
-        sessions.status,
-        sessions.title,
-        sessions.model,
-        data.version,
-        data.question,
-        data.asked_at,
-        sessions.has_failures,
-        data.failure,
-        sessions.message_count,
-        sessions.total_tokens,
-        sessions.total_cost,
-        sessions.last_seq,
-        sessions.turn,
-        sessions.created_at,
-        sessions.last_active_at,
-        *([data.metadata] if behind else []),
-        *([data.config, data.state, data.updated_at, data.epoch] if behind == "documents" else []),
-    ).join_from(tables.sessions, tables.session_data)
+    most = {"documents": None, "metadata": _METADATA, "": _TTL}[behind]
+    query = select(sessions.activity, *_columns(tables)[:most])
+    query = query.join_from(tables.sessions, tables.session_data)
     return Prepared(query.where(sessions.pk.in_(found)), driver)
 
 
@@ -297,66 +239,45 @@ def find_session(unit: Unit, session_id: str) -> SessionRecord | None:
 
 def session_record(row: Any) -> SessionRecord:
     """Make a record of a row that ``select_sessions`` selected."""
-    return complete(
-        SessionRecord(
-            id=row.id,
-            user_id=row.user_id,
-            status=row.status,
-            title=row.title,
-            model=row.model,
-            metadata=row.metadata,
-            config=row.config,
-            state=row.state,
-            version=row.version,
-            question=row.question,
-            asked_at=row.asked_at,
-            has_failures=row.has_failures,
-            failure=row.failure,
-            message_count=row.message_count,
-            total_tokens=row.total_tokens,
-            total_cost=row.total_cost,
-            last_seq=row.last_seq,
-            last_turn=row.turn,
-            ttl=None if row.ttl_seconds is None else timedelta(seconds=row.ttl_seconds),
-            created_at=row.created_at,
-            last_active_at=row.last_active_at,
-            updated_at=row.updated_at,
-            epoch=row.epoch,
-        )
-    )
+    ttl = None if row.ttl_seconds is None else timedelta(seconds=row.ttl_seconds)
+    return complete(_record(*row[: _TTL - 1], ttl, *row[_TTL:_WHOLE]))
 
 
-@lru_cache(maxsize=256)
-def select_sessions(tables: Tables) -> Select[Any]:
-    """Select sessions with what is beside them."""
+def _columns(tables: Tables) -> list[Any]:
+    """Give the columns of a session and its documents, in the order of the record's fields."""
     sessions, data = tables.sessions.c, tables.session_data.c
-    query = select(
-        sessions.pk,
+    return [
         sessions.id,
         sessions.user_id,
         sessions.status,
         sessions.title,
         sessions.model,
+        data.version,
+        data.question,
+        data.asked_at,
+        sessions.has_failures,
+        data.failure,
         sessions.message_count,
         sessions.total_tokens,
         sessions.total_cost,
         sessions.last_seq,
         sessions.turn,
-        sessions.ttl_seconds,
         sessions.created_at,
         sessions.last_active_at,
-        data.version,
-        data.question,
-        sessions.has_failures,
-        data.asked_at,
-        data.failure,
-        data.updated_at,
-        data.epoch,
+        sessions.ttl_seconds,
         data.metadata,
         data.config,
         data.state,
-    ).join_from(tables.sessions, tables.session_data)
-    return query.where(owner_not_being_deleted(tables, sessions.user_id))
+        data.updated_at,
+        data.epoch,
+    ]
+
+
+@lru_cache(maxsize=256)
+def select_sessions(tables: Tables) -> Select[Any]:
+    """Select sessions with what is beside them; more columns may stand behind."""
+    query = select(*_columns(tables)).join_from(tables.sessions, tables.session_data)
+    return query.where(owner_not_being_deleted(tables, tables.sessions.c.user_id))
 
 
 def select_session(tables: Tables) -> Select[Any]:
@@ -437,14 +358,15 @@ class SessionFilter:
         moments = (None if m is None else m.isoformat() for m in (self.since, self.until))
         return [self.title, self.model, *moments, [[*path, value] for path, value in self.metadata]]
 
-    def passes(self, title: Any, model: Any, active: datetime, metadata: Any) -> bool:
+    def passes(self, row: Sequence[Any]) -> bool:
         """Say whether it lets a session through."""
+        title, active = row[_TITLE], row[_ACTIVE]
         return (
-            (self.model is None or model == self.model)
+            (self.model is None or row[_MODEL] == self.model)
             and (self.since is None or active >= self.since)
             and (self.until is None or active < self.until)
             and (self.title is None or (title is not None and self.title in folded("", title)))
-            and has_all(metadata, self.metadata)
+            and (not self.metadata or has_all(row[_METADATA], self.metadata))
         )
 
 

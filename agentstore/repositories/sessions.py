@@ -88,7 +88,6 @@ from agentstore.repositories.recovery import (
     state_dict,
 )
 from agentstore.repositories.session_pages import (
-    Listed,
     Order,
     SessionFilter,
     SessionFilters,
@@ -353,9 +352,17 @@ class Sessions(Repository):
         validation.flag("documents", documents)
         validation.flag("preview", preview)
         passing = SessionFilter.of(title, model, since, until, metadata)
-        which = Listed(user_id, status, passing, order, failed)
         return page_of_sessions(
-            self.unit, which, limit, cursor, documents=documents, preview=preview
+            self.unit,
+            user_id,
+            status,
+            limit,
+            cursor,
+            passing=passing,
+            order=order,
+            failed=failed,
+            documents=documents,
+            preview=preview,
         )
 
     if TYPE_CHECKING:

@@ -104,21 +104,28 @@ _ROWS = 500
 # Before a unit begins: the application's function.
 
 
-def embedded(embeddings: Embeddings, value: Any, embed: object, *, ask: bool = True) -> Embedded:
+def embedded(
+    embeddings: Embeddings | None, value: Any, embed: object, *, ask: bool = True
+) -> Embedded:
     """Say what is to be kept of a document's meaning, and make its vectors.
 
     If the function fails, the vectors are left to be made later, and a warning is logged.
 
     Args:
-        embeddings: The store's.
+        embeddings: The store's, if it has any.
         value: The document.
         embed: Whether to, or which fields; None means whether there is a text.
         ask: Whether the function may be called now.
 
     Raises:
-        InvalidInput: ``embed`` is something else, or asks for a text that is not there.
+        InvalidInput: ``embed`` is something else, or asks for a text that is not there, or for
+            embeddings that the store does not have.
         InvalidEmbedding: The function gave something else than vectors.
     """
+    if embeddings is None:
+        if embed:
+            raise InvalidInput(f"embed needs {_EMBEDDINGS}")
+        return Embedded(None, None if embed is None else (), NOTHING)
     if embed is None or embed is True:
         fields = None
     else:
@@ -143,28 +150,6 @@ def embedded(embeddings: Embeddings, value: Any, embed: object, *, ask: bool = T
             error.error,
         )
         return Embedded(embeddings, fields, None)
-
-
-def kept_of(unit: Unit, value: Any, embed: object) -> Embedded:
-    """Say what is to be kept, within a transaction, in which the function is not called.
-
-    Raises:
-        InvalidInput: The store has no embeddings, and ``embed`` asks for some.
-    """
-    if isinstance(embed, Embedded):
-        return embed
-    if unit.settings.embeddings is not None:
-        return embedded(unit.settings.embeddings, value, embed, ask=False)
-    if embed:
-        raise InvalidInput(f"embed needs {_EMBEDDINGS}")
-    return Embedded(None, None if embed is None else (), NOTHING)
-
-
-def asked(embeddings: Embeddings, text: object, by: object) -> Question | object:
-    """Give the question of a search by meaning, with its vector; of another one, ``by``."""
-    if by not in ("meaning", "both") or not isinstance(text, str):
-        return by
-    return Question(str(by), embeddings, embeddings.vectors([text], query=True)[0])
 
 
 def question_of(unit: Unit, by: object) -> Question | None:

@@ -1,7 +1,5 @@
 """The cases, by their names on the command line, and the table of a run."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass

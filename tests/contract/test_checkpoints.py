@@ -35,7 +35,7 @@ from agentstore.repositories.checkpoints import puts as pending
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import tables
 from tests.conftest import FULL, on
-from tests.contract.clocks import at_once
+from tests.contract.clocks import at_once, paged
 from tests.strategies import exact, json_values, keys, texts
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -50,14 +50,7 @@ def history(length: int) -> dict[str, Any]:
 
 
 def listed(store: Any, thread: str, namespace: str = "") -> list[Any]:
-    found: list[Any] = []
-    cursor = None
-    while True:
-        page = store.checkpoints.list(thread, namespace=namespace, limit=3, cursor=cursor)
-        found += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return found
+    return paged(store.checkpoints.list, thread, namespace=namespace, limit=3)
 
 
 def rows(place: Any, name: str) -> list[Any]:
@@ -212,13 +205,7 @@ def test_lists_go_down_in_steps_and_threads_by_the_last_put_whatever_the_clock_s
         store.checkpoints.put("a", {}, "a0", step=0, created_at=NOON - timedelta(days=900))
         for thread in ("b", "c"):
             assert [c.step for c in listed(store, thread)] == [3, 2, 1]
-        seen, cursor = [], None
-        while True:
-            page = store.checkpoints.threads(limit=2, cursor=cursor)
-            seen += [(t.id, t.latest.id) for t in page]
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        seen = [(t.id, t.latest.id) for t in paged(store.checkpoints.threads, limit=2)]
         assert seen == [("a", "a3"), ("c", "c3"), ("b", "b3")]
 
 
@@ -784,15 +771,9 @@ def test_a_list_with_values_gives_each_checkpoint_its_own_by_one_statement(store
     expected[side.id] = values
     branched = store.checkpoints.put("thread", history(20), parent_id=side.id)
     expected[branched.id] = history(20)
-    seen, cursor = {}, None
-    while True:
-        page = store.checkpoints.list("thread", limit=4, cursor=cursor, values=True)
-        seen |= {each.id: each.values for each in page}
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    assert seen == expected
-    assert [*seen] == [each.id for each in listed(store, "thread")]
+    found = paged(store.checkpoints.list, "thread", limit=4, values=True)
+    assert {each.id: each.values for each in found} == expected
+    assert [each.id for each in found] == [each.id for each in listed(store, "thread")]
     one, other = store.checkpoints.list("thread", limit=2, values=True)
     other.values["none"] = one.values["messages"][0]["role"] = "changed"
     assert store.checkpoints.list("thread", limit=1, values=True).items[0].values == history(20)

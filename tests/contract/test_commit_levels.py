@@ -1,7 +1,5 @@
 """``synchronous_commit``: all commits of a store wait for what it was told, and no others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager

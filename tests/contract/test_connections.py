@@ -1,7 +1,5 @@
 """Connections to PostgreSQL break: what is safe is repeated silently, all else is said."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import traceback

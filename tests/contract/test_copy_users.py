@@ -1,7 +1,5 @@
 """Single users go from one database to another that is in use, whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -577,9 +575,6 @@ def test_who_was_copied_is_moved_by_a_second_run(new):
     assert rows_of(target) == before
     with opened(source) as store:
         assert store.users.find(ada) is None
-
-
-# --- Killed ----------------------------------------------------------------------------------
 
 
 @pytest.mark.long(but=["postgresql-moved", "sqlite-copied"])

@@ -1,7 +1,5 @@
 """Which URLs and engines a store opens, how it sets connections up, and what it leaves alone."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3
@@ -142,9 +140,6 @@ def test_a_store_names_its_database_but_not_its_password(postgresql):
     store = AsyncStore(secret)
     assert make_url(postgresql).database in repr(store)
     assert PASSWORD not in repr(store) + str(store) + repr(vars(store))
-
-
-# --- Settings of connections ----------------------------------------------------------------------
 
 
 def on_connections(store: Any, count: int, ask: Callable[[Any], Any]) -> list[Any]:
@@ -477,9 +472,6 @@ def test_an_engine_of_another_database_is_refused():
 
     with pytest.raises(UnsupportedUrl):
         Store(engine=Elsewhere())  # type: ignore[arg-type]
-
-
-# --- Closed stores --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", [pytest.param(d, id=d.name) for d in DRIVERS])

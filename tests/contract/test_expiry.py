@@ -1,7 +1,5 @@
 """Sessions whose time to live has run out are cleaned up, and no other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -99,9 +97,6 @@ def transactions(store: Any) -> Iterator[list[int]]:
     finally:
         event.remove(engine, "after_cursor_execute", keep)
         event.remove(engine, "commit", committed)
-
-
-# --- The time to live ------------------------------------------------------------------------
 
 
 def test_the_time_to_live_can_be_changed_and_taken_away(timed, clock):

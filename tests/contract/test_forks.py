@@ -1,7 +1,5 @@
 """A process that is forked: its parent's stores refuse, its own work, nobody disturbs anybody."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """A history is the last messages in the order of their saving, and no cut parts call and result."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -61,9 +59,6 @@ def stored(store, session_id, limit=50, **options):
     """Give a history of what is stored, cut so that no result loses its call."""
     raw = {"unanswered": "keep", "keep_system": False}
     return store.messages.history(session_id, limit, **raw, **options)
-
-
-# --- The limit -----------------------------------------------------------------------------------
 
 
 def test_a_limit_that_is_no_whole_number_is_refused(store, session, subtests):
@@ -212,9 +207,6 @@ def test_more_results_without_a_call_than_one_statement_can_ask_for_are_no_troub
     lines = [calling("first"), *said(5), *(result(f"orphan {n}") for n in range(1100))]
     saved = store.messages.save_many(session.id, [*lines, result("first")])
     assert stored(store, session.id, 1101) == saved
-
-
-# --- No clock ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clock", [still, backwards])

@@ -2,8 +2,6 @@
 them, whatever else goes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from copy import copy

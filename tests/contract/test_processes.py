@@ -1,7 +1,5 @@
 """Any number of processes may use one database, begin together, and die."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ be read in full, and what is put in order must come out of an index in that orde
 is written down in ``EXCEPTIONS``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -352,9 +350,7 @@ def unqualified(words: str) -> str:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def filled(
-    request: pytest.FixtureRequest, servers: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Filled]:
+def filled(request, servers, tmp_path_factory):
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('plans') / 'plans.db'}"
     else:

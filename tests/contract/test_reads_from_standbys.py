@@ -19,14 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import make_url
 
-from agentstore import AsyncStore, NotFound, Store, migrations
-from agentstore.errors import (
-    ConnectionLost,
-    DatabaseReadOnly,
-    DatabaseUnreachable,
-    InvalidInput,
-    TransactionConflict,
-)
+from agentstore import AsyncStore, NotFound, Store, errors, migrations
 from agentstore.execution.standbys import Standbys
 from agentstore.execution.unit import UnitFailure
 from agentstore.records import ReadNodeRecord
@@ -193,7 +186,7 @@ def test_a_standby_that_is_gone_is_passed_over_until_it_is_back(pair):
 
 def test_a_read_that_a_standby_cancels_goes_to_the_primary_quietly(pair, monkeypatch):
     def cancelled(*_: Any, **__: Any) -> Any:
-        conflict = TransactionConflict("conflict with recovery")
+        conflict = errors.TransactionConflict("conflict with recovery")
         raise UnitFailure(conflict, repeatable=True, in_doubt=False)
 
     with Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
@@ -457,7 +450,7 @@ def under_load(store: Any) -> Iterator[Counter[str]]:
         while True:
             try:
                 return call()
-            except (ConnectionLost, DatabaseUnreachable, DatabaseReadOnly):
+            except (errors.ConnectionLost, errors.DatabaseUnreachable, errors.DatabaseReadOnly):
                 found["failed"] += 1
                 time.sleep(0.05)
 
@@ -570,10 +563,10 @@ def received(standby: Standby) -> int:
 def test_a_file_has_no_standbys(tmp_path):
     url = f"sqlite:///{tmp_path}/a.db"
     for make in (Store, AsyncStore):
-        with pytest.raises(InvalidInput, match="PostgreSQL server"):
+        with pytest.raises(errors.InvalidInput, match="PostgreSQL server"):
             make(url, read_url="postgresql://me@one/db")
     with Store(url) as store:
-        with pytest.raises(InvalidInput, match="PostgreSQL server"):
+        with pytest.raises(errors.InvalidInput, match="PostgreSQL server"):
             store.position()
         with store.reading("primary"):
             assert store.sessions.list().items == ()
@@ -582,9 +575,9 @@ def test_a_file_has_no_standbys(tmp_path):
 @pytest.mark.parametrize("after", ["", "x", "0/", "/1", "0/zz", 5, "1"])
 def test_a_position_that_is_none_is_refused(tmp_path, after):
     with Store(f"sqlite:///{tmp_path}/a.db") as store:
-        with pytest.raises(InvalidInput, match="after must be"):
+        with pytest.raises(errors.InvalidInput, match="after must be"):
             store.reading(after=after)
-        with pytest.raises(InvalidInput, match="consistency must be one of"):
+        with pytest.raises(errors.InvalidInput, match="consistency must be one of"):
             store.reading("mine")  # type: ignore[arg-type]
 
 

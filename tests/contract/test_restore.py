@@ -1,7 +1,5 @@
 """A process that died left everything in the database, and another one takes it from there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta

@@ -29,6 +29,7 @@ from agentstore.settings import Settings
 from agentstore.values.tokens import tokens
 from agentstore.values.types import new_id
 from tests.conftest import in_the_process
+from tests.contract.clocks import paged
 from tests.drivers import FULL
 from tests.raw_sql import Own, raw
 from tests.strategies import TRAPS, texts
@@ -114,14 +115,7 @@ def expected(corpus: dict[str, str], query: str) -> set[str]:
 
 def every(store: Any, query: str, **options: Any) -> list[Any]:
     """Give all hits, page by page."""
-    hits: list[Any] = []
-    cursor = None
-    while True:
-        page = store.messages.search(query, cursor=cursor, **{"limit": 50, **options})
-        hits += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return hits
+    return paged(store.messages.search, query, **{"limit": 50, **options})
 
 
 def ids(hits: Any) -> list[str]:

@@ -1,7 +1,5 @@
 """Searching by stems: what is found, and that an index is asked by its own tokenizer alone."""
 
-from __future__ import annotations
-
 import random
 from importlib import metadata
 

@@ -1,7 +1,5 @@
 """The life of a session in several processes: killed, restored, read and cleaned up by others."""
 
-from __future__ import annotations
-
 import random
 from contextlib import ExitStack
 from datetime import timedelta

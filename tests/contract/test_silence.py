@@ -1,7 +1,5 @@
 """A server that is frozen, or behind something that drops what is sent: nobody waits for good."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """One store serves any number of threads; whoever has to wait goes on afterwards, or is told."""
 
-from __future__ import annotations
-
 import contextvars
 import shutil
 import sqlite3
@@ -16,14 +14,7 @@ import pytest
 from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import NullPool, create_engine
 
-from agentstore import AsyncStore, Store
-from agentstore.errors import (
-    AlreadyExists,
-    DatabaseBusy,
-    NotFound,
-    TransactionConflict,
-    TransactionMisuse,
-)
+from agentstore import AsyncStore, Store, errors
 from agentstore.testing import BlockingStore
 from tests.conftest import DRIVERS, VERSIONS, Place, Servers
 from tests.contract.clocks import at_once
@@ -122,7 +113,7 @@ def test_a_database_in_memory_stays_until_its_store_is_closed_and_is_nobody_else
         with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
             tx.sessions.rename(session.id, "there")
             raise RuntimeError("mine")
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             store.messages.save("nowhere", "user", "hello")
         at_once(THREADS, lambda _: store.messages.save(session.id, "user", "hello"), ())
         assert store.sessions.get(session.id).title == "here"
@@ -188,15 +179,15 @@ def test_one_transaction_takes_the_calls_of_several_threads_one_by_one(store, se
 def test_a_transaction_that_has_ended_takes_no_more_calls(store, session):
     with store.transaction() as tx:
         tx.messages.save(session.id, "user", "hello")
-    with pytest.raises(TransactionMisuse, match="has ended"):
+    with pytest.raises(errors.TransactionMisuse, match="has ended"):
         tx.messages.save(session.id, "user", "too late")
     with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
         raise RuntimeError("mine")
-    with pytest.raises(TransactionMisuse, match="has ended"):
+    with pytest.raises(errors.TransactionMisuse, match="has ended"):
         tx.messages.history(session.id)
     kept: list[Any] = []
     store.run(kept.append)
-    with pytest.raises(TransactionMisuse, match="has ended"):
+    with pytest.raises(errors.TransactionMisuse, match="has ended"):
         kept[0].messages.history(session.id)
     assert store.sessions.get(session.id).message_count == 1
 
@@ -216,12 +207,14 @@ def test_of_several_threads_that_create_one_session_one_succeeds_and_the_others_
     def create(number: int) -> Any:
         try:
             return str(store.sessions.create(id="mine", title=f"{number}").id)
-        except AlreadyExists as error:
+        except errors.AlreadyExists as error:
             return error
 
     results = at_once(THREADS, create, ())
     assert results.count("mine") == 1
-    assert [r.key for r in results if isinstance(r, AlreadyExists)] == ["mine"] * (THREADS - 1)
+    assert [r.key for r in results if isinstance(r, errors.AlreadyExists)] == ["mine"] * (
+        THREADS - 1
+    )
 
 
 def test_of_several_threads_that_save_with_one_key_all_get_one_message(store, session):
@@ -284,11 +277,11 @@ def test_a_commit_that_fails_leaves_nothing_and_no_transaction_open(driver, url,
             raise error
 
         monkeypatch.setattr(dialect, "do_commit", fail)
-        with pytest.raises(DatabaseBusy):
+        with pytest.raises(errors.DatabaseBusy):
             store.sessions.rename(session.id, "there")
         assert store.sessions.get(session.id).title == "here"
         monkeypatch.setattr(dialect, "do_commit", fail)
-        with pytest.raises(DatabaseBusy), store.transaction() as tx:
+        with pytest.raises(errors.DatabaseBusy), store.transaction() as tx:
             tx.sessions.rename(session.id, "there")
         assert store.sessions.get(session.id).title == "here"
         store.sessions.rename(session.id, "there")
@@ -316,9 +309,9 @@ def test_a_writer_waits_for_another_process_for_as_long_as_busy_timeout_says(sql
                 lambda: impatient.sessions.rename(session.id, "new"),
                 lambda: impatient.run(lambda tx: tx.messages.clear(session.id)),
             ):
-                with pytest.raises(DatabaseBusy, match="busy_timeout"):
+                with pytest.raises(errors.DatabaseBusy, match="busy_timeout"):
                     call()
-            with pytest.raises(DatabaseBusy), impatient.transaction():
+            with pytest.raises(errors.DatabaseBusy), impatient.transaction():
                 pytest.fail("the transaction began")
             assert impatient.messages.history(session.id) == []  # a reader does not wait
             with ThreadPoolExecutor(1) as thread:
@@ -336,7 +329,7 @@ def test_opening_a_new_file_that_another_process_locks_is_refused_after_the_time
     driver, tmp_path
 ):
     url = f"sqlite:///{tmp_path / 'test.db'}"
-    with another_writer(tmp_path / "test.db"), pytest.raises(DatabaseBusy):
+    with another_writer(tmp_path / "test.db"), pytest.raises(errors.DatabaseBusy):
         driver.open(url, busy_timeout=0.1)
     with driver.open(url) as store:
         assert store.sessions.count() == 0
@@ -358,7 +351,7 @@ def test_a_writer_waits_for_another_thread_for_as_long_as_busy_timeout_says(driv
                 lambda: store.run(lambda tx: tx.messages.save(session.id, "user", "too late")),
                 write_otherwise,
             ):
-                with pytest.raises(DatabaseBusy, match="busy_timeout"):
+                with pytest.raises(errors.DatabaseBusy, match="busy_timeout"):
                     thread.submit(call).result()
             tx.messages.save(session.id, "user", "in time")
         store.messages.save(session.id, "user", "again")
@@ -373,13 +366,10 @@ def test_a_reader_without_a_free_connection_is_told_which_setting_to_raise(drive
         session = store.sessions.create()
         with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
             tx.messages.save(session.id, "user", "hello")
-            with pytest.raises(DatabaseBusy, match="pool_size"):
+            with pytest.raises(errors.DatabaseBusy, match="pool_size"):
                 thread.submit(store.messages.history, session.id).result()
         assert len(store.messages.history(session.id)) == 1
         assert checked_out(store) == 0
-
-
-# --- PostgreSQL: conflicts ----------------------------------------------------------------------
 
 
 def cross(place: Place, **options: Any) -> tuple[list[Any], int]:
@@ -411,7 +401,7 @@ def cross(place: Place, **options: Any) -> tuple[list[Any], int]:
 
             try:
                 return (one, other)[number].run(save_both)
-            except TransactionConflict as error:
+            except errors.TransactionConflict as error:
                 return error
 
         results = at_once(2, work, ())

@@ -10,20 +10,10 @@ from sqlalchemy import create_engine, text
 
 from agentstore.errors import InvalidCursor, InvalidInput, NotFound, SecretRefused, WrongSession
 from agentstore.values.redaction import Secrets
+from tests.contract.clocks import paged
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
-
-
-def paged(list_page, **arguments):
-    """All that a list holds, page by page."""
-    items, cursor = [], None
-    while True:
-        page = list_page(cursor=cursor, **arguments)
-        items += page
-        cursor = page.next_cursor
-        if cursor is None:
-            return items
 
 
 def minutes(*numbers):
@@ -35,14 +25,10 @@ def minutes(*numbers):
 def test_a_log_comes_back_as_it_was_written(store, session):
     message = store.messages.save(session.id, "assistant")
     given = {
-        "input": {"b": 1, "a": [None, "\x00"]},
-        "output": "sunny",
-        "elapsed_ms": 12.5,
-        "success": False,
-        "error": "half of it\x00",
-        "message_id": message.id,
+        "input": {"b": 1, "a": [None, "\x00"]}, "output": "sunny", "elapsed_ms": 12.5,
+        "success": False, "error": "half of it\x00", "message_id": message.id,
         "tool_call_id": "call_1 \x00",
-    }
+    }  # fmt: skip
     logged = store.tool_logs.log(session.id, "weather", **given)
     assert {name: getattr(logged, name) for name in given} == given
     assert list(logged.input) == ["b", "a"]

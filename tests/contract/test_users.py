@@ -11,7 +11,7 @@ from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
 from agentstore.repositories import users
 from agentstore.schema import tables
 from agentstore.values.types import new_id
-from tests.contract.clocks import at_once
+from tests.contract.clocks import at_once, paged
 from tests.drivers import FULL
 from tests.programs.probes import give_vectors, with_a_vector
 from tests.raw_sql import execute
@@ -101,14 +101,7 @@ def test_users_are_listed_the_newest_first_whatever_the_clock_says(place):
     clock = iter([NOON, NOON, NOON - timedelta(days=1), NOON, NOON - timedelta(days=9)])
     with place.open(clock=lambda: next(clock)) as store:
         made = [store.users.create(str(n)) for n in range(5)]
-        listed, cursor = [], None
-        while True:
-            page = store.users.list(limit=2, cursor=cursor)
-            assert len(page) <= 2
-            listed += page
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        listed = paged(store.users.list, limit=2)
         assert listed == made[::-1]
 
 
@@ -156,13 +149,7 @@ def test_names_are_given_by_ids_and_who_is_not_there_is_left_out(store):
 
 def test_those_who_prefer_the_same_are_paged_the_newest_first(store):
     users = [store.users.create(str(n), preferences={"x": n % 2}) for n in range(7)]
-    found, cursor = [], None
-    while True:
-        page = store.users.find_by_preference("x", 0, limit=3, cursor=cursor)
-        found += page
-        cursor = page.next_cursor
-        if cursor is None:
-            break
+    found = paged(store.users.find_by_preference, "x", 0, limit=3)
     assert found == users[::2][::-1]
 
 

@@ -4,8 +4,6 @@ An operation gets one input for each of its calls: a message can be saved over a
 is completed once. Inputs are made by a synchronous store, whichever makes the calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The counters tell the truth: what is known to have been done is what they count."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Many who save at once share their commits: of what a save costs, the sync is the dearest."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The numbers are counted, and nearly the same on every machine; random ids move them a little.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A page of messages that are as costly as can be is about as long as a page of other messages."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -128,9 +126,7 @@ KINDS = [
 ]
 
 
-def lengths(
-    client: TestClient, session: str, message: str, *, one_page: bool = False
-) -> dict[str, int]:
+def lengths(client, session, message, *, one_page=False):
     """Give how long each page is; where all messages are on one, it is also the first."""
     addresses = {
         "session": f"session?id={session}",

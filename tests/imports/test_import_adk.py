@@ -4,8 +4,6 @@ ADK itself is too heavy for these tests: what it read is written down beside its
 ``tests/frameworks/test_imports.py`` reads what was imported through our service for it.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,9 +1,7 @@
 """Threads of LangGraph's savers that were imported go on where they were."""
 
-from __future__ import annotations
-
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,9 +70,7 @@ def server(empty_server: str) -> str:
 
 
 @pytest.fixture(params=["langgraph-sqlite", "langgraph-postgres"])
-def imported(
-    request: pytest.FixtureRequest, source: Callable[[str], Path], take: Any
-) -> Iterator[tuple[ImportReport, Any]]:
+def imported(request, source, take):
     """Import a source, and give what reads it in LangGraph's way."""
     if request.param == "langgraph-sqlite":
         path = source("langgraph_sqlite")

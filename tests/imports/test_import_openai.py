@@ -1,7 +1,5 @@
 """Sessions of the OpenAI Agents SDK that were imported go on where they were."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A database of the tutorial's ``AgentStorage`` that was imported goes on where it was."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable, Iterator

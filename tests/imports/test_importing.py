@@ -1,7 +1,5 @@
 """What every import of a framework's database promises: the source, the kill, the words."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -20,14 +18,7 @@ from typing import Any
 
 import pytest
 
-from agentstore import Store, cli
-from agentstore.errors import (
-    DatabaseUnreachable,
-    ImportSuperseded,
-    InvalidInput,
-    NotASource,
-    SourceChanged,
-)
+from agentstore import Store, cli, errors
 from agentstore.integrations import adk_message
 from agentstore.integrations.openai import AgentStoreSession
 from agentstore.moving.frameworks import (
@@ -114,7 +105,7 @@ def test_a_view_in_the_place_of_a_table_is_refused_and_not_read(source, fixture,
                 values = ", ".join(f'x AS "{column}"' for column in columns)
                 view = f'CREATE VIEW "{called}" AS {ENDLESS} SELECT {values} FROM n'  # noqa: S608
                 connection.execute(view)
-        refused = pytest.raises(NotASource, match=f"{name} is a view")
+        refused = pytest.raises(errors.NotASource, match=f"{name} is a view")
         with nullcontext() if name in NOT_READ else refused:
             import_database(framework, str(changed), f"sqlite:///{tmp_path}/{name}-new.db")
         assert name in NOT_READ or not (tmp_path / f"{name}-new.db").exists()
@@ -201,7 +192,7 @@ def test_who_writes_to_a_source_that_nobody_had_open_is_noticed(tmp_path):
         with closing(sqlite3.connect(old)) as connection, connection:
             connection.execute("DELETE FROM agent_messages")
 
-    with pytest.raises(SourceChanged, match="Stop the program"):
+    with pytest.raises(errors.SourceChanged, match="Stop the program"):
         import_database("openai-sqlite", str(old), f"sqlite:///{tmp_path}/new.db", progress=write)
 
 
@@ -212,11 +203,11 @@ def test_what_is_no_source_is_refused_before_anything_is_made(framework, tmp_pat
         other.execute("CREATE TABLE other (id INTEGER)")
     (tmp_path / "text.db").write_text("no database" * 1000)
     for name in ("other.db", "text.db"):
-        with pytest.raises(NotASource, match=name):
+        with pytest.raises(errors.NotASource, match=name):
             import_database(framework, str(tmp_path / name), f"sqlite:///{target}")
-    with pytest.raises(DatabaseUnreachable, match="no such file"):
+    with pytest.raises(errors.DatabaseUnreachable, match="no such file"):
         import_database(framework, str(tmp_path / "nothing.db"), f"sqlite:///{target}")
-    with pytest.raises(InvalidInput, match="must be one of"):
+    with pytest.raises(errors.InvalidInput, match="must be one of"):
         import_database("fortran", "x.db", f"sqlite:///{target}")
     assert not target.exists()
 
@@ -226,7 +217,7 @@ def test_a_source_is_never_the_target(tmp_path):
     before = old.read_bytes()
     (tmp_path / "link.db").symlink_to(old)
     for name in ("old.db", "link.db"):
-        with pytest.raises(InvalidInput, match="into another database"):
+        with pytest.raises(errors.InvalidInput, match="into another database"):
             import_database("openai-sqlite", str(old), f"sqlite:///{tmp_path}/{name}")
     assert old.read_bytes() == before
 
@@ -371,7 +362,7 @@ def test_two_imports_at_once_do_not_mix(engine_url, tmp_path, monkeypatch):
             others.append(1)
             import_database("openai-sqlite", str(old), engine_url)
 
-    with pytest.raises(ImportSuperseded, match="'s0'"):
+    with pytest.raises(errors.ImportSuperseded, match="'s0'"):
         import_database("openai-sqlite", str(old), engine_url, progress=other)
     assert contents(engine_url) == {"s0": [f"number {m}" for m in range(50)]}
 
@@ -391,14 +382,10 @@ def test_what_another_source_has_begun_is_not_gone_on_with(engine_url, tmp_path,
 @pytest.mark.parametrize(
     ("fixture", "framework"),
     [
-        ("openai", "openai-sqlite"),
-        ("langgraph_sqlite", "langgraph-sqlite"),
-        ("adk", "adk"),
-        ("adk_sqlite", "adk"),
-        ("agentscope", "agentscope"),
-        ("tutorial", "tutorial"),
+        ("openai", "openai-sqlite"), ("langgraph_sqlite", "langgraph-sqlite"), ("adk", "adk"),
+        ("adk_sqlite", "adk"), ("agentscope", "agentscope"), ("tutorial", "tutorial"),
     ],
-)
+)  # fmt: skip
 def test_a_file_says_by_its_tables_which_framework_wrote_it(source, fixture, framework):
     assert framework_of(str(source(fixture))) == framework
 
@@ -412,7 +399,7 @@ def test_a_file_that_is_no_framework_s_is_of_none(tmp_path):
 
 def test_a_server_that_does_not_answer_is_said_with_what_to_check_and_no_password(tmp_path):
     url = "postgresql://me:hunter2@127.0.0.1:1/graphs"
-    with pytest.raises(DatabaseUnreachable, match="Check the host") as refused:
+    with pytest.raises(errors.DatabaseUnreachable, match="Check the host") as refused:
         import_database("langgraph-postgres", url, f"sqlite:///{tmp_path}/new.db")
     assert "hunter2" not in str(refused.value)
 

@@ -1,7 +1,5 @@
 """The examples of whole storage classes: what the tutorial's does, and what survives a kill."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +18,6 @@ def storage(engine_url):
     opened = tutorial_storage.AgentStorage(engine_url)
     yield opened
     opened.close()
-
-
-# --- The tutorial's storage ------------------------------------------------------------------
 
 
 def test_the_tutorial_s_demo_runs_as_it_stands(storage, capsys):
@@ -73,9 +68,6 @@ def test_a_task_goes_where_the_arrows_lead_and_nowhere_else(storage):
             storage.update_task_status(task, status)
     with pytest.raises(ValueError, match="no status"):
         storage.update_task_status(task, "asleep")
-
-
-# --- The agent that restarts -----------------------------------------------------------------
 
 
 def run(url: str, *words: str) -> list[str]:

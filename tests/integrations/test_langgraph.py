@@ -1,7 +1,5 @@
 """LangGraph's savers: graphs run on them as on LangGraph's own, on both engines."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import operator
@@ -40,14 +38,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 from sqlalchemy import create_engine, select
 
-from agentstore import AsyncStore, Store
-from agentstore.errors import (
-    AgentStoreError,
-    AlreadyExists,
-    InvalidInput,
-    NotFound,
-    TypeNotAllowed,
-)
+from agentstore import AsyncStore, Store, errors
 from agentstore.integrations.langgraph import (
     AgentStoreSaver,
     AllowedSerializer,
@@ -730,7 +721,7 @@ def test_a_stored_value_that_names_a_function_does_not_run_it(code, nested, tmp_
         naming(0, "builtins", "set", [bad]),
         naming(2, "langgraph.types", "Interrupt", {"value": naming(0, "builtins", "list", [bad])}),
     ][nested]
-    with pytest.raises(TypeNotAllowed, match=r"allowed=") as refused:
+    with pytest.raises(errors.TypeNotAllowed, match=r"allowed=") as refused:
         AllowedSerializer().loads_typed(("msgpack", ormsgpack.packb(value)))
     assert "touch" not in str(refused.value)
     assert not ran.exists()
@@ -799,7 +790,7 @@ def test_a_message_that_was_changed_where_it_is_is_written_as_it_is_now():
 
 def test_a_json_value_that_names_a_class_is_refused(tmp_path):
     value = {"lc": 2, "type": "constructor", "id": ["os", "system"], "args": ["true"]}
-    with pytest.raises(TypeNotAllowed, match=r"os\.system"):
+    with pytest.raises(errors.TypeNotAllowed, match=r"os\.system"):
         AllowedSerializer().loads_typed(("json", json.dumps({"a": [value]}).encode()))
 
 
@@ -811,7 +802,7 @@ def test_classes_that_the_application_names_are_made(home):
         return (await saver("get_tuple", THREAD)).checkpoint["channel_values"]
 
     home.run(put)
-    with pytest.raises(TypeNotAllowed, match="Plan"):
+    with pytest.raises(errors.TypeNotAllowed, match="Plan"):
         home.run(get, allowed=())
     held = {"plan": Plan(["a"]), "said": [HumanMessage("hi", id="1")]}
     assert home.run(get, allowed=[Plan]) == held
@@ -819,9 +810,9 @@ def test_classes_that_the_application_names_are_made(home):
     by_graph = AllowedSerializer().with_msgpack_allowlist([Plan])  # LangGraph asks so, if strict
     assert by_graph.loads_typed(by_graph.dumps_typed(held)) == held
     for wrong in ("my.Plan", [7], [("one",)]):
-        with pytest.raises(InvalidInput, match="allowed"):
+        with pytest.raises(errors.InvalidInput, match="allowed"):
             AllowedSerializer(wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="serde"):
+    with pytest.raises(errors.InvalidInput, match="serde"):
         home.run(get, serde=JsonPlusSerializer(), allowed=[Plan])
 
 
@@ -848,7 +839,7 @@ def test_what_is_put_late_does_not_bring_a_deleted_thread_back(home, elsewhere, 
             late.append(saver("put_writes", at, [("a", 5)], "task"))
             late.append(saver("put_writes", at, [("__resume__", 5), ("a", 5)], "task"))
         for each in late:
-            with pytest.raises(NotFound):
+            with pytest.raises(errors.NotFound):
                 await each
         found = [each.checkpoint["channel_values"] for each in await saver.listed(THREAD)]
         assert found == ([{"a": "new"}] if begun_anew else [])
@@ -979,7 +970,7 @@ def test_a_copy_has_the_same_ids_and_replaces_nothing(home):
         there = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
         found, copied = await saver("get_tuple", THREAD), await saver("get_tuple", there)
         assert copied[1:] == found[1:]
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(errors.AlreadyExists):
             await saver("copy_thread", "thread", "other")
 
     home.run(test)
@@ -1089,7 +1080,7 @@ def test_a_saver_is_for_an_open_store(home):
     home.run(test)
 
     async def afterwards() -> None:
-        with pytest.raises(AgentStoreError, match="closed"):
+        with pytest.raises(errors.AgentStoreError, match="closed"):
             await kept[0]("get_tuple", THREAD)
 
     asyncio.run(afterwards())

@@ -1,7 +1,5 @@
 """LangGraph's long-term memory: our stores do what its own does, on both engines."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -319,9 +317,6 @@ def test_a_store_for_coroutines_refuses_what_is_not_awaited(within):
             assert memory.store.get(("n",), "k").value == {"v": 1}
 
     within(test)
-
-
-# --- By meaning ------------------------------------------------------------------------------
 
 
 def _vectors(texts: list[str]) -> list[list[float]]:

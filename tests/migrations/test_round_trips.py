@@ -4,8 +4,6 @@ The first revision is the only one there is, and undoing it keeps nothing. What 
 ones is tried with invented ones, which a copy of the tree of revisions gets.
 """
 
-from __future__ import annotations
-
 import sqlite3
 
 import pytest

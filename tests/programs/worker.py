@@ -5,8 +5,6 @@ A command is a JSON object on one line, with what to do under ``do``. The proces
 were told the same begin together. Then it answers ``{"done": ...}`` or ``{"error": ...}``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

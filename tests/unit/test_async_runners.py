@@ -1,7 +1,5 @@
 """Tasks may be cancelled at any moment: what they did is done or undone as a whole, then."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc

@@ -1,7 +1,5 @@
 """A history is repaired so that an API accepts it, and left alone where it does so already."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 

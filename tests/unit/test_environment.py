@@ -1,7 +1,5 @@
 """Settings from the environment, and what a store takes for the place of a database."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 

@@ -1,7 +1,5 @@
 """Ids and instants come back exactly as they went in, whatever form an engine gives them."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from datetime import UTC

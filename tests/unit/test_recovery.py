@@ -1,7 +1,5 @@
 """What may be repeated after an error, what is in doubt, and how long to wait between tries."""
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
 
@@ -17,7 +15,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentstore import errors
-from agentstore.engines.base.dialect import EngineDialect, Failure, Mode
+from agentstore.engines.base.dialect import Failure, Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.engines.sqlite.dialect import SQLite
 from agentstore.execution.unit import HANDLED, UnitFailure, pause_before_retry, unit_failure
@@ -28,9 +26,7 @@ MOMENTS = list(itertools.product(Mode, [False, True]))
 """Every mode, before and in the commit."""
 
 
-def from_postgresql(
-    sqlstate: str | None, words: str = "said the server", *, broken: bool = False
-) -> DBAPIError:
+def from_postgresql(sqlstate, words="said the server", *, broken=False):
     kind = type("ServerError", (psycopg.OperationalError,), {"sqlstate": sqlstate})
     return DBAPIError("SELECT 'secret'", {}, kind(words), connection_invalidated=broken)
 
@@ -41,9 +37,7 @@ def from_sqlite(code: int) -> DBAPIError:
     return DBAPIError("SELECT 'secret'", {}, error)
 
 
-def found(
-    error: Exception, mode: Mode, *, committing: bool, dialect: EngineDialect = POSTGRESQL
-) -> UnitFailure:
+def found(error, mode, *, committing, dialect=POSTGRESQL):
     assert isinstance(error, HANDLED)
     result = unit_failure(dialect, mode, error, committing=committing)
     assert "secret" not in str(result.error)
@@ -82,21 +76,15 @@ def test_what_the_server_rolled_back_for_anothers_sake_may_be_repeated_at_any_mo
 @pytest.mark.parametrize(
     ("sqlstate", "kind"),
     [
-        ("23514", errors.ConstraintViolation),
-        ("23502", errors.ConstraintViolation),
-        ("25006", errors.DatabaseReadOnly),
-        ("42501", errors.DatabaseReadOnly),
-        ("42P01", errors.SchemaDamaged),
-        ("42601", errors.DatabaseError),
-        ("53100", errors.DatabaseFull),
-        ("53300", errors.DatabaseUnreachable),
-        ("55P03", errors.DatabaseBusy),
-        ("57014", errors.DatabaseBusy),
-        ("XX001", errors.DatabaseCorrupt),
-        ("XX002", errors.DatabaseCorrupt),
+        ("23514", errors.ConstraintViolation), ("23502", errors.ConstraintViolation),
+        ("25006", errors.DatabaseReadOnly), ("42501", errors.DatabaseReadOnly),
+        ("42P01", errors.SchemaDamaged), ("42601", errors.DatabaseError),
+        ("53100", errors.DatabaseFull), ("53300", errors.DatabaseUnreachable),
+        ("55P03", errors.DatabaseBusy), ("57014", errors.DatabaseBusy),
+        ("XX001", errors.DatabaseCorrupt), ("XX002", errors.DatabaseCorrupt),
         (None, errors.DatabaseUnreachable),
     ],
-)
+)  # fmt: skip
 def test_what_would_fail_again_is_not_repeated_on_postgresql(sqlstate, kind):
     result = found(from_postgresql(sqlstate), Mode.WRITE, committing=False)
     assert type(result.error) is kind
@@ -176,8 +164,6 @@ def test_a_new_connection_that_the_server_closes_is_one_that_broke():
     assert isinstance(away.error, errors.DatabaseUnreachable)
 
 
-# --- Pauses ---------------------------------------------------------------------------------------
-
 ERROR = errors.DatabaseError("something")
 CERTAIN = UnitFailure(ERROR, repeatable=True, in_doubt=False)
 DOUBTFUL = UnitFailure(ERROR, repeatable=False, in_doubt=True)
@@ -187,14 +173,10 @@ FINAL = UnitFailure(ERROR, repeatable=False, in_doubt=False)
 @pytest.mark.parametrize(
     ("problem", "repeatable", "again"),
     [
-        (CERTAIN, False, True),
-        (CERTAIN, True, True),
-        (DOUBTFUL, False, False),
-        (DOUBTFUL, True, True),
-        (FINAL, False, False),
-        (FINAL, True, False),
+        (CERTAIN, False, True), (CERTAIN, True, True), (DOUBTFUL, False, False),
+        (DOUBTFUL, True, True), (FINAL, False, False), (FINAL, True, False),
     ],
-)
+)  # fmt: skip
 def test_what_is_in_doubt_is_repeated_only_if_it_carries_a_key(problem, repeatable, again):
     pause = pause_before_retry(problem, 1, repeatable=repeatable, max_retries=1)
     assert (pause is not None) == again

@@ -1,7 +1,5 @@
 """What records show of themselves: no content in a repr, and all of it, escaped, in a notebook."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import UTC, datetime
 from html import unescape

@@ -1,7 +1,5 @@
 """The tables: what they are called, who owns their rows, and what makes their keys cheap."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Statements that a driver reads once, because they are short."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """A URL is shown to people without what may be a secret, however the secret got into it."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 

@@ -1,7 +1,5 @@
 """What errors of the database say: what was waited for, and one thing about what was written."""
 
-from __future__ import annotations
-
 import sqlite3
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The one writer: who waits together shares a commit, and what happens to one is its own."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import gc
@@ -25,18 +23,8 @@ import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy.exc import IntegrityError
 
-from agentstore import AsyncStore, MessageRecord, Store
+from agentstore import AsyncStore, MessageRecord, Store, errors
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import (
-    AlreadyExists,
-    ConnectionLost,
-    ConstraintViolation,
-    DatabaseBusy,
-    DatabaseError,
-    DatabaseFull,
-    NotFound,
-    TransactionMisuse,
-)
 from agentstore.execution import async_runners
 from agentstore.execution import writer as writing
 from agentstore.execution.runners import UnitRunner
@@ -89,9 +77,7 @@ def wait_until(true: Callable[[], object]) -> None:
         threading.Event().wait(0.001)
 
 
-def in_a_row(
-    writer: Writer, executor: ThreadPoolExecutor, calls: Sequence[Callable[[], Any]]
-) -> list[Future[Any]]:
+def in_a_row(writer, executor, calls):
     """Begin calls in threads, each when the one before is in the queue."""
     futures = []
     for call in calls:
@@ -150,9 +136,7 @@ def still_works(store: Store) -> None:
 
 
 @contextmanager
-def failing_commits(
-    store: Any, monkeypatch: pytest.MonkeyPatch, times: int, error: BaseException
-) -> Iterator[None]:
+def failing_commits(store, monkeypatch, times, error):
     """Have the next commits fail."""
     dialect = engine_of(store).dialect
     commit = dialect.do_commit
@@ -312,9 +296,6 @@ def test_no_task_is_told_of_a_success_before_the_commit(path, monkeypatch):
     asyncio.run(main())
 
 
-# --- One that fails -------------------------------------------------------------------------------
-
-
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -325,9 +306,9 @@ def _violate(unit: Unit) -> None:
 
 FAILURES: dict[type[BaseException], Callable[[Unit], object]] = {
     RuntimeError: lambda _: _raise(RuntimeError("mine")),
-    NotFound: in_transaction(lambda tx: tx.messages.save("nowhere", "user", "x")),
-    AlreadyExists: in_transaction(lambda tx: tx.sessions.create(id="s")),
-    ConstraintViolation: _violate,
+    errors.NotFound: in_transaction(lambda tx: tx.messages.save("nowhere", "user", "x")),
+    errors.AlreadyExists: in_transaction(lambda tx: tx.sessions.create(id="s")),
+    errors.ConstraintViolation: _violate,
     SystemExit: lambda _: _raise(SystemExit(3)),
     asyncio.CancelledError: lambda _: _raise(asyncio.CancelledError()),
 }
@@ -422,7 +403,7 @@ def test_where_commits_go_on_failing_each_is_told_and_nothing_is_written(store, 
     error = sqlite3.OperationalError("disk I/O error")
     with failing_commits(store, monkeypatch, 4, error):  # all five together, and three alone
         results = together(store, saves(store, ["0", "1", "2", "3", "4"]))
-    assert [type(result) for result in results[:3]] == [DatabaseError] * 3
+    assert [type(result) for result in results[:3]] == [errors.DatabaseError] * 3
     assert [message.content for message in results[3:]] == ["3", "4"]
     assert contents(store) == ["3", "4"]
     still_works(store)
@@ -435,7 +416,7 @@ def test_no_answer_rests_on_what_was_never_committed(store, monkeypatch):
     error = sqlite3.OperationalError("disk I/O error")
     with failing_commits(store, monkeypatch, 2, error):  # both together, and the first alone
         first, second = together(store, [create, create])
-    assert type(first) is DatabaseError
+    assert type(first) is errors.DatabaseError
     assert second.id == "new"
     assert store.sessions.get("new") == second
 
@@ -487,7 +468,7 @@ def test_who_goes_on_in_a_transaction_that_is_gone_writes_nothing_and_is_told(pa
             lambda: tx.messages.save("s", "user", "second", token_count=1),
             lambda: tx.messages.history("s"),
         ):
-            with pytest.raises(DatabaseError, match="what_is_gone"):
+            with pytest.raises(errors.DatabaseError, match="what_is_gone"):
                 call()
 
     async def main() -> list[Any]:
@@ -498,12 +479,15 @@ def test_who_goes_on_in_a_transaction_that_is_gone_writes_nothing_and_is_told(pa
 
     if way == "run":
         results = asyncio.run(main())
-        assert type(results[-1]) is DatabaseError
+        assert type(results[-1]) is errors.DatabaseError
     with Store(f"sqlite:///{path}") as store:
         if way == "transaction":
             store.sessions.create(id="s")
             together(store, saves(store, ["x"] * others)) if others else None
-            with pytest.raises(DatabaseError, match="what_is_gone"), store.transaction() as tx:
+            with (
+                pytest.raises(errors.DatabaseError, match="what_is_gone"),
+                store.transaction() as tx,
+            ):
                 go_on(tx)
         assert contents(store) == ["x"] * others
         still_works(store)
@@ -525,7 +509,7 @@ def test_a_unit_for_which_the_disk_is_too_small_takes_no_neighbour_with_it(store
     calls = saves(store, [*texts[:5], "large " * 100_000, *texts[5:]])
     results = together(store, calls)
     full = results.pop(5)
-    assert type(full) is DatabaseFull
+    assert type(full) is errors.DatabaseFull
     assert [message.content for message in results] == texts
     assert contents(store) == texts
     still_works(store)
@@ -552,15 +536,12 @@ def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(path, mon
         results = together(store, saves(store, ["x"] * 64))
         assert len(tries) == 1
         other.close()
-        assert [type(result) for result in results] == [DatabaseBusy] * 64
+        assert [type(result) for result in results] == [errors.DatabaseBusy] * 64
         assert len(set(map(id, results))) == 64  # each has an error of its own
         assert checked_out(store) == 0
         assert contents(store) == []
         still_works(store)
     engine.dispose()
-
-
-# --- Turns ----------------------------------------------------------------------------------------
 
 
 def test_units_and_transactions_have_their_turns_in_the_order_of_arrival(store):
@@ -609,7 +590,7 @@ def test_whose_turn_does_not_come_in_time_is_told_and_never_written(path):
             futures = [executor.submit(save) for save in saves(store, ["late"] * 8)]
             results = [outcome(future) for future in futures]
             assert not writer._queue
-        assert [type(result) for result in results] == [DatabaseBusy] * 8
+        assert [type(result) for result in results] == [errors.DatabaseBusy] * 8
         assert contents(store) == []
         still_works(store)
 
@@ -658,7 +639,7 @@ def test_an_interrupt_of_the_thread_that_leads_leaves_the_others_to_be_repeated(
         if max_retries:
             assert contents(store) == ["x"] * 5 == [message.content for message in results]
         else:
-            assert [type(result) for result in results] == [ConnectionLost] * 5
+            assert [type(result) for result in results] == [errors.ConnectionLost] * 5
             assert not any(result.in_doubt for result in results)
             assert contents(store) == []
         still_works(store)
@@ -673,7 +654,7 @@ def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(store, monkeypatc
             store.messages.save("s", "user", "gone")
         wait_until(lambda: len(futures) == 5)
         results = [outcome(future) for future in futures]
-    assert [type(result) for result in results] == [ConnectionLost] * 5
+    assert [type(result) for result in results] == [errors.ConnectionLost] * 5
     assert all(result.in_doubt for result in results)
     assert contents(store) == []
     still_works(store)
@@ -732,7 +713,7 @@ def test_wherever_the_thread_that_writes_is_interrupted_others_write_on(path, ot
                 sys.settrace(before)
                 ended.set()
             for result in map(outcome, holding.result(LONG_ENOUGH) if holding else ()):
-                assert isinstance(result, MessageRecord | ConnectionLost), (at, result)
+                assert isinstance(result, MessageRecord | errors.ConnectionLost), (at, result)
                 known += [result.id] if isinstance(result, MessageRecord) else []
             known.append(store.messages.save("s", "user", "after").id)
         assert number > 20
@@ -888,11 +869,8 @@ def test_a_store_called_in_a_function_of_its_own_refuses_instead_of_waiting(stor
         store.messages.save("s", "user", "gone")
 
     results = together(store, [lambda: store.run(call_the_store), *saves(store, ["1", "2"])])
-    assert type(results[0]) is TransactionMisuse
+    assert type(results[0]) is errors.TransactionMisuse
     assert contents(store) == ["1", "2"]
-
-
-# --- Tasks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["save", "transaction"])
@@ -924,7 +902,7 @@ def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_plac
                 await spin()
                 jobs[0].expire(writer_of(store))
                 late.cancel()
-                with suppress(asyncio.CancelledError, DatabaseBusy):
+                with suppress(asyncio.CancelledError, errors.DatabaseBusy):
                     await late
             async with asyncio.timeout(LONG_ENOUGH):
                 await behind
@@ -990,9 +968,6 @@ def test_more_tasks_than_may_wait_all_write_and_the_queue_stays_short(path, monk
     assert 100 < longest <= async_runners._MOST_WAITING
 
 
-# --- Closing --------------------------------------------------------------------------------------
-
-
 def open_files(path: Path) -> list[str]:
     """Give which files of the database this process has open."""
     found = []
@@ -1013,7 +988,7 @@ def test_closing_waits_for_what_is_queued_and_leaves_nothing_open(path):
         results = [outcome(future) for future in futures]
     assert [message.content for message in results[:8]] == ["x"] * 8
     assert results[8] is None
-    with pytest.raises(TransactionMisuse):
+    with pytest.raises(errors.TransactionMisuse):
         store.messages.save("s", "user", "late")
     assert open_files(path) == []
     with Store(f"sqlite:///{path}") as again:
@@ -1049,7 +1024,7 @@ def test_closing_an_asynchronous_store_waits_for_what_is_queued_and_leaves_nothi
         await store.close()
         saved = await asyncio.gather(*tasks)
         assert sorted(message.seq for message in saved) == list(range(1, 301))
-        with pytest.raises(TransactionMisuse):
+        with pytest.raises(errors.TransactionMisuse):
             await store.messages.save("s", "user", "late")
         assert open_files(path) == []
         assert not [t for t in threading.enumerate() if t.name.startswith("agentstore")]
@@ -1073,7 +1048,7 @@ def test_the_writer_keeps_no_connection_that_others_need(path, kind):
         assert [message.seq for message in results] == list(range(1, 21))
         assert checked_out(store) == 0
         assert writer_of(store)._connection is None
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             store.messages.save("nowhere", "user", "x")
         assert checked_out(store) == 0
         still_works(store)

@@ -34,23 +34,22 @@ from agentstore.repositories.checkpoints.puts import (
     rows_of,
     store_pending,
     tags_of,
+    touch_thread,
+    touched_since,
     write_record,
 )
 from agentstore.repositories.checkpoints.removal import (
     ORDERS,
-    Asked,
     CheckpointFilters,
     CheckpointOrder,
     checkpoints_page,
     find_encoded,
     find_state,
     made_of_ancestors,
-    namespaces_of,
     remove,
     remove_all,
     total,
     unless_kept,
-    would_go,
 )
 from agentstore.repositories.checkpoints.threads import (
     ROOT,
@@ -75,7 +74,8 @@ from agentstore.repositories.operations import (
     Only,
     Paged,
     Repository,
-    appends_unless,
+    appends,
+    appends_unless_owned,
     equal,
     given,
     ids_of,
@@ -89,16 +89,12 @@ from agentstore.repositories.operations import (
 from agentstore.schema import Tables, thread_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, key_step
-from agentstore.values.types import Document, new_id, require_utc
-from agentstore.values.validation import DEFAULT_LIMIT, Cursors, Wanted
+from agentstore.values.types import Document, new_id, require_utc, shifted
+from agentstore.values.validation import DEFAULT_LIMIT, Cursors, Wanted, wanted_at
 
 _PARENT_MISSING = ("refuse", "root")
 _MISSING = ("make", "refuse")
 _ON_EXISTING = ("refuse", "replace")
-
-
-def _names_an_owner(given: Mapping[str, Any]) -> bool:
-    return not (given.get("session_id") is given.get("user_id") is None)
 
 
 def _threads(tables: Tables, dialect: EngineDialect, only: Only, *asked: str) -> Paged:
@@ -122,7 +118,7 @@ class Checkpoints(Repository):
         {"user_id": scopes.owner, "session_id": scopes.session, "thread_id": scopes.thread_to_put},
         scopes.checkpoint_taken,
     )
-    @appends_unless(_names_an_owner)
+    @appends_unless_owned
     def put(
         self,
         thread_id: str,
@@ -189,12 +185,25 @@ class Checkpoints(Repository):
             raise InvalidInput("checkpoint_id must not be empty. Pass an id, or leave it out.")
         place = place_of(thread_id, namespace)
         id, parent = checkpoint_id, parent_id
+        if not isinstance(values, Mapping):
+            raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
+        encoded: dict[str, Encoded] = {}
+        for n, (name, value) in enumerate(values.items()):
+            named = name_of("the name of a value", name)
+            try:
+                encoded[named] = encode(value)
+            except InvalidInput:  # said again with its place
+                encoded[named] = encode(value, f"values{key_step(name, n)}")
+        inherited = [] if inherit == () else ids_of("inherit", inherit)
+        for name in inherited:
+            if name_of("inherit", name) in values:
+                raise InvalidInput("A name is in values and inherit. Leave it out of one of them.")
         new = CheckpointDraft(
             *place,
             id=None if id is None else require_ids(place, id)[0],
             parent_id=parent if parent in (None, NO_PARENT) else require_ids(place, parent)[0],
-            values=_encoded(values),
-            inherit=[] if inherit == () else _inheriting(inherit, values),
+            values=encoded,
+            inherit=inherited,
             roots=validation.choice("parent_missing", parent_missing, _PARENT_MISSING) == "root",
             makes_thread=validation.choice("thread_missing", thread_missing, _MISSING) == "make",
             step=None if step is None else validation.amount("step", step),
@@ -339,10 +348,28 @@ class Checkpoints(Repository):
         Raises:
             InvalidInput: An argument cannot be asked for.
         """
-        asked = Asked.of(thread_id, namespace, order, before, where, parent_id)
-        validation.flag("values", values)
-        validation.flag("writes", writes)
-        return checkpoints_page(self.unit, asked, limit, cursor, values=values, writes=writes)
+        order = validation.choice("order", order, ORDERS)
+        if before is not None and order != "id":
+            raise InvalidInput("before is an id, in the order of ids. Pass order='id' with it.")
+        if parent_id is not None and None in (thread_id, namespace):
+            raise InvalidInput("parent_id is of a thread and a namespace. Pass both with it.")
+        asked = {
+            "thread_id": thread_id,
+            "namespace": namespace,
+            "before": before,
+            "parent_id": parent_id,
+        }
+        wanted = given(**{name: validation.optional_text(name, asked[name]) for name in asked})
+        return checkpoints_page(
+            self.unit,
+            wanted,
+            order,
+            wanted_at("where", where),
+            limit,
+            cursor,
+            values=validation.flag("values", values),
+            writes=validation.flag("writes", writes),
+        )
 
     if TYPE_CHECKING:
 
@@ -712,14 +739,14 @@ class Checkpoints(Repository):
         """
         kept = ids_of("keep_ids", keep_ids)
         choose = unless_kept(self.unit.now(), keep_last, max_age, keep_tags, kept)
-        do = would_go if validation.flag("dry_run", dry_run) else remove
+        validation.flag("dry_run", dry_run)
         only = validation.optional_text("namespace", namespace)
-        thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
-        namespaces = namespaces_of(self.unit, thread.id) if only is None else [only]
-        return total(do(self.unit, thread.id, space, choose) for space in namespaces)
+        id = lock_thread(self.unit, validation.text("thread_id", thread_id)).id
+        namespaces = self.namespaces(id) if only is None else [only]
+        return total(remove(self.unit, id, space, choose, dry_run=dry_run) for space in namespaces)
 
     @scopes.names(user_id=scopes.owner, session_id=scopes.session, thread_id=scopes.thread_to_put)
-    @appends_unless(_names_an_owner)
+    @appends_unless_owned
     def put_writes(
         self,
         thread_id: str,
@@ -778,6 +805,38 @@ class Checkpoints(Repository):
         return store_pending(self.unit, task, rows, owners, replaced=replaced, makes_thread=makes)
 
     @scopes.THREAD
+    @appends
+    def touch(self, thread_id: str, *, every: timedelta = timedelta(0)) -> bool:
+        """Have a thread count as used now, for ``threads_idle`` of a retention policy.
+
+        What is put counts by itself; this is for what only reads.
+
+        Args:
+            thread_id: The thread.
+            every: Write nothing if it was touched within this time.
+
+        Returns:
+            Whether that was written.
+
+        Raises:
+            NotFound: There is no such thread.
+            InvalidInput: ``every`` is no timedelta, or negative.
+        """
+        thread = validation.text("thread_id", thread_id)
+        if not isinstance(every, timedelta) or every < timedelta(0):
+            raise InvalidInput("every must be a timedelta, zero or more.")
+        threads = self.tables.checkpoint_threads.c
+        since = shifted(self.unit.now(), -every)
+        query = select(touched_since(self.tables, threads.id, since)).where(
+            threads.id == thread, thread_not_being_deleted(self.tables, threads.id)
+        )
+        found = required(self.connection.execute(query).first(), "checkpoint thread", thread)
+        if every and found[0]:
+            return False
+        touch_thread(self.unit, thread)
+        return True
+
+    @scopes.THREAD
     @reads
     def writes(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ROOT
@@ -806,27 +865,6 @@ def _found(
         return find_state(unit, "root", {"wanted": id}, writes=writes)
     place = {"wanted": id, "thread_id": thread, "namespace": space}
     return find_state(unit, "place", place, writes=writes)
-
-
-def _encoded(values: object) -> dict[str, Encoded]:
-    if not isinstance(values, Mapping):
-        raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
-    encoded = {}
-    for n, (name, value) in enumerate(values.items()):
-        named = name_of("the name of a value", name)
-        try:
-            encoded[named] = encode(value)
-        except InvalidInput:  # said again with its place
-            encoded[named] = encode(value, f"values{key_step(name, n)}")
-    return encoded
-
-
-def _inheriting(inherit: object, values: Mapping[str, Any]) -> list[str]:
-    names = ids_of("inherit", inherit)
-    for name in names:
-        if name_of("inherit", name) in values:
-            raise InvalidInput("A name is in values and in inherit. Leave it out of one of them.")
-    return names
 
 
 def _owners(user_id: str | None, session_id: str | None) -> dict[str, str | None]:

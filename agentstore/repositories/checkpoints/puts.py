@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Dialect, Row, bindparam, delete, insert, literal, select, update
+from sqlalchemy import ColumnElement, Dialect, Row, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
@@ -41,13 +41,13 @@ from agentstore.repositories.checkpoints.values import (
     Entries,
     Piece,
     Plan,
-    divided,
     drop_unneeded,
     held_lines,
     packed,
     planned,
     write_pieces,
 )
+from agentstore.repositories.operations import adding_missing, changing, removing
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, load_json
@@ -259,15 +259,10 @@ def _held(
         if name not in parent.entries:
             raise NotFound("value", name, "The parent has none of this name; pass it in values.")
         entries[name] = parent.entries[name]
-    small, others = divided(new.values, entries)
     shared, tails = parent.entries, parent.tails
     if own.entries:
         shared, tails = {**shared, **own.entries}, {**tails, **own.tails}
-    plans = planned(unit, new.thread_id, others, shared, tails, new_line)
-    entries.update(small)
-    for name, each in plans.items():
-        entries[name] = each.version
-    return entries, [*plans.values()]
+    return entries, planned(unit, new.thread_id, new.values, entries, shared, tails, new_line)
 
 
 def _set_aside(unit: Unit, thread_id: str, lines: Iterator[int], kept: int) -> None:
@@ -291,7 +286,12 @@ def _put_again(
         parent_id = parent.id
         if new.parent_id is not None:
             step = validation.amount("step", parent.step + 1)
-            _refuse_cycle(unit, new, existing)
+        above = new.parent_id and find_checkpoint(unit, asked, new.thread_id, new.namespace)
+        if above and any(row.pk == existing.pk for row in path_rows(unit, above)):
+            raise InvalidInput(
+                "parent_id names the checkpoint itself, or one that came from it. Pass one that "
+                "was there before, or leave it out."
+            )
     itself = read_parent(unit, new.thread_id, new.namespace, existing.pk)[0] or Parent()
     entries, plans = _held(unit, new, parent, itself, lines.__next__)
     _set_aside(unit, new.thread_id, lines, kept)
@@ -310,17 +310,6 @@ def _put_again(
     less = [line for line, end in held_lines(itself.entries) if needed.get(line, -1) < end]
     drop_unneeded(unit, new.thread_id, new.namespace, less)
     return checkpoint_info(written)
-
-
-def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
-    if new.parent_id == NO_PARENT:
-        return
-    parent = find_checkpoint(unit, str(new.parent_id), new.thread_id, new.namespace)
-    if parent is not None and any(row.pk == existing.pk for row in path_rows(unit, parent)):
-        raise InvalidInput(
-            "parent_id names the checkpoint itself, or one that came from it. Pass one that was "
-            "there before, or leave it out."
-        )
 
 
 def _no_parent(new: CheckpointDraft, parent_id: str | None) -> Parent:
@@ -497,12 +486,15 @@ def store_pending(
     """
     driver = dialect_of(unit.connection)
     storing = _storing(unit.tables, unit.dialect, driver, bool(replaced))
+    fresh = [{**task, **row} for row in rows.values()]
+    table = unit.tables.checkpoint_writes
     if storing is None or any(owners.values()):
         enter_thread(unit, task["thread_id"], owners, lines=0, makes=makes_thread)
-        return _store(unit, task, rows, replaced)
-    fresh = [{**task, **row} for row in rows.values()]
-    columns = unit.tables.checkpoint_writes.columns
-    parameters: dict[str, Any] = {c.name: [row[c.name] for row in fresh] for c in columns}
+        if replaced:
+            key = [column.name for column in table.primary_key]
+            unit.each(removing, [{**task, **rows[at]} for at in replaced], table, *key)
+        return unit.each(adding_missing, fresh, table, unit.dialect) if fresh else 0
+    parameters: dict[str, Any] = {c.name: [row[c.name] for row in fresh] for c in table.c}
     parameters |= {"wanted": task["thread_id"], "lines": 0}
     if replaced:
         parameters["replaced"] = [*replaced]
@@ -525,28 +517,36 @@ def _storing(
     return None if statement is None else Prepared(statement, driver)
 
 
-def _store(
-    unit: Unit, task: Mapping[str, str], rows: dict[int, dict[str, Any]], replaced: Sequence[int]
-) -> int:
-    fresh = [{**task, **row} for row in rows.values()]
-    if not fresh:
-        return 0
-    drop, store = _in_turn(unit.tables, unit.dialect, dialect_of(unit.connection))
-    if replaced:
-        drop.execute_many(unit.connection, [{**task, **rows[place]} for place in replaced])
-    return store.execute_many(unit.connection, fresh)
+_TOUCHED = "\x01touched"
+"""Namespace, checkpoint, task and channel of the write that says when a thread was touched."""
 
 
-@lru_cache(maxsize=256)
-def _in_turn(tables: Tables, dialect: EngineDialect, driver: Dialect) -> tuple[Prepared, Prepared]:
-    """Give what deletes a write, and what stores one unless there is one."""
-    table = tables.checkpoint_writes
-    this = (column == bindparam(column.name, type_=column.type) for column in table.primary_key)
-    storing = dialect.insert_missing(table).inline()
+def touch_thread(unit: Unit, thread_id: str) -> None:
+    """Write down that a thread is used now; raises NotFound, or NeedsTransaction in autocommit."""
+    kind, encoding, data = _instant(unit.now())
+    row = {"position": 0, "channel": _TOUCHED, "task_path": ""}
+    row |= {"kind": kind, "encoding": encoding, "data": data}
+    names = dict.fromkeys(("namespace", "checkpoint_id", "task_id"), _TOUCHED)
+    task, nobody = {"thread_id": thread_id, **names}, {"user_id": None, "session_id": None}
+    store_pending(unit, task, {0: row}, nobody, replaced=[0], makes_thread=False)
+
+
+def touched_since(
+    tables: Tables, thread_id: ColumnElement[str], since: datetime
+) -> ColumnElement[bool]:
+    """Give the condition that a thread was touched at a moment or later."""
+    c = tables.checkpoint_writes.c
+    these = [c[name] == _TOUCHED for name in ("namespace", "checkpoint_id", "task_id")]
     return (
-        Prepared(delete(table).where(*this), driver),
-        Prepared(storing, driver, [column.name for column in table.c]),
+        select(c.position)
+        .where(c.thread_id == thread_id, *these, c.position == 0, c.data >= _instant(since)[2])
+        .exists()
     )
+
+
+def _instant(at: datetime) -> tuple[str, str, bytes]:
+    """Write an instant so that what is later is larger, byte by byte."""
+    return encode(at.isoformat(timespec="microseconds"))
 
 
 def in_order(records: Iterable[WriteRecord]) -> tuple[WriteRecord, ...]:
@@ -641,24 +641,22 @@ def copy_all(unit: Unit, thread: Row[Any], target: str) -> int:
         require_ids((target, copied["namespace"]), copied["id"])
     if copies:
         connection.execute(insert(checkpoints).inline(), copies)
-    query = select(checkpoints.c.pk, checkpoints.c.namespace, checkpoints.c.id)
-    query = query.where(checkpoints.c.thread_id == target)
-    new_pks = {(row.namespace, row.id): row.pk for row in connection.execute(query)}
-    copied_pks = {
-        row["pk"]: new_pks[row["namespace"], new_ids[row["namespace"], row["id"]]] for row in rows
-    }
     parents = [
-        {
-            "its_pk": copied_pks[row["pk"]],
-            "new_parent": new_ids[row["namespace"], row["parent_id"]],
-        }
-        for row in rows
+        {**child, "parent_id": new_ids[row["namespace"], row["parent_id"]]}
+        for row, child in zip(rows, copies, strict=True)
         if row["parent_id"] is not None
     ]
     if parents:
-        change = update(checkpoints).where(checkpoints.c.pk == bindparam("its_pk"))
-        connection.execute(change.values(parent_id=bindparam("new_parent")), parents)
-    _copy_rows(unit, "checkpoint_values", source, target)
+        key = ("thread_id", "namespace", "id")
+        unit.each(changing, parents, checkpoints, key, "parent_id")
+    # Values are copied in the database, without bringing their bytes here.
+    values = tables.checkpoint_values
+    theirs = [
+        literal(target, each.type).label(each.name) if each is values.c.thread_id else each
+        for each in values.c
+    ]
+    pieces = select(*theirs).where(values.c.thread_id == source)
+    connection.execute(insert(values).from_select([each.name for each in values.c], pieces))
     writes = tables.checkpoint_writes
     pending = connection.execute(select(writes).where(writes.c.thread_id == source)).mappings()
     copies = [
@@ -676,15 +674,3 @@ def copy_all(unit: Unit, thread: Row[Any], target: str) -> int:
     if copies:
         connection.execute(insert(writes).inline(), copies)
     return len(rows)
-
-
-def _copy_rows(unit: Unit, name: str, source: str, target: str) -> None:
-    """Copy a thread's rows of a table in the database, without bringing their data here."""
-    table = unit.tables[name]
-    thread_id = table.c.thread_id
-    values = [
-        literal(target, thread_id.type).label("thread_id") if column is thread_id else column
-        for column in table.c
-    ]
-    rows = select(*values).where(thread_id == source)
-    unit.connection.execute(insert(table).from_select([c.name for c in table.c], rows))

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import starmap
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from sqlalchemy import (
     CTE,
-    BigInteger,
     ColumnElement,
     Dialect,
     Integer,
     Row,
     Select,
+    Table,
     and_,
     bindparam,
     case,
@@ -34,7 +34,6 @@ from sqlalchemy import (
     select,
     true,
     tuple_,
-    update,
 )
 
 from agentstore.engines.base.dialect import EngineDialect
@@ -69,29 +68,41 @@ from agentstore.repositories.checkpoints.values import (
     unpacked,
     values_of,
 )
-from agentstore.repositories.operations import MOST, Only, chunks, equal, given, whose
+from agentstore.repositories.operations import (
+    MOST,
+    Only,
+    among,
+    changing,
+    chunks,
+    equal,
+    several,
+    whose,
+)
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
-from agentstore.values.validation import At, Cursors, Wanted, check_limit, has_all, wanted_at
+from agentstore.values.validation import At, Cursors, Wanted, check_limit, has_all
 
 Rows = Sequence[Any]
 Doomed = Callable[[Rows], Iterable[Row[Any]]]
 """Chooses from the checkpoints of a namespace, the latest first, those that are to go."""
 
 
+def in_threads(tables: Tables) -> dict[str, Table]:
+    """Give the tables of what is in threads by their plain names, what refers before the rest."""
+    # Read off the tables, as ``upkeep.deletion`` does.
+    prefix, every = len(tables.names.prefix), reversed(tables.metadata.sorted_tables)
+    return {table.name[prefix:]: table for table in every if "thread_id" in table.c}
+
+
 def remove_all(unit: Unit, thread_id: str) -> DeletionReceipt:
     """Delete a thread that is locked, and everything in it."""
-    tables = unit.tables
-    prefix = len(tables.names.prefix)
     counts: dict[str, int] = {}
-    # Read off the tables, as ``upkeep.deletion`` does, and what refers before what it refers to.
-    for table in reversed(tables.metadata.sorted_tables):
-        if "thread_id" in table.c:
-            theirs = delete(table).where(table.c.thread_id == thread_id)
-            if gone := unit.connection.execute(theirs).rowcount:
-                counts[table.name[prefix:]] = gone
-    threads = tables.checkpoint_threads
+    for name, table in in_threads(unit.tables).items():
+        theirs = delete(table).where(table.c.thread_id == thread_id)
+        if gone := unit.connection.execute(theirs).rowcount:
+            counts[name] = gone
+    threads = unit.tables.checkpoint_threads
     unit.connection.execute(delete(threads).where(threads.c.id == thread_id))
     counts["checkpoint_threads"] = 1
     return DeletionReceipt(dict(sorted(counts.items())))
@@ -140,36 +151,28 @@ def unless_kept(
     return doomed
 
 
-def namespaces_of(unit: Unit, thread_id: str) -> list[str]:
-    """Give the namespaces in which a thread has checkpoints."""
-    checkpoints = unit.tables.checkpoints.c
-    query = select(checkpoints.namespace).distinct().where(checkpoints.thread_id == thread_id)
-    return sorted(unit.connection.execute(query).scalars())
-
-
-def would_go(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> DeletionReceipt:
-    """Count the checkpoints that ``remove`` would remove."""
-    rows = _rows(unit, thread_id, namespace)
-    return _receipt(Counter(checkpoints=len(_going(unit, thread_id, namespace, rows, choose))))
-
-
-def remove(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> DeletionReceipt:
+def remove(
+    unit: Unit, thread_id: str, namespace: str, choose: Doomed, *, dry_run: bool = False
+) -> DeletionReceipt:
     """Remove checkpoints of a thread that is locked, but for those that others are made of."""
-    rows = _rows(unit, thread_id, namespace)
-    doomed = _going(unit, thread_id, namespace, rows, choose)
-    return _receipt(_take_away(unit, thread_id, namespace, rows, doomed))
-
-
-def _going(unit: Unit, thread_id: str, namespace: str, rows: Rows, choose: Doomed) -> set[str]:
-    doomed = {row.id: row for row in choose(rows)}
     c = unit.tables.checkpoints.c
+    needed = ("pk", "id", "parent_id", "step", "tags", "run_id", "created_at")
+    query = checkpoints_of(unit.tables).with_only_columns(*(c[name] for name in needed))
+    rows = unit.connection.execute(
+        query.order_by(c.step.desc(), c.pk.desc()),
+        {"thread_id": thread_id, "namespace": namespace},
+    ).all()
+    doomed = {row.id: row for row in choose(rows)}
     lacking: list[tuple[str, set[str]]] = []
     for chunk in chunks([r.pk for r in rows if r.parent_id in doomed and r.id not in doomed]):
         query = select(c.pk, c.parent_id, c.metadata, c.entries).where(c.pk.in_(chunk))
         for row in unit.connection.execute(query):
             if names := made_of_ancestors(row.metadata):
                 lacking.append((row.parent_id, names - unpacked(row.entries, row.pk).keys()))
-    return {*doomed} - _holding(unit, (thread_id, namespace), doomed, lacking)
+    going = {*doomed} - _holding(unit, (thread_id, namespace), doomed, lacking)
+    if dry_run:
+        return _receipt(Counter(checkpoints=len(going)))
+    return _receipt(_take_away(unit, thread_id, namespace, rows, going))
 
 
 def total(receipts: Iterable[DeletionReceipt]) -> DeletionReceipt:
@@ -178,23 +181,6 @@ def total(receipts: Iterable[DeletionReceipt]) -> DeletionReceipt:
     for receipt in receipts:
         counts.update(receipt.rows)
     return _receipt(counts)
-
-
-def _rows(unit: Unit, thread_id: str, namespace: str) -> Rows:
-    checkpoints = unit.tables.checkpoints.c
-    query = checkpoints_of(unit.tables).with_only_columns(
-        checkpoints.pk,
-        checkpoints.id,
-        checkpoints.parent_id,
-        checkpoints.step,
-        checkpoints.tags,
-        checkpoints.run_id,
-        checkpoints.created_at,
-    )
-    return unit.connection.execute(
-        query.order_by(checkpoints.step.desc(), checkpoints.pk.desc()),
-        {"thread_id": thread_id, "namespace": namespace},
-    ).all()
 
 
 @lru_cache(maxsize=256)
@@ -266,16 +252,25 @@ def _take_away(
     *,
     values: bool = True,
 ) -> Counter[str]:
-    """Remove the doomed ones of the rows, which hold these and all that came from them."""
+    """Remove the doomed ones of the rows, which hold these and all that came from them.
+
+    Those that stay and whose parent goes get their nearest ancestor that stays.
+    """
     if not doomed:
         return Counter()
     checkpoints, writes = unit.tables.checkpoints, unit.tables.checkpoint_writes
-    led_past = [
-        {"its_pk": row.pk, "new_parent": parent} for row, parent in _new_parents(rows, doomed)
-    ]
+    parents = {row.id: row.parent_id for row in rows}
+    led_past = []
+    for row in rows:
+        if row.id in doomed or row.parent_id not in doomed:
+            continue
+        passed = [row.parent_id]
+        while (ancestor := parents[passed[-1]]) in doomed:
+            passed.append(ancestor)
+        parents.update(dict.fromkeys(passed, ancestor))  # the next one need not climb again
+        led_past.append({"pk": row.pk, "parent_id": ancestor})
     if led_past:
-        change = update(checkpoints).where(checkpoints.c.pk == bindparam("its_pk"))
-        unit.connection.execute(change.values(parent_id=bindparam("new_parent")), led_past)
+        unit.each(changing, led_past, checkpoints, ("pk",), "parent_id")
     counts: Counter[str] = Counter()
     going = [row for row in _children_first(rows) if row.id in doomed]
     lines: set[int] = set()
@@ -293,21 +288,6 @@ def _take_away(
     if values:
         counts["checkpoint_values"] = drop_unneeded(unit, thread_id, namespace, lines)
     return counts
-
-
-def _new_parents(rows: Rows, doomed: set[str]) -> Iterable[tuple[Row[Any], str | None]]:
-    """Give the rows that stay and whose parent goes, each with its nearest ancestor that stays."""
-    parents = {row.id: row.parent_id for row in rows}
-    for row in rows:
-        if row.id in doomed or row.parent_id not in doomed:
-            continue
-        passed = [row.parent_id]
-        ancestor = parents[row.parent_id]
-        while ancestor in doomed:
-            passed.append(ancestor)
-            ancestor = parents[ancestor]
-        parents.update(dict.fromkeys(passed, ancestor))  # the next one need not climb again
-        yield row, ancestor
 
 
 def _children_first(rows: Rows) -> list[Row[Any]]:
@@ -462,10 +442,6 @@ def _holding(
 # pending write. So a reader sees all of a put, a prune or a write, or nothing of it.
 
 
-_AMONG = (8, 32, 128, 512, 1024)
-"""How many numbers of checkpoints a statement takes: the next that is enough."""
-
-
 class _ReadState(NamedTuple):
     """What was read of a checkpoint: its columns, what it holds, pieces, the rows of writes."""
 
@@ -513,61 +489,6 @@ def find_encoded(unit: Unit, pk: int) -> dict[str, Encoded]:
     }
 
 
-def states_page(
-    unit: Unit,
-    place: tuple[str, str],
-    order: str,
-    limit: int,
-    after: Sequence[Any] | None,
-    *,
-    writes: bool,
-) -> list[tuple[list[Any], CheckpointRecord]]:
-    """Read checkpoints of a place with all their values, the latest first, by one statement.
-
-    Args:
-        unit: The open unit.
-        place: The thread and the namespace.
-        order: ``step`` or ``id``.
-        limit: How many to give at most.
-        after: The key of the one before; in the order of ids, an id does.
-        writes: Whether the writes after them are read as well.
-
-    Returns:
-        Each with its key: its step or its id, and its number.
-    """
-    parameters = {"thread_id": place[0], "namespace": place[1], "limit": limit}
-    by = "page" if order == "step" else "page by id"
-    if after is not None:
-        by = f"next {by}"
-        parameters |= dict(zip((order if order == "step" else "below", "pk"), after, strict=False))
-    states = _read(unit, by, parameters, several=True, writes=writes)
-    first = COLUMNS.index(order)
-    found = [([state.point[first], state.pk], state) for state in states]
-    found.sort(key=lambda each: _as_stored(*each[0]), reverse=True)
-    return [(key, state.record(writes=writes)) for key, state in found]
-
-
-def _as_stored(first: Any, pk: int) -> tuple[Any, int]:
-    """Give a key that sorts as the engine does: a text as it is there; UTF-8 has the same order."""
-    return (encode_text(first) if isinstance(first, str) else first), pk
-
-
-def states_of(unit: Unit, pks: Sequence[int], *, writes: bool) -> dict[int, CheckpointRecord]:
-    """Read checkpoints by their numbers, with their values; those that are gone are left out.
-
-    Args:
-        unit: The open unit.
-        pks: Their numbers, as many as a page may have.
-        writes: Whether the writes after them are read as well.
-    """
-    if not pks:
-        return {}
-    size = next(size for size in _AMONG if size >= len(pks))
-    parameters = {f"pk_{n}": pks[min(n, len(pks) - 1)] for n in range(size)}
-    states = _read(unit, size, parameters, several=True, writes=writes)
-    return {state.pk: state.record(writes=writes) for state in states}
-
-
 def _read(
     unit: Unit,
     by: str | int,
@@ -603,7 +524,10 @@ def _statement(
     writes: bool,
 ) -> Stacked:
     checkpoints = tables.checkpoints.c
-    chosen = _among(tables, by) if isinstance(by, int) else chosen_by(tables, dialect, by)
+    if isinstance(by, int):
+        chosen = select(tables.checkpoints).where(among(checkpoints.pk, "pk", by))
+    else:
+        chosen = chosen_by(tables, dialect, by)
     columns = [checkpoints[column] for column in (*COLUMNS, "entries")]
     points = chosen.with_only_columns(*columns, checkpoints.lines).cte("chosen")
     queries = [
@@ -635,13 +559,6 @@ def _pieces(tables: Tables, dialect: EngineDialect, points: CTE, *, several: boo
     return select(*columns).select_from(source.join(values, taken))
 
 
-def _among(tables: Tables, size: int) -> Select[Any]:
-    points = tables.checkpoints
-    return select(points).where(
-        points.c.pk.in_([bindparam(f"pk_{n}", type_=BigInteger) for n in range(size)])
-    )
-
-
 def _pending(tables: Tables, points: CTE) -> Select[Any]:
     """Read the writes after checkpoints, each behind the number of its own."""
     pending = tables.checkpoint_writes.c
@@ -663,7 +580,7 @@ def _pending(tables: Tables, points: CTE) -> Select[Any]:
 CheckpointOrder = Literal["step", "id"]
 """What says which checkpoint is the latest."""
 
-ORDERS = ("step", "id")
+ORDERS: tuple[CheckpointOrder, ...] = ("step", "id")
 
 _LOOKED_AT = 250
 """Checkpoints that are read at a time where metadata decide which of them are listed."""
@@ -684,119 +601,92 @@ class CheckpointFilters(TypedDict, total=False):
     parent_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a list of checkpoints is narrowed to; None lets all through.
-
-    Attributes:
-        order: ``step``, and of several with one step the one that was put last; or ``id``, as
-            text. The largest comes first.
-        before: Only smaller ids.
-        where: What must be at which paths of the metadata, as canonical JSON.
-        parent_id: What they came from.
-    """
-
-    thread_id: str | None
-    namespace: str | None
-    order: str
-    before: str | None
-    where: At
-    parent_id: str | None
-
-    @classmethod
-    def of(
-        cls,
-        thread_id: object,
-        namespace: object,
-        order: object,
-        before: object,
-        where: Wanted | None,
-        parent_id: object,
-    ) -> Asked:
-        """Make one of a caller's arguments.
-
-        Raises:
-            InvalidInput: One of them cannot be asked for.
-        """
-        order = validation.choice("order", order, ORDERS)
-        if before is not None and order != "id":
-            raise InvalidInput("before is an id, in the order of ids. Pass order='id' with it.")
-        if parent_id is not None and None in (thread_id, namespace):
-            raise InvalidInput("parent_id is of a thread and a namespace. Pass both with it.")
-        return cls(
-            validation.optional_text("thread_id", thread_id),
-            validation.optional_text("namespace", namespace),
-            order,
-            validation.optional_text("before", before),
-            wanted_at("where", where),
-            validation.optional_text("parent_id", parent_id),
-        )
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether all are in one namespace of one thread."""
-        return None not in (self.thread_id, self.namespace)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is all of a namespace of a thread, by steps."""
-        return self.is_in_place and self.order == "step" and not (self.where or self.parent_id)
-
-
 def checkpoints_page(
-    unit: Unit, asked: Asked, limit: int, cursor: str | None, *, values: bool, writes: bool
+    unit: Unit,
+    wanted: Mapping[str, str],
+    order: CheckpointOrder,
+    where: At,
+    limit: int,
+    cursor: str | None,
+    *,
+    values: bool,
+    writes: bool,
 ) -> Page[Any]:
-    """Read a page of checkpoints, by one statement; with values from several places, by two."""
+    """Read a page of checkpoints, by one statement; with values from several places, by two.
+
+    Args:
+        unit: The open unit.
+        wanted: ``thread_id``, ``namespace``, ``before`` and ``parent_id``, as far as given.
+        order: See ``Checkpoints.list``.
+        where: What must be at which paths of the metadata.
+        limit: How many to give at most.
+        cursor: Where to go on, or None.
+        values: Whether with their values.
+        writes: Whether with their values, and the pending writes after them.
+    """
     check_limit(limit)
-    texts = int(asked.order == "id")
-    where = [[*path, value] for path, value in asked.where]
-    place = (asked.thread_id, asked.namespace)
-    more: tuple[Any, ...] = () if asked.is_plain else (asked.order, asked.before, where)
-    more += () if asked.parent_id is None else (asked.parent_id,)
-    cursors = Cursors("checkpoints", *place, *more)
-    after = None if cursor is None else cursors.read(cursor, 2, texts=texts)
-    whole = asked.is_in_place and not asked.where and asked.parent_id is None
-    if (values or writes) and whole:
-        if after is None and asked.before is not None:
-            after = [asked.before]  # a cursor is behind it
-        there = (str(asked.thread_id), str(asked.namespace))
-        found = states_page(unit, there, asked.order, limit + 1, after, writes=writes)
-        following = cursors.make(found[limit - 1][0]) if len(found) > limit else None
-        return Page(tuple(record for _, record in found[:limit]), following)
-    rows = _listed_rows(unit, asked, limit, after)
-    following = cursors.make(_key(rows[limit - 1], asked)) if len(rows) > limit else None
-    rows = rows[:limit]
-    if not values and not writes:
-        return Page(tuple(map(checkpoint_info, rows)), following)
-    states = states_of(unit, [row.pk for row in rows], writes=writes)
-    return Page(tuple(states[row.pk] for row in rows if row.pk in states), following)
-
-
-def _listed_rows(
-    unit: Unit, asked: Asked, limit: int, after: Sequence[Any] | None
-) -> list[Row[Any]]:
-    """Read one row more than the page may have, if there are as many."""
-    found: list[Row[Any]] = []
-    size = max(limit + 1, _LOOKED_AT) if asked.where else limit + 1
-    wanted = given(
-        thread_id=asked.thread_id,
-        namespace=asked.namespace,
-        parent_id=asked.parent_id,
-        before=asked.before,
+    in_place = {"thread_id", "namespace"} <= wanted.keys()
+    parent = [wanted["parent_id"]] if "parent_id" in wanted else []
+    more = [order, wanted.get("before"), [[*path, value] for path, value in where], *parent]
+    if in_place and order == "step" and not where and not parent:
+        more = []
+    cursors = Cursors("checkpoints", wanted.get("thread_id"), wanted.get("namespace"), *more)
+    after: Sequence[Any] | None = (
+        None if cursor is None else cursors.read(cursor, 2, texts=int(order == "id"))
     )
-    only = whose(unit) if asked.thread_id is None else None
+    if (values or writes) and in_place and not where and not parent:
+        return _states_page(unit, wanted, order, limit, after, cursors, writes=writes)
+    found: list[Row[Any]] = []
+    key = attrgetter(order, "pk")
+    size = max(limit + 1, _LOOKED_AT) if where else limit + 1
+    only = None if "thread_id" in wanted else whose(unit)
     while True:
         last = {} if after is None else {"last": after[0], "last_pk": after[1]}
-        shape = unit.dialect, asked.order, only, (*wanted, *last)
+        shape = unit.dialect, order, only, (*wanted, *last)
         rows = unit.rows(_query, *shape, **wanted, **last, only=unit.only, most=size)
-        found += (row for row in rows if has_all(row.metadata, asked.where))
+        found += (row for row in rows if has_all(row.metadata, where))
         if len(rows) < size or len(found) > limit:
-            return found[: limit + 1]
-        after = _key(rows[-1], asked)
+            break
+        after = key(rows[-1])
+    following = cursors.make(key(found[limit - 1])) if len(found) > limit else None
+    found = found[:limit]
+    if not (values or writes) or not found:
+        return Page(tuple(map(checkpoint_info, found)), following)
+    pks = several("pk", [row.pk for row in found])
+    states = {each.pk: each for each in _read(unit, len(pks), pks, several=True, writes=writes)}
+    there = (states[row.pk] for row in found if row.pk in states)  # some may be gone by now
+    return Page(tuple(state.record(writes=writes) for state in there), following)
 
 
-def _key(row: Row[Any], asked: Asked) -> list[Any]:
-    return [row.id if asked.order == "id" else row.step, row.pk]
+def _states_page(
+    unit: Unit,
+    wanted: Mapping[str, str],
+    order: CheckpointOrder,
+    limit: int,
+    after: Sequence[Any] | None,
+    cursors: Cursors,
+    *,
+    writes: bool,
+) -> Page[CheckpointRecord]:
+    """Read a page of the checkpoints of a place with all their values, by one statement."""
+    by = "page" if order == "step" else "page by id"
+    parameters = {**wanted, "limit": limit + 1}
+    if after is None and "before" in wanted:
+        after = [wanted["before"]]  # a cursor is behind it
+    if after is not None:
+        by = f"next {by}"
+        parameters |= dict(zip((order if order == "step" else "below", "pk"), after, strict=False))
+    states = _read(unit, by, parameters, several=True, writes=writes)
+    first = COLUMNS.index(order)
+
+    def key(state: _ReadState) -> tuple[Any, int]:  # as the engine compares: texts as stored
+        value = state.point[first]
+        return (value if order == "step" else encode_text(value)), state.pk
+
+    states.sort(key=key, reverse=True)
+    last = states[limit - 1] if len(states) > limit else None
+    following = None if last is None else cursors.make([last.point[first], last.pk])
+    return Page(tuple(state.record(writes=writes) for state in states[:limit]), following)
 
 
 def _query(

@@ -8,7 +8,7 @@ pages less to write at each step of an agent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -17,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Dialect,
+    Executable,
     FromClause,
     Integer,
     Row,
@@ -89,22 +90,21 @@ def enter_thread(
         NotFound: There is no such user or session, or the thread's session is being deleted.
         WrongOwner: The thread belongs to another one, or its session to another user.
     """
-    what = unit.tables, unit.dialect, dialect_of(unit.connection)
-    enter, counted = _enter(*what), {"wanted": thread_id, "lines": lines}
-    entered: Sequence[Any] = ()
+    enter = partial(unit.first, entering, unit.dialect, wanted=thread_id, lines=lines)
+    entered = None
     if seen is not None and seen.newest:
-        entered = [seen[1:4]]
+        entered = seen[1:4]
     elif seen is None and unit.dialect.single_writer and not lines:
-        entered = _look(*what).fetch(unit.connection, {"thread_id": thread_id})
+        entered = unit.first(_looking, thread_id=thread_id)
     if not entered and not first:
-        entered = enter.fetch(unit.connection, counted)
+        entered = enter()
     if not entered:
         if make_thread(unit, thread_id, owners, lines=lines, makes=makes):
             return 1
-        entered = enter.fetch(unit.connection, counted)
+        entered = enter()
         if not entered:
             raise why_not(unit, thread_id)
-    *of, last_line = entered[0]
+    *of, last_line = entered
     missing = {}
     for (column, owner), found in zip(owners.items(), of, strict=True):
         if owner is None:
@@ -147,16 +147,13 @@ def make_thread(
         if unit.connection.execute(there).first() is None:
             raise NotFound("checkpoint thread", thread_id, _GONE)
         return False
-    making = _make(unit.tables, unit.dialect, dialect_of(unit.connection))
     thread = {"id": thread_id, **owners, "last_line": lines, "created_at": unit.now()}
-    return making.execute_many(unit.connection, [thread]) == 1
+    return unit.count(_making, unit.dialect, **thread) == 1
 
 
-@lru_cache(maxsize=256)
-def _make(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
+def _making(tables: Tables, dialect: EngineDialect) -> Executable:
     making = dialect.insert_missing(tables.checkpoint_threads).inline()
-    names = ("id", *_OWNERS, "last_line", "created_at")
-    return Prepared(making.values(activity=dialect.next_put(tables)), driver, names)
+    return making.values(activity=dialect.next_put(tables))
 
 
 def why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
@@ -220,12 +217,7 @@ def _require_owners(
             raise WrongOwner(thread_id, last)
 
 
-@lru_cache(maxsize=256)
-def _look(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
-    return Prepared(looking(tables), driver)
-
-
-def looking(tables: Tables) -> Select[Any]:
+def _looking(tables: Tables) -> Select[Any]:
     """Give what enters the thread of ``thread_id`` if it is the most recent one already: nothing of
     it changes, so that is for an engine with one writer.
     """
@@ -280,11 +272,6 @@ def beginning(tables: Tables, dialect: EngineDialect) -> ReturningInsert[Any]:
         "created_at": bindparam("c_created_at", type_=points.created_at.type),
     }
     return dialect.insert_missing(threads).values(new).returning(threads.c.pk)
-
-
-@lru_cache(maxsize=256)
-def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
-    return Prepared(entering(tables, dialect), driver)
 
 
 def entering(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:

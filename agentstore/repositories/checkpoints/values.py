@@ -38,13 +38,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import (
     Connection,
     Dialect,
+    Executable,
     Integer,
     and_,
     bindparam,
@@ -56,7 +57,7 @@ from sqlalchemy import (
     update,
 )
 
-from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.engines.base.statements import Prepared, dialect_of, prepared
 from agentstore.errors import InvalidInput, InvalidRow, named
 from agentstore.execution.unit import Unit
 from agentstore.records.work import Items
@@ -275,7 +276,7 @@ def plan(
     tail: Tail,
     *,
     new_line: Callable[[], int],
-    read: Callable[[], bytes],
+    read: Callable[[Version], bytes],
 ) -> Plan:
     """Say how a value is stored beside the version before it.
 
@@ -284,7 +285,7 @@ def plan(
         parent: The version whose bytes it may share, if any.
         tail: How far the last line of that goes.
         new_line: Gives the number of a line that nobody uses.
-        read: Reads the parent's body. Asked only if the value is neither the parent's nor goes on
+        read: Reads the parent's body. Called only if the value is neither the parent's nor goes on
             from it.
     """
     kind, body, items = new
@@ -313,9 +314,11 @@ def plan(
         return _whole(new, digest, new_line)
     prefix, suffix = before, 0
     if not same:
-        old = read()
-        prefix = min(_alike(old, body, _begin_alike), size - 1)  # there is a byte to store
-        suffix = _alike(old[prefix:], body[prefix + 1 :], _end_alike)
+        old = read(parent)
+        most = min(len(old), size - 1)  # there is a byte to store
+        prefix = _alike(most, lambda n: old[:n] == body[:n])
+        most = min(len(old) - prefix, size - prefix - 1)
+        suffix = _alike(most, lambda n: old[len(old) - n :] == body[size - n :])
     if depth >= MAX_DEPTH or prefix + suffix < size // 2:
         return _whole(new, digest, new_line)
     data = body[prefix : size - suffix]
@@ -334,26 +337,18 @@ def _whole(new: Encoded, digest: bytes, new_line: Callable[[], int]) -> Plan:
     return Plan(Version(kind, size, items, digest, 0, ((line, size),)), Piece(line, 0, body))
 
 
-def _alike(one: bytes, other: bytes, alike: Callable[[bytes, bytes, int], bool]) -> int:
+def _alike(most: int, alike: Callable[[int], bool]) -> int:
     """Count the bytes that are alike at one end, by halves: so they are compared in C."""
-    least, most = 0, min(len(one), len(other))
-    if alike(one, other, most):
+    if alike(most):
         return most
+    least = 0
     while most - least > 1:
         middle = (least + most) // 2
-        if alike(one, other, middle):
+        if alike(middle):
             least = middle
         else:
             most = middle
     return least
-
-
-def _begin_alike(one: bytes, other: bytes, count: int) -> bool:
-    return one[:count] == other[:count]
-
-
-def _end_alike(one: bytes, other: bytes, count: int) -> bool:
-    return one[len(one) - count :] == other[len(other) - count :]
 
 
 def _merged_from(pieces: Sequence[int], start: int, end: int) -> int:
@@ -386,29 +381,6 @@ def _merged_from(pieces: Sequence[int], start: int, end: int) -> int:
 
 _read_entries = msgspec.msgpack.Decoder(dict[str, list[Any]]).decode
 _LINES = len(Version._fields)
-
-
-def divided(values: Mapping[str, Encoded], kept: Entries) -> tuple[Entries, dict[str, Encoded]]:
-    """Divide values into small ones and those for lines.
-
-    Args:
-        values: By name.
-        kept: What the checkpoint holds already.
-    """
-    room = MOST_SMALL
-    for name, entry in kept.items():
-        if isinstance(entry, Encoded):
-            room -= len(name) + len(entry.body)
-    small: Entries = {}
-    others: dict[str, Encoded] = {}
-    for name, value in values.items():
-        size = len(value.body)
-        if value.kind in _WHOLE_KINDS and size <= LARGEST_SMALL and len(name) + size <= room:
-            small[name] = value
-            room -= len(name) + size
-        else:
-            others[name] = value
-    return small, others
 
 
 def packed(entries: Entries) -> dict[str, Any]:
@@ -470,32 +442,39 @@ def planned(
     unit: Unit,
     thread_id: str,
     values: Mapping[str, Encoded],
+    entries: Entries,
     shared: Mapping[str, Entry],
     tails: Mapping[int, Tail],
     new_line: Callable[[], int],
-) -> dict[str, Plan]:
-    """Say what is to be stored for values; nothing is written yet.
+) -> list[Plan]:
+    """Add values to what a checkpoint holds, and say what is to be stored; nothing is written yet.
 
     Args:
         unit: In a write transaction that has locked the thread.
         thread_id: The thread.
         values: By name.
-        shared: What they may share with, by name.
+        entries: What the checkpoint holds already.
+        shared: What the values may share with, by name.
         tails: How far the lines of these go.
         new_line: Gives the number of a line that nobody uses.
     """
-    plans: dict[str, Plan] = {}
+    room = MOST_SMALL
+    for name, entry in entries.items():
+        if isinstance(entry, Encoded):
+            room -= len(name) + len(entry.body)
+    read = partial(_body, unit.connection, unit.tables, thread_id)
+    plans: list[Plan] = []
     for name, new in values.items():
-        parent = shared.get(name)
-        if not isinstance(parent, Version):
-            plans[name] = _whole(new, digest_of(new.body), new_line)
+        size = len(new.body)
+        if new.kind in _WHOLE_KINDS and size <= LARGEST_SMALL and len(name) + size <= room:
+            entries[name] = new
+            room -= len(name) + size
             continue
-        tail = tails.get(parent.lines[-1][0], Tail(-1))
-
-        def read(version: Version = parent) -> bytes:
-            return _body(unit.connection, unit.tables, thread_id, version)
-
-        plans[name] = plan(new, parent, tail, new_line=new_line, read=read)
+        before = shared.get(name)
+        parent = before if isinstance(before, Version) else None
+        tail = Tail(-1) if parent is None else tails.get(parent.lines[-1][0], Tail(-1))
+        plans.append(plan(new, parent, tail, new_line=new_line, read=read))
+        entries[name] = plans[-1].version
     return plans
 
 
@@ -572,7 +551,7 @@ def drop_unneeded(unit: Unit, thread_id: str, namespace: str, lines: Iterable[in
 
 def _body(connection: Connection, tables: Tables, thread_id: str, version: Version) -> bytes:
     """Read the body of a version."""
-    reading = _line(tables, dialect_of(connection))
+    reading, _ = prepared(_line, dialect_of(connection), (), tables)
     rope: Rope = []
     for line, length in version.lines:
         asked = {"thread_id": thread_id, "line": line, "length": length}
@@ -581,16 +560,14 @@ def _body(connection: Connection, tables: Tables, thread_id: str, version: Versi
     return b"".join(rope)
 
 
-@lru_cache(maxsize=256)
-def _line(tables: Tables, driver: Dialect) -> Prepared:
-    """Give what reads the pieces that the first ``length`` bytes of a ``line`` are in."""
+def _line(tables: Tables) -> Executable:
+    """Read the pieces that the first ``length`` bytes of a ``line`` are in."""
     values = tables.checkpoint_values.c
-    query = select(*(values[name] for name in Piece._fields)).where(
+    return select(*(values[name] for name in Piece._fields)).where(
         values.thread_id == bindparam("thread_id"),
         values.line == bindparam("line"),
         values.start < bindparam("length"),
     )
-    return Prepared(query, driver)
 
 
 @lru_cache(maxsize=256)

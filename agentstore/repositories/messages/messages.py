@@ -80,7 +80,6 @@ from agentstore.repositories.operations import (
     Unset,
     appends,
     chunks,
-    embeddings_of,
     equal,
     gathers,
     ids_of,
@@ -825,7 +824,7 @@ class Messages(Repository):
             InvalidEmbedding: It gave something else than vectors.
             TransactionMisuse: This is by meaning, in a transaction.
         """
-        units, embeddings = self._units(), embeddings_of(self._runner)
+        units, embeddings = self._units(), getattr(self._runner, "embeddings", None)
         if by != "words" and (by not in ("meaning", "both") or embeddings is None):
             units.run(Mode.READ, vectors.question_of, by)
         asked = finding.request(
