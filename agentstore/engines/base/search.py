@@ -248,6 +248,8 @@ class SearchIndex(ABC):
     def read(self, rows: int, size: int, user_id: str | None = None, *, new: bool = True) -> Batch:
         """Read changes that wait; nothing is locked, and nothing taken.
 
+        In a transaction that sees one state.
+
         Args:
             rows: How many at most.
             size: How many bytes of messages at most, though always one message.
@@ -259,8 +261,8 @@ class SearchIndex(ABC):
     def take(self, segmentation: str, batch: Batch, *, wait: bool) -> dict[int, bool] | None:
         """Take those changes of a batch that are still as they were read.
 
-        ``write`` must follow in this transaction, of these and no others. The rest is left for
-        the next reader: others have taken it, or the message has changed again.
+        In a write transaction. ``write`` must follow in it, of these and no others. The rest is
+        left for the next reader: others have taken it, or the message has changed again.
 
         Args:
             segmentation: Take nothing if the index was rebuilt with another segmentation meanwhile.
@@ -276,7 +278,7 @@ class SearchIndex(ABC):
     def write(
         self, removed: Sequence[Entry], added: Sequence[Entry], *, bulk: bool = False
     ) -> None:
-        """Take entries out of the index, then put entries in.
+        """Take entries out of the index, then put entries in; in a write transaction.
 
         Args:
             removed: What goes.
