@@ -24,7 +24,7 @@ from agentstore import records
 from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import AgentStoreError, InvalidInput, shown
-from agentstore.execution.unit import Unit, UnitFailure
+from agentstore.execution.unit import Unit, UnitFailure, in_use
 from agentstore.migrations import HEAD
 from agentstore.settings import Settings
 
@@ -92,9 +92,9 @@ class Probe:
     def health(self, timeout: float) -> HealthRecord:
         """Ask, and wait up to so many seconds."""
         check_timeout(timeout)
+        system, began = dialect_for(self.engine.url).checks.system, time.perf_counter()
         if self._is_closed():
-            return closed(self.engine)
-        began = time.perf_counter()
+            return without_answer(system, "This store is closed.", began)
         pool = pool_use(self.engine)
         with self._lock:
             asked = self._asked
@@ -105,7 +105,7 @@ class Probe:
         try:
             return asked.result(timeout)
         except TimeoutError:
-            return unanswered(self.engine, timeout, began, pool)
+            return unanswered(system, timeout, began, pool)
 
     def _ask(self, asked: Future[HealthRecord], pool: PoolUse | None) -> None:
         began = time.perf_counter()
@@ -139,9 +139,9 @@ class AsyncProbe:
     async def health(self, timeout: float) -> HealthRecord:  # noqa: ASYNC109 - it is an answer
         """Ask, and wait up to so many seconds."""
         check_timeout(timeout)
+        system, began = dialect_for(self.engine.url).checks.system, time.perf_counter()
         if self._is_closed():
-            return closed(self.engine)
-        began = time.perf_counter()
+            return without_answer(system, "This store is closed.", began)
         pool = pool_use(self.engine)
         while (left := timeout - (time.perf_counter() - began)) > 0:
             asked = self._asked
@@ -152,7 +152,7 @@ class AsyncProbe:
                 asked.cancel()  # on a server it ends there too; a thread comes to its end by itself
             elif not asked.cancelled():
                 return asked.result()
-        return unanswered(self.engine, timeout, began, pool)
+        return unanswered(system, timeout, began, pool)
 
     async def _ask(self, pool: PoolUse | None) -> HealthRecord:
         began = time.perf_counter()
@@ -195,8 +195,9 @@ def judged(
         )
     elif found.replication is not None and not settings.read_only:
         reason = found.replication.problem
+    system = dialect_for(engine.url).checks.system
     return replace(
-        _without_answer(engine, reason, began, pool),
+        without_answer(system, reason, began, pool),
         ok=reason is None,
         engine_version=status.version,
         revision=status.revision,
@@ -212,30 +213,27 @@ def unhealthy(engine: Engine, error: Exception, began: float, pool: PoolUse | No
     shown_error = error.error if isinstance(error, UnitFailure) else error
     # Only our own errors are known to show no secret.
     ours = isinstance(shown_error, AgentStoreError)
-    return _without_answer(engine, str(shown_error) if ours else type(error).__name__, began, pool)
+    reason = str(shown_error) if ours else type(error).__name__
+    return without_answer(dialect_for(engine.url).checks.system, reason, began, pool)
 
 
-def unanswered(engine: Engine, timeout: float, began: float, pool: PoolUse | None) -> HealthRecord:
+def unanswered(system: str, timeout: float, began: float, pool: PoolUse | None) -> HealthRecord:
     """Say that there was no answer in time."""
     reason = (
         f"The database did not answer within {timeout:g} s. Check that it runs, that it can be "
         "reached, and that the pool is not exhausted."
     )
-    return _without_answer(engine, reason, began, pool)
+    return without_answer(system, reason, began, pool)
 
 
-def closed(engine: Engine) -> HealthRecord:
-    """Say that the store is closed."""
-    return _without_answer(engine, "This store is closed.", time.perf_counter(), None)
-
-
-def _without_answer(
-    engine: Engine, reason: str | None, began: float, pool: PoolUse | None
+def without_answer(
+    engine: str, reason: str | None, began: float, pool: PoolUse | None = None
 ) -> HealthRecord:
+    """Say why there is no answer."""
     return records.HealthRecord(
         ok=False,
         reason=reason,
-        engine=dialect_for(engine.url).checks.system,
+        engine=engine,
         engine_version=None,
         revision=None,
         head=HEAD,
@@ -250,4 +248,4 @@ def _without_answer(
 def pool_use(engine: Engine) -> PoolUse | None:
     """Count the pool's connections, where it is one that counts."""
     pool = engine.pool
-    return records.PoolUse(pool.size(), pool.checkedout()) if isinstance(pool, QueuePool) else None
+    return records.PoolUse(pool.size(), in_use(pool)) if isinstance(pool, QueuePool) else None

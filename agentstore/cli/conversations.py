@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -17,19 +15,20 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from agentstore.cli.application import (
-    KEEP,
-    LOOK,
     AsJson,
+    Cursor,
     Database,
-    Prefix,
-    Schema,
-    Url,
-    app,
+    command,
+    flag,
+    most_of,
     one_of,
+    option,
     whole_id,
     whole_user,
 )
 from agentstore.cli.output import (
+    Since,
+    Until,
     columns,
     fitting,
     hint,
@@ -46,16 +45,13 @@ from agentstore.cli.output import (
     rule,
     say,
     seconds,
-    since_option,
     table,
-    until_option,
 )
 from agentstore.errors import InvalidInput
 from agentstore.records import (
     AttachmentRecord,
     CountedBranch,
     MessageRecord,
-    Page,
     SearchHit,
     SessionRecord,
     SessionSummary,
@@ -68,8 +64,6 @@ from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
 from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
-    CLOSE,
-    OPEN,
     STATUS_STYLES,
     age_of,
     brief,
@@ -89,28 +83,17 @@ _NAMED = 20
 """Other branches that people are told of."""
 
 
-@app.command(rich_help_panel=LOOK)
+@command("show")
 def show(
+    database: Database,
     session: Annotated[
-        str,
-        typer.Argument(help="The session's id, or the beginning of it; or a thread's id."),
+        str, typer.Argument(help="The session's id, or the beginning of it; or a thread's id.")
     ],
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", help="Show the last N messages.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show all messages.")] = False,
-    branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Show this branch, not the active one.")
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show the results of tools in full length.")
-    ] = False,
-    tree: Annotated[
-        bool, typer.Option("--tree", help="Draw the branches, and show no messages.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    limit: Annotated[int | None, option("N", "Show the last N messages.", "--limit", "-n")] = None,
+    everything: Annotated[bool, flag("--all", "Show all messages.")] = False,
+    branch: Annotated[str | None, option("NAME", "Show this branch, not the active one.")] = None,
+    full: Annotated[bool, flag("--full", "Show the results of tools in full length.")] = False,
+    tree: Annotated[bool, flag("--tree", "Draw the branches, and show no messages.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
@@ -127,7 +110,7 @@ def show(
         raise InvalidInput(
             "--tree shows no messages. Leave out --limit, --all, --branch and --full, or --tree."
         )
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         id = whole_id(store, session)
         if store.sessions.find(id) is None and (threads := store.checkpoints.threads(session)):
             if tree or branch is not None:
@@ -139,14 +122,12 @@ def show(
         used = store.usage.sum_by("total", session_id=found.id)
         user = _name_of(store, found.user_id)
         if tree:
-            _show_tree(found, user, [*_branches(store, found.id)], used, as_json=as_json)
+            branches = [*store.branches.iter(found.id, limit=MAX_LIMIT)]
+            _show_tree(found, user, branches, used, as_json=as_json)
             return
         if limit is None and not everything and not as_json:
             limit = _DEFAULT
-        branches = store.branches
-        shown = (
-            branches.active(found.id) if branch is None else branches.get(found.id, branch)
-        ).name
+        shown = store.branches.active(found.id).name if branch is None else branch
         messages = store.messages.history(
             found.id, limit, branch=shown, unanswered="keep", keep_system=False
         )
@@ -158,7 +139,7 @@ def show(
                 {
                     **plain(found),
                     "branch": shown,
-                    "branches": list(_branches(store, found.id)),
+                    "branches": [*store.branches.iter(found.id, limit=MAX_LIMIT)],
                     "summary": summary,
                     "used": used[0] if used else None,
                     "messages": [
@@ -169,7 +150,7 @@ def show(
             )
             return
         earlier = store.messages.size(found.id, branch=shown) - len(messages)
-        first = branches.list(found.id, limit=_NAMED)
+        first = store.branches.list(found.id, limit=_NAMED)
     _print_heading(found, used, user)
     others = [on_one_line(each.name) for each in first if each.name != shown]
     if others:
@@ -263,17 +244,6 @@ def _files(store: Store, session_id: str) -> dict[str, list[AttachmentRecord]]:
     return files
 
 
-def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
-    """Give all branches of a session, page by page."""
-    cursor: str | None = None
-    while True:
-        page = store.branches.list(session_id, limit=MAX_LIMIT, cursor=cursor)
-        yield from page
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-
-
 def _show_tree(
     session: SessionRecord,
     user: str | None,
@@ -286,9 +256,9 @@ def _show_tree(
         print_json({**plain(session), "branches": branches})
         return
     _print_heading(session, used, user)
-    out.print()
     from agentstore.tui import branch_line, in_tree_order
 
+    out.print()
     for before, branch in in_tree_order(branches):
         print_cut(branch_line(before, branch))
 
@@ -347,28 +317,18 @@ def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[
     return {**plain(message), "marks": list(marks.get(message.id, ()))}
 
 
-@app.command(rich_help_panel=LOOK)
+@command("tail")
 def tail(
+    database: Database,
     session: Annotated[
-        str | None,
-        typer.Argument(help="The session's id, or the beginning of it; default: all."),
+        str | None, typer.Argument(help="The session's id, or the beginning of it; default: all.")
     ] = None,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="N", help="How many of the last messages.")
-    ] = 10,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow new messages, until Ctrl-C.")
-    ] = False,
+    lines: Annotated[int, option("N", "How many of the last messages.", "--lines", "-n")] = 10,
+    follow: Annotated[bool, flag("--follow", "Follow new messages, until Ctrl-C.", "-f")] = False,
     interval: Annotated[
-        float,
-        typer.Option(parser=seconds, metavar="TIME", help="How long to wait between two queries."),
+        float, option("TIME", "How long to wait between two queries.", parser=seconds)
     ] = 0.5,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show the results of tools in full length.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    full: Annotated[bool, flag("--full", "Show the results of tools in full length.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the last messages, of a session or of all, and follow new ones.
@@ -382,11 +342,20 @@ def tail(
         raise InvalidInput(f"--lines must be from 0 to 1000, not {lines}.")
     if not 0.01 <= interval <= 3_600:
         raise InvalidInput("--interval must be from 0.01 to 3600 seconds.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         wanted = None if session is None else store.sessions.get(whole_id(store, session)).id
-        printer = _Printer(store, wanted, full=full, as_json=as_json)
+        whose = wanted
         for messages in _arriving(store, wanted, lines, interval, follow=follow):
-            printer.print(messages)
+            marks = store.marks.of([message.id for message in messages])
+            if as_json:
+                print_json_lines(_as_json(message, marks) for message in messages)
+                continue
+            for message in messages:
+                if message.session_id != whose:
+                    whose = message.session_id
+                    _print_whose(store, whose)
+                print_message(out, message, marks.get(message.id, ()), full=full)
+            out.file.flush()
 
 
 def _arriving(
@@ -426,46 +395,23 @@ def _arriving(
             time.sleep(interval)
 
 
-class _Printer:
-    """Prints messages of one session, or of several with a line that says whose they are."""
-
-    def __init__(self, store: Store, wanted: str | None, *, full: bool, as_json: bool) -> None:
-        self._store = store
-        self._full = full
-        self._session = wanted
-        self._as_json = as_json
-
-    def print(self, messages: list[MessageRecord]) -> None:
-        """Print, and hand it on at once."""
-        marks = self._store.marks.of([message.id for message in messages])
-        if self._as_json:
-            print_json_lines(_as_json(message, marks) for message in messages)
-            return
-        for message in messages:
-            if message.session_id != self._session:
-                self._session = message.session_id
-                self._print_session(message.session_id)
-            print_message(out, message, marks.get(message.id, ()), full=self._full)
-        out.file.flush()
-
-    def _print_session(self, session_id: str) -> None:
-        session = self._store.sessions.find(session_id)
-        title = on_one_line(session.title) if session and session.title else "(no title)"
-        out.print()
-        line = Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold"))
-        print_cut(line)
+def _print_whose(store: Store, session_id: str) -> None:
+    session = store.sessions.find(session_id)
+    title = on_one_line(session.title) if session and session.title else "(no title)"
+    out.print()
+    print_cut(Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold")))
 
 
 # ``search`` and ``reindex``: messages by their words, and the index that finds them.
 
 
-_MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 _ORDERS = ("relevance", "recent")
 _BY = ("words", "meaning", "both")
 
 
-@app.command(rich_help_panel=LOOK)
+@command("search")
 def search(
+    database: Database,
     text: Annotated[
         str,
         typer.Argument(
@@ -473,34 +419,24 @@ def search(
             "looks through errors of tools and their names."
         ),
     ],
-    user: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Only in this user's sessions.")
-    ] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only in this session.")] = None,
+    user: Annotated[str | None, option("WHO", "Only in this user's sessions.")] = None,
+    session: Annotated[str | None, option("ID", "Only in this session.")] = None,
     role: Annotated[str | None, one_of(ROLES, "Only messages of this role.")] = None,
-    since: Annotated[datetime | None, since_option()] = None,
-    until: Annotated[datetime | None, until_option()] = None,
+    since: Since = None,
+    until: Until = None,
     by: Annotated[
         str, one_of(_BY, "By words, or by what messages mean: AGENTSTORE_EMBEDDINGS says how.")
     ] = "words",
     order: Annotated[str, one_of(_ORDERS, "What comes first.")] = "relevance",
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many messages to show.")
-    ] = 10,
-    cursor: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
-    ] = None,
+    limit: Annotated[int, most_of("messages")] = 10,
+    cursor: Cursor = None,
     checkpoints: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--checkpoints",
-            help="Search the latest checkpoints of the newest 1,000 threads, not messages.",
+            "Search the latest checkpoints of the newest 1,000 threads, not messages.",
         ),
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Find messages by their words, in any language, or by their meaning.
@@ -512,7 +448,7 @@ def search(
     """
     if checkpoints and (role, since, until, cursor, by) != (None, None, None, None, "words"):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         if text.startswith(_IN_ERRORS):
             if (user, role, cursor) != (None, None, None) or checkpoints:
                 raise InvalidInput("in:errors goes with --session, --since, --until and --limit.")
@@ -622,25 +558,18 @@ def _print_hit(hit: SearchHit, title: str | None) -> None:
 
 
 def _print_snippet(found: str) -> None:
-    shown = on_one_line(found)
-    if out.color_system is None:  # neither bold nor reversed
-        print_text(out, shown)
-        return
-    snippet = Text()
-    for number, piece in enumerate(_MARKS.split(shown)):
-        snippet.append(piece, style="bold reverse yellow" if number % 2 else "")
-    print_text(out, snippet)
+    from agentstore.tui import snippet_text
+
+    # Without colours, which are neither bold nor reversed, hits keep their marks.
+    print_text(out, on_one_line(found) if out.color_system is None else snippet_text(found))
 
 
-@app.command(rich_help_panel=KEEP)
-def reindex(
-    url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
-) -> None:
+@command("reindex")
+def reindex(database: Database, as_json: AsJson = False) -> None:
     """Rebuild the search index, while the database is in use.
 
     Example: `agentstore reindex --url postgresql://me@localhost/agents`
     """
-    database = Database(url, schema, table_prefix)
     with database.open() as store, progress(0) as bar:
         task = bar.add_task("indexing", total=None)
         messages = store.search.reindex(
@@ -653,29 +582,25 @@ def reindex(
         say(f"{counted(messages, 'message')} of {database} {are} indexed.")
 
 
-@app.command(rich_help_panel=KEEP)
+@command("embed")
 def embed(
+    database: Database,
     pending: Annotated[
-        bool,
-        typer.Option("--pending", help="Only of those whose vectors could not be made before."),
+        bool, flag("--pending", "Only where computing the vector failed before.")
     ] = False,
     forget_others: Annotated[
-        bool,
-        typer.Option("--forget-others", help="Delete the vectors of other models in the end."),
+        bool, flag("--forget-others", "Delete the vectors of other models afterwards.")
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make the vectors that memories and messages lack, while the database is in use.
+    """Compute missing vectors of memories and messages, while the database is in use.
 
-    AGENTSTORE_EMBEDDINGS says by what, such as my_agent.meaning:embeddings. If it is interrupted,
-    the same command continues.
+    AGENTSTORE_EMBEDDINGS names what computes them, such as my_agent.meaning:embeddings. If it is
+    interrupted, the same command continues.
 
     Example: `agentstore embed --forget-others`
     """
-    with Database(url, schema, table_prefix).open() as store, progress(0) as bar:
+    with database.open() as store, progress(0) as bar:
         task = bar.add_task("embedding", total=None)
 
         def told(done: int, total: int) -> None:
@@ -692,29 +617,22 @@ def embed(
         say(f"{made:,} embedded, {status.pending + status.pending_messages:,} pending.")
 
 
-@app.command(rich_help_panel=LOOK)
+@command("threads")
 def threads(
-    user: Annotated[str | None, typer.Option(metavar="WHO", help="Only this user's.")] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session's.")] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many threads to show.")
-    ] = 20,
-    cursor: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
-    ] = None,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    database: Database,
+    user: Annotated[str | None, option("WHO", "Only this user's.")] = None,
+    session: Annotated[str | None, option("ID", "Only this session's.")] = None,
+    limit: Annotated[int, most_of("threads")] = 20,
+    cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
-    """List threads of checkpoints, the one that was put into last first.
+    """List checkpoint threads, the most recently written first.
 
     `agentstore show` prints what the latest checkpoint of a thread holds.
 
     Example: `agentstore threads --limit 5`
     """
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         page = store.checkpoints.threads(
             user_id=whole_user(store, user),
             session_id=None if session is None else whole_id(store, session),
@@ -746,7 +664,7 @@ SHORT_ID = 13
 """As many characters as say when, to the millisecond, a session was created."""
 
 _WHOLE_ID = 36
-_LISTED = 20
+_LISTED, _AT_ONCE = 20, 200
 _ADDED_UP = 200
 """Requests of each session: of one that made more, the last ones are added up."""
 _FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
@@ -758,35 +676,23 @@ _ROOM = 4
 """Columns for ids of later pages that are longer, as more of them is needed to tell them apart."""
 
 
-@app.command("ls", rich_help_panel=LOOK)
+@command("ls")
 def list_sessions(
-    user: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Only this user's sessions.")
-    ] = None,
-    status: Annotated[
-        str | None,
-        one_of(SESSION_STATUSES, "Only in this status."),
-    ] = None,
+    database: Database,
+    user: Annotated[str | None, option("WHO", "Only this user's sessions.")] = None,
+    status: Annotated[str | None, one_of(SESSION_STATUSES, "Only in this status.")] = None,
     failed: Annotated[
-        bool,
-        typer.Option("--failed", help="Only those that failed, or a call or task in them did."),
+        bool, flag("--failed", "Only those that failed, or a call or task in them did.")
     ] = False,
     interrupted: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--interrupted",
-            help="Only those whose last turn did not end, idle for five minutes or more.",
+            "Only those whose last turn did not end, idle for five minutes or more.",
         ),
     ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
-    ] = _LISTED,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show all sessions, page by page.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    limit: Annotated[int, most_of("sessions")] = _LISTED,
+    everything: Annotated[bool, flag("--all", "Show all sessions, page by page.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List sessions, the one with the newest activity first.
@@ -802,7 +708,7 @@ def list_sessions(
     """
     if limit < 1:
         raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         most = None if everything else limit
         user = whole_user(store, user)
         if interrupted:
@@ -810,67 +716,43 @@ def list_sessions(
                 raise InvalidInput(
                     "--interrupted goes with --user alone: such sessions are active."
                 )
-            turns = islice(store.sessions.iter_interrupted(user_id=user), most)
+            turns = store.sessions.iter_interrupted(user_id=user)
             if as_json:
-                print_json_list(turns)
-                return
-            _print_pages(store, [Page(tuple(turn.session for turn in turns), None)])
+                print_json_list(islice(turns, most))
+            else:
+                _print_sessions(store, (turn.session for turn in turns), most)
             return
-        pages = _pages(store, user, status, most, failed=failed, documents=as_json)
-        if as_json:
-            print_json_list(session for page in pages for session in page)
-            return
-        more = _print_pages(store, pages)
-    if more:
-        hint("There are more: pass --limit, or --all.")
-
-
-def _pages(
-    store: Store,
-    user: str | None,
-    status: str | None,
-    limit: int | None,
-    *,
-    failed: bool,
-    documents: bool,
-) -> Iterator[Page[SessionSummary]]:
-    cursor: str | None = None
-    left = limit
-    while left is None or left > 0:
-        size = 200 if left is None else min(left, MAX_LIMIT)
-        page = store.sessions.list(
+        found = store.sessions.iter(
             user_id=user,
             status=cast("SessionStatus | None", status),
             failed=failed,
-            limit=size,
-            cursor=cursor,
-            documents=documents,
-            preview=not documents,
+            limit=_AT_ONCE if most is None else min(most + 1, _AT_ONCE),
+            documents=as_json,
+            preview=not as_json,
         )
-        yield page
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-        left = None if left is None else left - len(page)
+        if as_json:
+            print_json_list(islice(found, most))
+        else:
+            _print_sessions(store, found, most)
 
 
-def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
-    """Print pages as one table; say whether there is more behind the last one."""
-    width, more = 0, False
-    for page in pages:
-        first, more = not width, page.next_cursor is not None
-        if first and not page.items:
-            hint("No sessions.")
-            return False
-        ids = {session.id: session.id for session in page}
+def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int | None) -> None:
+    """Print so many sessions as one table, some at a time."""
+    width, shown = 0, islice(sessions, most)
+    while some := [*islice(shown, _AT_ONCE)]:
+        ids = {session.id: session.id for session in some}
         if out.is_terminal:
             ids = short_ids(store, [*ids])
-        if first:
+        if header := not width:
             width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
+            more = len(some) == _AT_ONCE
             width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
         used = store.usage.of_sessions([*ids], most=_ADDED_UP)
-        _print_rows(page.items, ids, used, width, header=first)
-    return more
+        _print_rows(some, ids, used, width, header=header)
+    if not width:
+        hint("No sessions.")
+    if next(sessions, None) is not None:
+        hint("There are more: pass --limit, or --all.")
 
 
 def short_ids(store: Store, ids: Sequence[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from agentstore import Store
 from agentstore.cli import ui
+from agentstore.cli.application import Database
 from agentstore.explorer.application import WithPassword, WithToken
 
 HERE = "http://127.0.0.1:7717"
@@ -86,7 +87,7 @@ def test_no_command_line_holds_the_token_and_the_file_is_its_owner_s_alone(monke
 
     monkeypatch.setattr(ui, "_serve", serve)
     Store(url).close()
-    ui.ui(port=0, url=url)
+    ui.ui(Database(url), port=0)
     assert "token" not in opened[0]
     assert not served[0].exists()
 
@@ -101,17 +102,11 @@ class NoThread:
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("127.0.0.1:7717", 200),
-        ("localhost:7717", 200),
-        ("LOCALHOST", 200),
-        ("[::1]:7717", 200),
-        ("elsewhere.example", 421),
-        ("elsewhere.example:7717", 421),
-        ("127.0.0.1.elsewhere.example:7717", 421),
-        ("localhost@elsewhere.example", 421),
-        ("", 421),
+        ("127.0.0.1:7717", 200), ("localhost:7717", 200), ("LOCALHOST", 200), ("[::1]:7717", 200),
+        ("elsewhere.example", 421), ("elsewhere.example:7717", 421),
+        ("127.0.0.1.elsewhere.example:7717", 421), ("localhost@elsewhere.example", 421), ("", 421),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_was_made_to_mean_this_machine_is_not_answered(host, status):
     client, _ = with_token(follow_redirects=False)
     assert client.get("/?token=t0ken", headers={"host": host}).status_code == status
