@@ -45,7 +45,7 @@ from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.records import DeletionReceipt, ExpiryReport
 from agentstore.repositories import operations
-from agentstore.repositories.attachments import attached_digests, drop_unattached
+from agentstore.repositories.attachments import drop_unattached
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.listing import Pace
 from agentstore.repositories.operations import Units, required
@@ -206,7 +206,7 @@ def _together(unit: Unit, sessions: Sequence[Any], most: int) -> tuple[list[str]
     ids = [session.id for session in sessions[: max(1, fitting)]]
     found = Counter[str]()
     while ids:
-        found = found_owned(unit, "sessions", ids, most)
+        found = count_owned(unit, "sessions", ids, most)
         if (total := len(ids) + found.total()) <= most:
             break
         if len(ids) == 1:
@@ -260,31 +260,25 @@ def reclaimed(units: Units, table_names: Sequence[str], pace: Pace) -> int:
     Returns:
         By how many bytes the database has become smaller.
     """
-    before = units.run(Mode.READ, _size)
-    more = units.run(Mode.READ, _free_pages) > 0
-    while more:
-        more = pace.write(_give_back)
-        pace.pause()
+
+    def size(unit: Unit) -> tuple[int, int]:
+        space = unit.dialect.space
+        return space.size(unit.connection), space.free_pages(unit.connection)
+
+    def give_back(unit: Unit, pace: Pace) -> bool:
+        most = pace.rows
+        return unit.dialect.space.give_back(unit.connection, most) == most
 
     def tidy(unit: Unit) -> None:
         tables = [unit.tables[name] for name in table_names]
         unit.dialect.space.tidy(unit.connection, tables)
 
+    before, more = units.run(Mode.READ, size)
+    while more:
+        more = pace.write(give_back)
+        pace.pause()
     units.run(Mode.READ, tidy)
-    return max(0, before - units.run(Mode.READ, _size))
-
-
-def _size(unit: Unit) -> int:
-    return unit.dialect.space.size(unit.connection)
-
-
-def _free_pages(unit: Unit) -> int:
-    return unit.dialect.space.free_pages(unit.connection)
-
-
-def _give_back(unit: Unit, pace: Pace) -> bool:
-    most = pace.rows
-    return unit.dialect.space.give_back(unit.connection, most) == most
+    return max(0, before - units.run(Mode.READ, size)[0])
 
 
 # Deleting users with all that is theirs, in transactions that are over soon.
@@ -350,7 +344,7 @@ def _begin(unit: Unit, user_id: str) -> Erased:
     # Sessions first, and no more of them than may go: the rest is looked for in each of them.
     some = select(literal(1)).where(sessions.user_id == user_id).limit(ROWS + 1).subquery()
     few = int(unit.connection.execute(select(func.count()).select_from(some)).scalar_one())
-    if unit.joined or (few <= ROWS and count_owned(unit, "user", user_id, ROWS) < ROWS):
+    if unit.joined or (few <= ROWS and count_owned(unit, "user", user_id, ROWS).total() < ROWS):
         return _finish(unit, user_id, so_far)
     mark = update(users).where(users.c.id == user_id, users.c.deleting.is_(None))
     unit.connection.execute(mark.values(deleting={}))
@@ -365,7 +359,7 @@ def delete_some(unit: Unit, pace: Pace, user_id: str) -> Erased:
     users = unit.tables.users
     gone = _delete_some_sessions(unit, user_id, pace.rows)
     if not gone:
-        if count_owned(unit, "user", user_id, pace.rows) < pace.rows:
+        if count_owned(unit, "user", user_id, pace.rows).total() < pace.rows:
             return _finish(unit, user_id, so_far)
         gone = delete_some_owned(unit, "user", user_id, pace.rows)
     so_far += gone
@@ -479,9 +473,12 @@ def _delete_all(
     tables, connection = unit.tables, unit.connection
     if there is None or "checkpoint_threads" in there:
         _lock_threads(unit, kind, key)
-    attached = (
-        [] if there is not None and "attachments" not in there else _attached(unit, kind, key)
-    )
+    attached: set[str] = set()
+    if there is None or "attachments" in there:
+        theirs = _theirs(unit, tables.attachments, kind, key)
+        attached.update(
+            connection.execute(select(tables.attachments.c.digest).where(theirs)).scalars()
+        )
     counts: Counter[str] = Counter()
     for each in _owned_by(tables, kind):
         if there is not None and each.name not in there:
@@ -589,17 +586,13 @@ def _remove_some_checkpoints(
     return gone, True
 
 
-def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
-    """Count the rows that belong to a user or to sessions, in one statement.
+def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Counter[str]:
+    """Count the rows that belong to a user or to sessions, in one statement, by table.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
     above ``most``. What is attached, and indexed text, counts as more rows; see ``statistics``.
+    Tables without any are left out.
     """
-    return found_owned(unit, kind, key, most).total()
-
-
-def found_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Counter[str]:
-    """Count as ``count_owned`` does, by table, those alone that have some."""
     names, query = _count(unit.tables, kind)
     *rows, size = unit.connection.execute(query, {"key": key, "enough": most + 1}).one()
     found = Counter(dict(zip(names, rows, strict=True)))
@@ -723,11 +716,6 @@ def _parameter(kind: str) -> Any:
     return _KEYS if kind == "sessions" else _KEY
 
 
-def sessions_of(tables: Tables, user_id: Any) -> Select[Any]:
-    """Select the ids of a user's sessions."""
-    return select(tables.sessions.c.id).where(tables.sessions.c.user_id == user_id)
-
-
 def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelect[Any]:
     """Select the ids of the threads that the user or the session has.
 
@@ -737,7 +725,8 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     threads = tables.checkpoint_threads.c
     if kind != "user":
         return select(threads.id).where(_is(threads.session_id, key))
-    of_sessions = threads.session_id.in_(sessions_of(tables, key))
+    sessions = tables.sessions.c
+    of_sessions = threads.session_id.in_(select(sessions.id).where(sessions.user_id == key))
     return union(
         select(threads.id).where(threads.user_id == key), select(threads.id).where(of_sessions)
     )
@@ -747,7 +736,3 @@ def _theirs(unit: Unit, table: Table, kind: str, key: str | list[str]) -> Column
     condition = owned(unit.tables, table, kind, key)
     assert condition is not None
     return condition
-
-
-def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
-    return attached_digests(unit, _theirs(unit, unit.tables.attachments, kind, key))
