@@ -103,6 +103,11 @@ def user_messages(
     return message_records(unit, rows)
 
 
+def name_taken(branch: BranchRow) -> AlreadyExists:
+    """Make the error that says that a branch has a name, or had it and it is reserved."""
+    return (NameReserved if branch.gone else AlreadyExists)("branch", branch.name)
+
+
 def no_turn(turn: int | None) -> NotFound:
     """Make the error that says that a turn is not there; None for one that was described."""
     return NotFound("turn", turn, "branches.turns() lists those that the branch shows.")
@@ -358,7 +363,7 @@ def grow(
     found = read_branches(unit, session.id, either, gone=True)
     for taken in (each for each in found if each.name == wanted):
         if name is not None:
-            refuse_taken(name, taken.gone)
+            raise name_taken(taken)
         wanted = new_id()
     origin = next((each for each in found if parent in (each.name, each.number)), None)
     if origin is None or origin.gone:
@@ -431,11 +436,6 @@ def _shown_through(
     return seq, turn, Counts(messages - after.messages, turns - after.turns)
 
 
-def keep_name(unit: Unit, session: LockedSession, name: str) -> None:
-    """Leave the name of a branch that is gone where no other branch can have it."""
-    insert_branch(unit, session, None, 0, 0, name=name, gone=True, reserved=True)
-
-
 def insert_branch(
     unit: Unit,
     session: LockedSession,
@@ -491,31 +491,6 @@ def insert_branch(
         update(sessions).where(sessions.c.id == session.id).values(values),
     )
     return created_at
-
-
-def require_free_name(unit: Unit, session_id: str, name: str) -> None:
-    """Require that no branch of the session has this name, and none had it that was reserved.
-
-    Raises:
-        AlreadyExists: One has; ``NameReserved`` if it is gone.
-    """
-    branches = unit.tables.branches.c
-    query = select(branches.gone).where(branches.session_id == session_id, branches.name == name)
-    refuse_taken(name, unit.connection.execute(query).scalar())
-
-
-def refuse_taken(name: str, gone: bool | None) -> None:
-    """Refuse a name that is taken.
-
-    Args:
-        name: The name.
-        gone: Whether the branch that has it is gone; None if no branch has it.
-
-    Raises:
-        AlreadyExists: A branch has it; ``NameReserved`` if that is gone.
-    """
-    if gone is not None:
-        raise (NameReserved if gone else AlreadyExists)("branch", name)
 
 
 # Summaries: the compressed memory of a conversation, kept beside its messages.

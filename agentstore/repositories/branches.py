@@ -31,6 +31,7 @@ from sqlalchemy import (
     bindparam,
     func,
     select,
+    type_coerce,
     update,
 )
 
@@ -46,17 +47,16 @@ from agentstore.records import (
     TurnRecord,
     TurnToolUse,
 )
-from agentstore.records.base import complete
 from agentstore.repositories import scopes
 from agentstore.repositories.branch_turns import (
     end_of_turn,
     find_messages,
     grow,
-    keep_name,
+    insert_branch,
     last_user_message,
+    name_taken,
     no_turn,
     of_turns,
-    require_free_name,
     start_of_turn,
     tell_shorter,
     user_messages,
@@ -87,7 +87,9 @@ from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import (
     Paged,
     Repository,
+    changing,
     one_page,
+    reader,
     reads,
     reads_snapshot,
     required,
@@ -239,8 +241,12 @@ class Branches(Repository):
                 f"{kept} keeps its name. Create a branch after its last turn instead."
             )
         if new_name != name:
-            require_free_name(self.unit, session_id, new_name)
-            self._change(session_id, found.number, name=new_name)
+            branches, key = self.tables.branches, ("session_id", "number")
+            named = branches.c.name == new_name
+            if taken := read_branches(self.unit, session_id, named, gone=True):
+                raise name_taken(taken[0])
+            row = {"session_id": session_id, "number": found.number, "name": new_name}
+            self.unit.count(changing, branches, key, "name", **row)
         return self._read(session_id, new_name)
 
     @scopes.SESSION
@@ -524,14 +530,6 @@ class Branches(Repository):
             require(self.unit, session_id, name)
         return _record(row)
 
-    def _change(self, session_id: str, number: int, **values: Any) -> None:
-        branches = self.tables.branches
-        self.connection.execute(
-            update(branches)
-            .where(branches.c.session_id == session_id, branches.c.number == number)
-            .values(values)
-        )
-
 
 def _listed(tables: Tables) -> Paged:
     branches = tables.branches.c
@@ -552,7 +550,7 @@ def _select(tables: Tables) -> Select[Any]:
     """Select the branches of a session, with what each shows."""
     messages, turns, last_turn = own_counts(tables)
     branches, sessions = tables.branches, tables.sessions
-    parent = branches.alias("parent")
+    parent, current = branches.alias("parent"), branches.c.number == sessions.c.active_branch
     grew_from = (
         (parent.c.session_id == branches.c.session_id)
         & (parent.c.number == branches.c.parent)
@@ -566,7 +564,7 @@ def _select(tables: Tables) -> Select[Any]:
             parent.c.name.label("parent"),
             branches.c.fork_turn,
             branches.c.fork_seq,
-            (branches.c.number == sessions.c.active_branch).label("current"),
+            type_coerce(current, branches.c.reserved.type).label("current"),
             branches.c.created_at,
             branches.c.reserved,
             messages.label("messages"),
@@ -583,26 +581,7 @@ def _select(tables: Tables) -> Select[Any]:
     )
 
 
-def _record(row: Any) -> BranchRecord:
-    return complete(
-        BranchRecord(
-            session_id=row.session_id,
-            number=row.number,
-            name=row.name,
-            parent=row.parent,
-            fork_turn=row.fork_turn,
-            fork_seq=row.fork_seq,
-            current=bool(row.current),
-            created_at=row.created_at,
-            reserved=bool(row.reserved),
-        )
-    )
-
-
-def _counted(row: Any) -> CountedBranch:
-    branch = _record(row)
-    known = {name: getattr(branch, name) for name in BranchRecord.__slots__}
-    return complete(CountedBranch(**known, messages=row.messages, turns=row.turns))
+_record, _counted = reader(BranchRecord), reader(CountedBranch)
 
 
 def _turn(message: MessageRecord, *, whole: bool = False) -> TurnRecord:
@@ -644,7 +623,8 @@ def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: st
         )
     unit.dialect.at_once(unit.connection, *changes)
     if going.reserved:
-        keep_name(unit, session, name)
+        # Its name is left where no other branch can have it.
+        insert_branch(unit, session, None, 0, 0, name=name, gone=True, reserved=True)
     seen = [each for branch in there.values() for each in branch.line]
     deleted = remove_unseen(unit, session, going.line, seen)
     remove_gone_branches(unit, session)

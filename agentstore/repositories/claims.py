@@ -54,13 +54,12 @@ from agentstore.errors import (
 )
 from agentstore.execution.unit import Unit
 from agentstore.records import TaskBatch, TaskRecord
-from agentstore.records.base import TaskStatus, maker
+from agentstore.records.base import TaskStatus, complete, maker
 from agentstore.repositories.operations import (
     MOST,
     among,
     changing,
     chunks,
-    reader,
     required,
     several,
 )
@@ -451,7 +450,9 @@ def another_runs_alone(tasks: Table, of: FromClause) -> ColumnElement[bool]:
     )
 
 
-task_record = reader(TaskRecord)
+def task_record(row: Any) -> TaskRecord:
+    """Make a record of a row of ``tasks``."""
+    return complete(make_task_record(*fields_of(row)))
 
 
 _PASSED_OVER = 500

@@ -51,7 +51,7 @@ from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.errors import InvalidCursor, InvalidInput, NotFound
 from agentstore.execution.unit import Body, Call, GatheredCall, LoneRead, Runner, Unit
 from agentstore.records import Page
-from agentstore.records.base import complete, maker
+from agentstore.records.base import complete
 from agentstore.schema import Tables
 from agentstore.schema.conversations import in_sessions
 from agentstore.values.embeddings import Embeddings
@@ -347,11 +347,11 @@ def _instants(build: Callable[..., Paged], tables: Tables, *shape: Any) -> list[
 
 def reader(record: type[T]) -> Callable[[Any], T]:
     """Make what makes such a record of a row, which has a column for each field, by its name."""
-    columns = attrgetter(*(field.name for field in fields(cast("Any", record))))
-    make = maker(record)
+    names = [field.name for field in fields(cast("Any", record))]
+    columns = attrgetter(*names)
 
     def read(row: Any) -> T:
-        return complete(make(*columns(row)))
+        return complete(record(**dict(zip(names, columns(row), strict=True))))
 
     return read
 

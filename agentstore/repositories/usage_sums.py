@@ -191,7 +191,7 @@ def _by_model(
         last = last.order_by(each.c.created_at.desc()).limit(MOST)
         source, added = dialect.for_each(sessions, used, last)
     return (
-        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum), added.model)
+        select(sessions.c.id, *added_up(added, exact_sum if exact else plain_sum), added.model)
         .select_from(source)
         .where(
             among(sessions.c.id, "id", ids),
@@ -202,8 +202,8 @@ def _by_model(
     )
 
 
-def _added(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) -> list[Any]:
-    """Give what is added up, and how many records there are."""
+def added_up(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) -> list[Any]:
+    """Give what is added up, as ``usage_sum`` reads it, and how many records there are."""
     unpriced = case((used.cost.is_(None), used.requests), else_=0)
     tokens = (used.requests, used.input_tokens, used.output_tokens, used.total_tokens)
     return [*map(add, (*tokens, used.cost, unpriced)), func.count()]
@@ -238,7 +238,7 @@ def _summing(tables: Tables, dimension: Keys, filters: Filters, exact: bool) -> 
         **{name: type_coerce(of(used.created_at), Text()) for name, of in _SPANS.items()},
     }
     key, *beside = [keys[name].label(f"key_{name}") for name in dimension] or [null().label("key")]
-    *added, records = _added(used, exact_sum if exact else plain_sum)
+    *added, records = added_up(used, exact_sum if exact else plain_sum)
     query = select(key, *added, *beside, records)
     if "user" in dimension or "user_id" in filters.given:
         query = query.join_from(tables.turn_usage, tables.sessions, sessions.id == used.session_id)

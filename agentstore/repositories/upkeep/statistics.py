@@ -53,7 +53,7 @@ from agentstore.repositories.listing import (
     milliseconds,
 )
 from agentstore.repositories.operations import window
-from agentstore.repositories.usage_sums import usage_sum
+from agentstore.repositories.usage_sums import added_up, usage_sum
 from agentstore.schema import owner_not_being_deleted, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import day, from_nanos, shifted
@@ -342,17 +342,8 @@ def _models(window: _Window, top: int, order: Order) -> tuple[UsageSum, ...]:
     used = window.unit.tables.turn_usage.c
     cost, tokens = halves(used.cost), halves(used.total_tokens)
     ranks = (cost, tokens) if order == "cost" else (tokens, cost)
-    unknown = case((used.cost.is_(None), used.requests), else_=0)
     query = (
-        select(
-            used.model,
-            exact_sum(used.requests),
-            exact_sum(used.input_tokens),
-            exact_sum(used.output_tokens),
-            tokens.whole(),
-            cost.whole(),
-            exact_sum(unknown),
-        )
+        select(used.model, *added_up(used, exact_sum))
         .where(*window.used)
         .group_by(used.model)
         .order_by(
