@@ -47,21 +47,7 @@ from agentstore.records import (
     TurnRecord,
     TurnToolUse,
 )
-from agentstore.repositories import scopes
-from agentstore.repositories.branch_turns import (
-    end_of_turn,
-    find_messages,
-    grow,
-    insert_branch,
-    last_user_message,
-    name_taken,
-    no_turn,
-    of_turns,
-    start_of_turn,
-    tell_shorter,
-    user_messages,
-    wanted_text,
-)
+from agentstore.repositories import branch_turns, scopes
 from agentstore.repositories.line_changes import (
     SHOWS_NOTHING,
     Counts,
@@ -159,26 +145,28 @@ class Branches(Repository):
             raise InvalidInput("Pass only one of from_turn, after_turn and containing.")
         validation.optional_amount("from_turn", from_turn)
         validation.optional_amount("after_turn", after_turn)
-        contains = None if containing is None else wanted_text("containing", containing)
+        contains = (
+            None if containing is None else branch_turns.wanted_text("containing", containing)
+        )
         name = validation.optional_key("name", name)
         branch = validation.optional_text("branch", branch)
         validation.flag("reserve", reserve)
         session = lock_session(self.unit, session_id)
         end: tuple[int, int] | None = None
         if from_turn is not None:
-            through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
+            through = branch_turns.start_of_turn(self.unit, session_id, branch, from_turn) - 1
         elif after_turn is not None:
-            through = end_of_turn(self.unit, session_id, branch, after_turn)
+            through = branch_turns.end_of_turn(self.unit, session_id, branch, after_turn)
             end = (through, after_turn)
         elif contains is not None:
-            found = find_messages(self.unit, session_id, branch, contains, 0, 1)
+            found = branch_turns.find_messages(self.unit, session_id, branch, contains, 0, 1)
             if not found:
-                raise no_turn(None)
+                raise branch_turns.no_turn(None)
             through = found[0].seq - 1
         else:
             through = session.last_seq
         parent = session.active_branch if branch is None else branch
-        return grow(
+        return branch_turns.grow(
             self.unit, session, parent, through, name, activate=True, reserve=reserve, end=end
         )
 
@@ -244,7 +232,7 @@ class Branches(Repository):
             branches, key = self.tables.branches, ("session_id", "number")
             named = branches.c.name == new_name
             if taken := read_branches(self.unit, session_id, named, gone=True):
-                raise name_taken(taken[0])
+                raise branch_turns.name_taken(taken[0])
             row = {"session_id": session_id, "number": found.number, "name": new_name}
             self.unit.count(changing, branches, key, "name", **row)
         return self._read(session_id, new_name)
@@ -333,13 +321,13 @@ class Branches(Repository):
         validation.choice("role", role, get_args(Teller))
         session = lock_session(self.unit, session_id)
         number = branch_number(self.unit, session, branch)
-        replaced = of_turns(self.unit, session_id, branch, from_turn, to_turn)
+        replaced = branch_turns.of_turns(self.unit, session_id, branch, from_turn, to_turn)
         if not replaced:
-            raise no_turn(to_turn)
+            raise branch_turns.no_turn(to_turn)
         if keep_as is not None:
-            grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
+            branch_turns.grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
         told = {"role": role, "content": summary, "token_count": token_count}
-        return tell_shorter(self.unit, session, number, replaced, told)
+        return branch_turns.tell_shorter(self.unit, session, number, replaced, told)
 
     @scopes.SESSION
     @reads
@@ -369,7 +357,7 @@ class Branches(Repository):
         validation.flag("messages", messages)
         cursors = Cursors("turns", session_id, branch)
         after = 0 if cursor is None else cursors.read(cursor, 1)[0]
-        found = user_messages(self.unit, session_id, branch, after, limit + 1)
+        found = branch_turns.user_messages(self.unit, session_id, branch, after, limit + 1)
         following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
         return Page(tuple(_turn(each, whole=messages) for each in found[:limit]), following)
 
@@ -401,9 +389,13 @@ class Branches(Repository):
         branch = validation.optional_text("branch", branch)
         cursors = Cursors("messages by turn", session_id, branch)
         first = 0 if cursor is None else cursors.read(cursor, 1)[0]
-        begun = user_messages(self.unit, session_id, branch, max(0, first - 1), limit + 1)
+        begun = branch_turns.user_messages(
+            self.unit, session_id, branch, max(0, first - 1), limit + 1
+        )
         # Where the page before ended, though what begins this one may have been deleted since.
-        ended = last_user_message(self.unit, session_id, branch, first) if first else None
+        ended = (
+            branch_turns.last_user_message(self.unit, session_id, branch, first) if first else None
+        )
         low = ended.seq + 1 if ended else 0
         more = len(begun) > limit
         high = begun[limit].seq - 1 if more else MAX_INTEGER
@@ -477,10 +469,10 @@ class Branches(Repository):
         """
         check_limit(limit)
         branch = validation.optional_text("branch", branch)
-        wanted = wanted_text("text", text)
+        wanted = branch_turns.wanted_text("text", text)
         cursors = Cursors("turns by text", session_id, branch, text)
         after = 0 if cursor is None else cursors.read(cursor, 1)[0]
-        found = find_messages(self.unit, session_id, branch, wanted, after, limit + 1)
+        found = branch_turns.find_messages(self.unit, session_id, branch, wanted, after, limit + 1)
         following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
         return Page(tuple(map(_turn, found[:limit])), following)
 
@@ -522,7 +514,7 @@ class Branches(Repository):
         parent = validation.amount("parent", parent)
         through = validation.amount("through", through)
         name = validation.optional_key("name", name)
-        return grow(self.unit, session, parent, through, name, activate=True).number
+        return branch_turns.grow(self.unit, session, parent, through, name, activate=True).number
 
     def _read(self, session_id: str, name: str) -> BranchRecord:
         row = self.unit.first(_named, session_id=session_id, name=name)
@@ -624,7 +616,7 @@ def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: st
     unit.dialect.at_once(unit.connection, *changes)
     if going.reserved:
         # Its name is left where no other branch can have it.
-        insert_branch(unit, session, None, 0, 0, name=name, gone=True, reserved=True)
+        branch_turns.insert_branch(unit, session, None, 0, 0, name=name, gone=True, reserved=True)
     seen = [each for branch in there.values() for each in branch.line]
     deleted = remove_unseen(unit, session, going.line, seen)
     remove_gone_branches(unit, session)

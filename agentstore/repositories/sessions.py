@@ -53,19 +53,11 @@ from agentstore.records import (
     SessionSummary,
 )
 from agentstore.records.base import SessionStatus
-from agentstore.repositories import operations, scopes
+from agentstore.repositories import new_sessions, operations, scopes
 from agentstore.repositories.line_changes import lock_session, start_again
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.messages.history import RECORDS, History
 from agentstore.repositories.messages.messages import Messages
-from agentstore.repositories.new_sessions import (
-    NewSession,
-    found,
-    found_or_made,
-    ids_beginning,
-    seconds_of,
-    without_secrets,
-)
 from agentstore.repositories.operations import (
     UNSET,
     Only,
@@ -171,7 +163,7 @@ class Sessions(Repository):
             InvalidInput: An argument cannot be stored.
         """
         key = new_id() if id is None else validation.key("id", id)
-        new = NewSession(key, user_id, title, model, metadata, config, state, ttl)
+        new = new_sessions.NewSession(key, user_id, title, model, metadata, config, state, ttl)
         if not new.insert(self.unit):
             raise AlreadyExists("session", new.id)
         return self.get(new.id)
@@ -214,9 +206,11 @@ class Sessions(Repository):
             InvalidInput: An argument cannot be stored, whether or not the session is there.
         """
         key = validation.key("id", id)
-        new = NewSession(key, user_id, title, model, metadata, config, state, ttl)
+        new = new_sessions.NewSession(key, user_id, title, model, metadata, config, state, ttl)
         units = self._units()
-        return units.run(Mode.READ, found, new) or units.run(Mode.WRITE, found_or_made, new)
+        return units.run(Mode.READ, new_sessions.found, new) or units.run(
+            Mode.WRITE, new_sessions.found_or_made, new
+        )
 
     @scopes.SESSION
     @reads
@@ -250,7 +244,7 @@ class Sessions(Repository):
         Raises:
             InvalidInput: No id that agentstore makes begins so.
         """
-        return ids_beginning(self.unit, beginnings, limit)
+        return new_sessions.ids_beginning(self.unit, beginnings, limit)
 
     @scopes.SESSION
     @reads_snapshot
@@ -513,7 +507,7 @@ class Sessions(Repository):
             documents["metadata"] = validation.json_object("metadata", metadata)
         if not isinstance(config, Unset):
             documents["config"] = validation.json_object(
-                "config", without_secrets(self.unit, config)
+                "config", new_sessions.without_secrets(self.unit, config)
             )
         if not isinstance(state, Unset):
             documents["state"] = validation.document("state", state)
@@ -523,7 +517,7 @@ class Sessions(Repository):
         if not isinstance(model, Unset):
             changes["model"] = validation.optional_label("model", model)
         if not isinstance(ttl, Unset):
-            changes["ttl_seconds"] = seconds_of(ttl)
+            changes["ttl_seconds"] = new_sessions.seconds_of(ttl)
         if expected_version is not None:
             validation.amount("expected_version", expected_version)
         locked = lock_session(self.unit, session_id)
