@@ -869,6 +869,22 @@ class AsyncCheckpoints(AsyncRepository):
                 thread is missing and not to be made.
             InvalidInput: An argument cannot be stored.
         """
+    async def touch(self, thread_id: str, *, every: timedelta = timedelta(0)) -> bool:
+        """Have a thread count as used now, for ``threads_idle`` of a retention policy.
+
+        What is put counts by itself; this is for what only reads.
+
+        Args:
+            thread_id: The thread.
+            every: Write nothing if it was touched within this time.
+
+        Returns:
+            Whether that was written.
+
+        Raises:
+            NotFound: There is no such thread.
+            InvalidInput: ``every`` is no timedelta, or negative.
+        """
     async def writes(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ROOT
     ) -> tuple[WriteRecord, ...]:

@@ -868,8 +868,9 @@ class TranscriptError(InvalidInput):
             self.imported, f"{self.imported:,} conversations before it were"
         )
         return (
-            f"{self.source}, {lines}{others}. {before} imported. Correct the file and import it "
-            "again; conversations that were imported before are skipped."
+            f"{self.source}, {lines}{others}. {before} imported. Correct the file, or pass "
+            "quarantine (--quarantine FILE) to import all but these lines, and import it again: "
+            "what was imported before is skipped."
         )
 
 

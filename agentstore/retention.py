@@ -45,6 +45,10 @@ class RetentionPolicy:
         session_statuses: Of these, only those in one of these statuses; none means in any.
         keep_marked: Of these, keep those that have a message with one of these marks.
         tool_logs: Delete tool logs that are older than this.
+        threads_idle: Delete threads of checkpoints, with everything in them, which nobody has put
+            into or touched for longer than this; see ``checkpoints.touch``.
+        thread_namespaces: Of these, only those that have a checkpoint in one of these namespaces;
+            none means all of them.
         checkpoints_keep_last: Keep the latest so many checkpoints of each namespace of a thread.
         checkpoints_max_age: Keep the checkpoints that are no older than this.
         checkpoints_keep_tags: Keep the checkpoints that have one of these tags. Of the three
@@ -64,6 +68,8 @@ class RetentionPolicy:
     session_statuses: tuple[str, ...] = ()
     keep_marked: tuple[str, ...] = ()
     tool_logs: timedelta | None = None
+    threads_idle: timedelta | None = None
+    thread_namespaces: tuple[str, ...] = ()
     checkpoints_keep_last: int | None = None
     checkpoints_max_age: timedelta | None = None
     checkpoints_keep_tags: tuple[str, ...] = ()
@@ -102,6 +108,8 @@ class RetentionPolicy:
             raise InvalidInput(
                 "session_statuses and keep_marked only refine sessions_idle: pass that, too."
             )
+        if self.thread_namespaces and self.threads_idle is None:
+            raise InvalidInput("thread_namespaces only refines threads_idle: pass that, too.")
         if self.checkpoints_keep_tags and not self.prunes_checkpoints:
             raise InvalidInput(
                 "checkpoints_keep_tags only refines checkpoints_keep_last and checkpoints_max_age: "
@@ -148,12 +156,19 @@ FLAGS = ("expired_sessions", "expired_memories")
 DURATIONS = (
     "sessions_idle",
     "tool_logs",
+    "threads_idle",
     "checkpoints_max_age",
     "finished_tasks",
     "reservations",
     "streams",
 )
-LISTS = ("session_statuses", "keep_marked", "checkpoints_keep_tags", "task_statuses")
+LISTS = (
+    "session_statuses",
+    "keep_marked",
+    "thread_namespaces",
+    "checkpoints_keep_tags",
+    "task_statuses",
+)
 
 
 def duration(text: str, name: str = "the duration") -> timedelta:

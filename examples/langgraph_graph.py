@@ -46,7 +46,9 @@ def agent(store: Store, model: Any) -> Any:
     graph.add_edge(START, "plan")
     graph.add_edge("plan", "act")
     graph.add_edge("act", END)
-    return graph.compile(checkpointer=AgentStoreSaver(store), store=AgentStoreBaseStore(store))
+    saver = AgentStoreSaver(store, ttl={"default_ttl": 30 * 24 * 60})
+    saver.sweep_ttl()  # deletes the threads that nobody used for 30 days
+    return graph.compile(checkpointer=saver, store=AgentStoreBaseStore(store))
 
 
 def main(url: str) -> None:

@@ -12,8 +12,6 @@ The checks say what the errors of the APIs say:
   output"; "reasoning was provided without its required following item".
 """
 
-from __future__ import annotations
-
 from itertools import groupby
 
 from hypothesis import strategies as st

@@ -5,8 +5,6 @@ hundred statements again. What it compiles depends on its dialect's settings alo
 the same may have the same text.
 """
 
-from __future__ import annotations
-
 from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary

@@ -5,8 +5,6 @@ every installation that this machine has: the one that comes in a wheel, and the
 Nothing is skipped silently: without a server the suite fails.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os
@@ -43,6 +41,8 @@ sys.dont_write_bytecode = False
 pytest_plugins = ["tests.selection"]
 
 share_compiled_statements()
+
+gc.disable()  # until all modules are imported, of which next to nothing is garbage
 
 settings.register_profile(
     "suite",
@@ -126,6 +126,7 @@ def pytest_collection_finish() -> None:
     """Collect garbage seldom: half of the suite's time would go into looking at what stays."""
     _set_aside()
     gc.set_threshold(200_000, 20, 1_000)
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,7 +1,5 @@
 """The ways to talk to the engines, and the servers that this machine has."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

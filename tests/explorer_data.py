@@ -4,8 +4,6 @@ Every text that a caller chooses is hostile: markup, a break out of an attribute
 of a drawing, control characters, a change of direction, a formula of a spreadsheet.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any

@@ -7,8 +7,6 @@ once more with the newest SQLAlchemy 2.0, on the Python that called this; its ty
 as they differ. It says at its end which versions ran, and how that went.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

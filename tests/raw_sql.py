@@ -1,7 +1,5 @@
 """SQL as somebody writes it who never heard of agentstore, with values as the columns hold them."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -88,7 +88,7 @@ TESTS_OF = {
     "agentstore/explorer/*": "explorer explorer_pages",
     "agentstore/health.py": "health cli_health",
     "agentstore/integrations/langchain.py": "langchain",
-    "agentstore/integrations/langgraph/*": "langgraph langgraph_store",
+    "agentstore/integrations/langgraph/*": "langgraph langgraph_store langgraph_ttl",
     "agentstore/integrations/openai.py": "openai",
     "agentstore/integrations/pydantic_ai.py": "pydantic_ai",
     "agentstore/integrations/*": "docs",

@@ -8,8 +8,6 @@ The invariant: no server outlives the Python process that started it, not even o
 outright (as far as `setpriv` works here). Only then its directory remains.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Values that get lost, changed or refused somewhere between Python and a database."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

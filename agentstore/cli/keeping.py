@@ -97,6 +97,13 @@ def prune(
         ),
     ] = None,
     tool_logs: Annotated[timedelta | None, _age("Delete tool logs that are older.")] = None,
+    threads_idle: Annotated[
+        timedelta | None, _age("Delete threads of checkpoints that were idle for longer.")
+    ] = None,
+    thread_namespace: Annotated[
+        list[str] | None,
+        _words("NAME", "Of these threads, delete only those with checkpoints in this namespace"),
+    ] = None,
     checkpoints_keep_last: Annotated[
         int | None,
         typer.Option(metavar="N", help="Delete all checkpoints but the latest N of each thread."),
@@ -147,6 +154,8 @@ def prune(
         "keep_marked": keep_marked or None,
         "expired_sessions": expired_sessions,
         "tool_logs": tool_logs,
+        "threads_idle": threads_idle,
+        "thread_namespaces": thread_namespace or None,
         "checkpoints_keep_last": checkpoints_keep_last,
         "checkpoints_max_age": checkpoints_max_age,
         "checkpoints_keep_tags": checkpoints_keep_tag or None,

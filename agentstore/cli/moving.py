@@ -605,7 +605,10 @@ def import_(
     if framework is None and "://" in source:
         raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
     if Path(source).is_dir():
-        raise InvalidInput("This is a folder. Import its files: cat FOLDER/* | agentstore import -")
+        raise InvalidInput(
+            "This is a folder. Import its files: find FOLDER -name '*.json*' -exec awk 1 {} + | "
+            "agentstore import -"
+        )
     if framework is None and source != STANDARD:
         from agentstore.moving.frameworks import framework_of
 
@@ -671,15 +674,17 @@ def _show_imported(done: transcripts.Imported) -> None:
     said += [counted(done.branches, "branch", "branches")] if done.branches else []
     of = f" ({', '.join(done.formats)})" if done.formats else ""
     say(f"Imported {', '.join(said)}{of}.")
+    if not (done.conversations or done.skipped or done.left_out or done.set_aside):
+        say("The input is empty.")
     if done.unnamed:
         say(
-            f"{counted(done.unnamed, 'conversation')} without an id: the id is made of what is "
-            "said, so importing the same again does nothing."
+            f"{counted(done.unnamed, 'conversation')} without an id: the id is made from the "
+            "contents, so importing the same again does nothing."
         )
     if done.continued:
         say(f"Added what is new to {counted(done.continued, 'conversation')} imported before.")
     if done.skipped:
-        known = f" ({done.skipped_unnamed:,} without an id, known by what is said)"
+        known = f" ({done.skipped_unnamed:,} without an id, known by the contents)"
         say(
             f"Skipped {counted(done.skipped, 'conversation')} that had been imported before"
             f"{known if done.skipped_unnamed else ''}."

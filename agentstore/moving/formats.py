@@ -29,6 +29,7 @@ from agentstore.moving.json_records import (
     load_strictly,
 )
 from agentstore.moving.runs import (
+    IN_CHAT_FORMAT,
     RUNS,
     Codex,
     Found,
@@ -310,32 +311,38 @@ def from_preference(record: Json, left: Left) -> Conversation:
 
 
 _ASKED = ("messages", "input", "model", "system", "instructions", "custom_id", "id")
-_ANSWERED = ("output", "choices", "usage", "body", "params", "request", "response")
+_ANSWERED = ("output", "choices", "usage", "body", "params", "request", "response", "result")
 
 
 ANSWER = "answer"
 
 
-def from_answer(record: Json, left: Left) -> Conversation:
+def from_answer(record: Json, left: Left) -> Json | list[Json]:
     """Convert a request or an answer of an API, or one with the other, as batches have them.
 
     Of several answers the first is the conversation, and each other one a branch. An answer alone
-    goes on with its request, if that was imported before.
+    goes on with its request, if that was imported before. A request that failed says nothing.
     """
     body = record.get("body") or record.get("params") or record.get("request")
     asked = record if body is None else mapping_of(body)
     answer = mapping_of(record.get("response")) or (record if "output" in record else {})
-    answer = mapping_of(answer.get("body")) or answer or record
+    of_anthropic = mapping_of(mapping_of(record.get("result")).get("message"))
+    answer = mapping_of(answer.get("body")) or answer or of_anthropic or record
     system, given = (asked.get("system") or asked.get("instructions")), asked.get("input")
     messages: list[Json] = [{"role": "system", "content": system}] if system else []
     given = [{"role": "user", "content": given}] if isinstance(given, str) else given
     messages += objects(asked.get("messages") or given or [], "input")
     made = [[each.get("message")] for each in objects(answer.get("choices") or [], "choices")]
+    if of_anthropic:
+        made = [[{key: answer.get(key) for key in ("role", "content")}]]
     first, *others = made or [answer.get("output") or []]
     said = [Said(each) for each in objects(first, "output")]
     if said:
         said[-1].used(answer.get("usage"), answer.get("model"))
-    known = (*_ASKED, *_ANSWERED)
+    elif not messages:
+        left("request: failed")
+        return []
+    known = (*_ASKED, *_ANSWERED, *(("role", "content") if of_anthropic else ()))
     return Conversation(
         "request" if messages else ANSWER,
         [*messages, *said],
@@ -423,11 +430,17 @@ def from_instruction(record: Json, left: Left) -> Conversation:
         "response",
         "system",
         "context",
+        "history",
     )
     given = record.get("input") or record.get("context")
     asked = [record.get("instruction") or record.get("prompt"), given]
     answer = next((record[key] for key in keys[2:6] if key != "prompt" and key in record), None)
-    said = [("system", record.get("system")), ("user", "\n\n".join(str(x) for x in asked if x))]
+    said = [("system", record.get("system"))]
+    for pair in record.get("history") or []:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise Broken("history must be a list of pairs, of an instruction and its output")
+        said += zip(("user", "assistant"), pair, strict=True)
+    said.append(("user", "\n\n".join(str(x) for x in asked if x)))
     messages = [
         {"role": role, "content": text} for role, text in [*said, ("assistant", answer)] if text
     ]
@@ -436,8 +449,9 @@ def from_instruction(record: Json, left: Left) -> Conversation:
 
 def from_conversation(record: Json, left: Left) -> Conversation:
     """Convert a line of WildChat or LMSYS-Chat, or a prompt and a completion that are messages."""
-    keys = ("conversation",) if "conversation" in record else ("prompt", "completion")
-    ids = ("conversation_id", "conversation_hash")
+    together = ("conversation", "conversations")
+    keys = next(((key,) for key in together if key in record), ("prompt", "completion"))
+    ids = ("conversation_id", "conversation_hash", "id")
     said = [
         Said(
             {"role": each.get("role"), "content": each.get("content")},
@@ -513,6 +527,7 @@ def _is_prompted(record: Json) -> bool:
 def _is_request(record: Json) -> bool:
     body = record.get("body") or record.get("params") or record.get("request")
     of_batch = isinstance(body, dict) and ("messages" in body or "input" in body)
+    of_batch |= "custom_id" in record and ("response" in record or "result" in record)
     items = any(isinstance(record.get(key), list) for key in ("input", "output", "choices"))
     answer = mapping_of(mapping_of(record.get("response")).get("body") or record.get("response"))
     return of_batch or items or "choices" in answer or "output" in answer
@@ -532,13 +547,20 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
         from_open_webui,
     ),
     (lambda record: "messages" in record, lambda record, left: of_messages(record)),
+    (
+        lambda record: (
+            _has("conversations")(record)
+            and "role" in mapping_of(next(iter(record["conversations"]), None))
+        ),
+        from_conversation,
+    ),
     (_has("conversations"), lambda record, left: from_sharegpt(record)),
     (lambda record: "run_type" in record, from_langsmith),
     (lambda record: "preferred_output" in record and "input" in record, from_preference),
     (lambda record: "chosen" in record and "rejected" in record, from_preference),
     (_has("traj"), from_tau),
     (_has("simulations"), from_tau2),
-    (_has("history"), from_swe_agent),
+    (lambda record: _has("history")(record) and not _is_prompted(record), from_swe_agent),
     (lambda record: "session" in record and isinstance(record.get("items"), list), from_items),
     (_has("conversation"), from_conversation),
     (_has("prompt", "completion"), from_conversation),
@@ -547,8 +569,14 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
     (
         _has("contents"),
         _refuse(
-            "this is a request to Gemini, whose 'contents' are not imported: write each as a "
-            'message, {"role": "user" or "assistant", "content": "..."}'
+            f"this is a request to Gemini, whose 'contents' are not imported: {IN_CHAT_FORMAT}"
+        ),
+    ),
+    (
+        lambda record: {"sessionId", "messageId", "message"} <= record.keys(),
+        _refuse(
+            "this is what was asked of Gemini CLI, without the answers: import its sessions, "
+            "chats/session-* beside this file"
         ),
     ),
 )

@@ -150,9 +150,19 @@ def _langchain_kind(message: Any) -> str | None:
     return kind if known and "content" in inner else None
 
 
+IN_CHAT_FORMAT = 'write each as a message, {"role": "user" or "assistant", "content": "..."}'
+
+
 def of_messages(record: Json) -> Json:
-    """Give an object with messages as it is; messages of LangChain in chat format."""
+    """Give an object with messages as it is; messages of LangChain in chat format.
+
+    Raises:
+        Broken: What a message says is where chat format does not look for it.
+    """
     messages = record["messages"]
+    for each in messages if isinstance(messages, list) else ():
+        if isinstance(each, dict) and "content" not in each and type(each.get("parts")) is list:
+            raise Broken(f"a message has 'parts' and no 'content': {IN_CHAT_FORMAT}")
     kinds = [_langchain_kind(each) for each in messages] if isinstance(messages, list) else []
     if not kinds or None in kinds:
         return record
@@ -267,7 +277,7 @@ class ClaudeCode(Run):
         if not isinstance(record, dict) or not isinstance(record.get("type"), str):
             return False
         if "sessionId" in record or record["type"] == "file-history-snapshot":
-            return True
+            return not isinstance(record.get("message"), str)  # as Gemini CLI's logs have it
         keys = ({"uuid", "message"}, {"session_id", "uuid"}, {"session_id", "message"})
         return any(each <= record.keys() for each in (*keys, {"summary", "leafUuid"}))
 

@@ -576,7 +576,7 @@ class Reading:
         if self.aside is not None:
             line = raw.rstrip(b"\r\n")
             try:
-                text: Any = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                text: Any = line.decode("utf-8-sig")
             except UnicodeDecodeError:
                 text = {"hex": line.hex()}
             row = {"line": number, "text": text}
@@ -606,8 +606,10 @@ class Reading:
         try:
             for number, raw in enumerate(records_of(self._lines), start=1):
                 try:
-                    record = self._parse(number, raw)
-                    yield from () if record is None else self.formats.take(number, raw, record)
+                    text = self._text(raw)
+                    if text.strip():
+                        record = text if raw == END_OF_ARRAY else load_strictly(text)
+                        yield from self.formats.take(number, raw, record)
                 except (Broken, *ODD) as broken:
                     self.refuse(number, _reason(broken), raw)
                     yield None
@@ -618,14 +620,11 @@ class Reading:
         else:
             yield from self.formats.end()
 
-    def _parse(self, number: int, raw: bytes) -> Any:
+    def _text(self, raw: bytes) -> str:
         try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            return raw.decode("utf-8-sig")  # files that were put together have several marks
         except UnicodeDecodeError as error:
             raise Broken(f"not UTF-8 (byte {error.start})") from None
-        if not text.strip():
-            return None
-        return text if raw == END_OF_ARRAY else load_strictly(text)
 
     def _conversations(self, found: Iterable[Found | None]) -> Iterator[Line | None]:
         """Give conversations; None where something is broken, which is noted."""

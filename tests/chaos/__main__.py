@@ -3,8 +3,6 @@
 It fails, too, where a case could not be tried; its row says what it lacks.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import logging

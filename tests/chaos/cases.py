@@ -1,7 +1,5 @@
 """The cases, by their names on the command line, and the table of a run."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,18 +7,9 @@ from dataclasses import dataclass
 from tests.chaos.ledger import Tally
 
 CASES = (
-    "writer_kills",
-    "server_kills",
-    "pooler_kills",
-    "failovers",
-    "patroni",
-    "full_disks",
-    "cancellations",
-    "forks",
-    "two_worlds",
-    "power_cuts",
-    "dirty_files",
-)
+    "writer_kills", "server_kills", "pooler_kills", "failovers", "patroni", "full_disks",
+    "cancellations", "forks", "two_worlds", "power_cuts", "dirty_files",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -124,18 +124,12 @@ def papers(caller: str, home: Home, draw: random.Random) -> Caller:
                 "log",
                 n,
                 [
-                    call(
-                        "tool_logs.log",
-                        home.name,
-                        "tool",
-                        input=value[0],
-                        output=value[1],
-                        elapsed_ms=value[2],
-                    )
+                    call("tool_logs.log", home.name, "tool", input=value[0], output=value[1],
+                        elapsed_ms=value[2]),
                 ],
                 {"session": home.name, "value": value},
                 _id,
-            )
+            )  # fmt: skip
         elif n % 4 == 1:
             used = call(
                 "usage.record", home.name, model="m", input_tokens=1, output_tokens=3, cost=0

@@ -375,16 +375,10 @@ def _tasks(self: _Comparison) -> None:
 
 
 _COMPARISONS: dict[str, Callable[[_Comparison], None]] = {
-    "messages": _messages,
-    "log": _logs,
-    "attachment": _attachments,
-    "usage": _usage,
-    "quota": _quota,
-    "state": _states,
-    "checkpoint": _checkpoints,
-    "pending": _pending,
+    "messages": _messages, "log": _logs, "attachment": _attachments, "usage": _usage,
+    "quota": _quota, "state": _states, "checkpoint": _checkpoints, "pending": _pending,
     "task": _tasks,
-}
+}  # fmt: skip
 
 
 def state_of(caller: str, n: int) -> dict[str, Any]:

@@ -4,8 +4,6 @@ A scenario prepares a folder, works in it while it is recorded, and says what ma
 folder after the power was cut at some moment of that work.
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import sys

@@ -5,8 +5,6 @@ the program notes in its notebook is among them, so that it is known what had be
 each moment. A call that is not modelled is refused, not passed over.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import shutil

@@ -4,8 +4,6 @@ They are forked from a server that has imported everything and opened nothing, s
 milliseconds to start. Each notes how its calls ended (``ledger.Notebook``).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""A clock for tests, and threads that begin together."""
+"""A clock for tests, threads that begin together, and all pages of a list."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,3 +45,15 @@ def at_once(
 
     with ThreadPoolExecutor(number) as pool:
         return list(pool.map(run, range(number)))
+
+
+def paged(list_page: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
+    """Give all that a list holds, page by page; none may hold more than was asked for."""
+    items, cursor = [], None
+    while True:
+        page = list_page(*arguments, cursor=cursor, **options)
+        assert len(page) <= options.get("limit", 50)
+        items += page
+        cursor = page.next_cursor
+        if cursor is None:
+            return items

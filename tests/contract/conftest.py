@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import shutil
 import uuid
@@ -22,9 +20,7 @@ def new(servers: Any, tmp_path: Path, sqlite_template: Path) -> Iterator[Callabl
     made: list[str] = []
     numbers = itertools.count()
 
-    def make(
-        engine: str, *, head: bool = False, like: str | None = None, kept: bool = False
-    ) -> str:
+    def make(engine, *, head=False, like=None, kept=False):
         if engine == "postgresql":
             url = servers.new_database(VERSIONS[0], empty=not head or like is not None)
             if like is not None:

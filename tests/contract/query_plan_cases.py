@@ -1149,6 +1149,8 @@ CASES: dict[str, dict[str, Prepare]] = {
             s.checkpoints.put_writes, LIVE, f"{LIVE}-7", "task", [("a", 1)], replace=True
         ),
     ),
+    "checkpoints.touch": call("checkpoints.touch", LIVE, every=timedelta(0))
+    | also("every", lambda s: partial(s.checkpoints.touch, a_thread(s), every=timedelta(days=1))),
     "checkpoints.writes": call("checkpoints.writes", LIVE, f"{LIVE}-7"),
     "memories.put": call("memories.put", ["notes", "new"], "k", {"a": 1}, user_id="user-7"),
     "memories.get": on_a_new(a_memory, "memories.get", "k"),

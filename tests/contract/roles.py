@@ -1,7 +1,5 @@
 """A database of a server's with a role that owns its tables and one that works in scopes alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

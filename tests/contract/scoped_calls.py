@@ -5,8 +5,6 @@ A test holds that there is a call for every method that is not refused in a scop
 argument which names something is somebody else's in one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -141,84 +139,49 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "users.names": ({"ids": [Their("user")]}, {"ids": [My("user"), Their("user")]}),
     "users.update": (USER | {"name": "X", "preferences": {"a": 2}},),
     "users.reserve_quota": (USER | {"tokens": 1}, USER | {"tokens": 1} | SESSION),
-    "sessions.load_state_dict": (
-        {"state": State(Their("session"), Their("user"))},
-        {"state": State(Their("session"), My("user"))},
-    ),
-    "sessions.list": (
-        USER,
-        USER | {"documents": True},
-        USER | {"title": "same", "metadata": {}, "preview": True},
-        USER | {"failed": True},
-    ),
+    "sessions.load_state_dict": ({"state": State(Their("session"), Their("user"))},
+        {"state": State(Their("session"), My("user"))}),
+    "sessions.list": (USER, USER | {"documents": True},
+        USER | {"title": "same", "metadata": {}, "preview": True}, USER | {"failed": True}),
     "sessions.interrupted": (USER | {"older_than": timedelta(0)},),
-    "sessions.update": (
-        SESSION | {"state": 1},
-        SESSION | {"title": "X"},
-        SESSION | {"state": 1, "expected_version": 99},
-    ),
-    "sessions.patch": (
-        SESSION | {"metadata": {"a": 1}, "state": {"a": 1}},
-        SESSION | {"metadata": {}, "expected_version": 99},
-    ),
-    "messages.save": (
-        SESSION | {"role": "user", "content": "X"},
+    "sessions.update": (SESSION | {"state": 1}, SESSION | {"title": "X"},
+        SESSION | {"state": 1, "expected_version": 99}),
+    "sessions.patch": (SESSION | {"metadata": {"a": 1}, "state": {"a": 1}},
+        SESSION | {"metadata": {}, "expected_version": 99}),
+    "messages.save": (SESSION | {"role": "user", "content": "X"},
         SESSION | {"role": "user", "content": "X", "branch": "side"},
         SESSION | {"role": "user", "content": "X", "create_session": False},
         SESSION | {"role": "user", "content": "X", "idempotency_key": "k"},
-        SESSION | {"role": "user", "content": "X", "external_id": "e", "on_duplicate": "replace"},
-    ),
-    "messages.save_many": (
-        SESSION | {"messages": [{"role": "user", "content": "X"}]},
-        SESSION | {"messages": []},
-    ),
-    "messages.save_chat": (
-        SESSION | {"messages": {"role": "user", "content": "X"}},
-        SESSION | {"messages": []},
-    ),
+        SESSION | {"role": "user", "content": "X", "external_id": "e", "on_duplicate": "replace"}),
+    "messages.save_many": (SESSION | {"messages": [{"role": "user", "content": "X"}]},
+        SESSION | {"messages": []}),
+    "messages.save_chat": (SESSION | {"messages": {"role": "user", "content": "X"}},
+        SESSION | {"messages": []}),
     "messages.append": (STREAM | {"text": "X"}, STREAM | {"text": "X", "position": 0}),
     "messages.finish": (STREAM,),
     "messages.abort": (STREAM,),
     "messages.find_many": (SESSION | {"external_ids": ["e", "same"]},),
-    "messages.history": (
-        SESSION,
-        SESSION | {"limit": None},
-        SESSION | {"mark": "same"},
-        SESSION | {"prepend_summary": True},
-    ),
+    "messages.history": (SESSION, SESSION | {"limit": None}, SESSION | {"mark": "same"},
+        SESSION | {"prepend_summary": True}),
     "messages.chat": (SESSION, SESSION | {"limit": None}, SESSION | {"prepend_summary": True}),
     "messages.payloads": (SESSION, SESSION | {"limit": None}, SESSION | {"mark": "same"}),
-    "messages.search": (
-        {"text": "same"} | SESSION,
-        {"text": "same"} | USER,
-        {"text": "same"} | SESSION | USER,
-        {"text": "same"} | SESSION | {"user_id": My("user")},
-        {"text": "same"} | SESSION | {"order": "recent"},
-    ),
-    "messages.update": (
-        MESSAGE | {"content": "X"},
-        MESSAGE | {"metadata": {}, "marks": ["x"]},
-        STREAM | {"token_count": 2},
-    ),
+    "messages.search": ({"text": "same"} | SESSION, {"text": "same"} | USER,
+        {"text": "same"} | SESSION | USER, {"text": "same"} | SESSION | {"user_id": My("user")},
+        {"text": "same"} | SESSION | {"order": "recent"}),
+    "messages.update": (MESSAGE | {"content": "X"}, MESSAGE | {"metadata": {}, "marks": ["x"]},
+        STREAM | {"token_count": 2}),
     "messages.pop": (SESSION, SESSION | {"branch": "main"}),
-    "messages.replace_tail": (
-        SESSION | {"expected": [Their("message")], "messages": []},
-        {"session_id": My("session"), "expected": [Their("message")], "messages": []},
-    ),
-    "messages.delete": (
-        {"ids": [Their("message")]},
-        {"ids": [Their("message")]} | SESSION,
+    "messages.replace_tail": (SESSION | {"expected": [Their("message")], "messages": []},
+        {"session_id": My("session"), "expected": [Their("message")], "messages": []}),
+    "messages.delete": ({"ids": [Their("message")]}, {"ids": [Their("message")]} | SESSION,
         {"ids": [My("message")]} | SESSION,
         {"ids": [Their("message")], "session_id": My("session")},
-        SESSION | {"external_ids": ["e", "same"]},
-    ),
+        SESSION | {"external_ids": ["e", "same"]}),
     "messages.delete_by_mark": (SESSION | {"mark": "same"},),
     "messages.size": (SESSION, SESSION | {"mark": "same"}),
-    "tool_logs.log": (
-        SESSION | {"tool": "search"},
+    "tool_logs.log": (SESSION | {"tool": "search"},
         {"session_id": My("session"), "tool": "search"} | MESSAGE,
-        SESSION | {"tool": "search", "tool_call_id": "c"} | MESSAGE,
-    ),
+        SESSION | {"tool": "search", "tool_call_id": "c"} | MESSAGE),
     "tool_logs.list": (SESSION, SESSION | {"text": "same"}, SESSION | {"tool": "search"}),
     "tasks.create": (SESSION | {"kind": "mail"},),
     "tasks.complete": ({"task_id": Their("running")},),
@@ -226,35 +189,23 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "tasks.cancel": (TASK, TASK | {"fence": 1}),
     "tasks.heartbeat": ({"task_id": Their("running"), "fence": 1},),
     "tasks.release": ({"task_id": Their("running"), "fence": 1},),
-    "usage.record": (
-        SESSION | {"input_tokens": 1},
+    "usage.record": (SESSION | {"input_tokens": 1},
         SESSION | {"input_tokens": 1, "model": "none", "cost": 1},
         SESSION | {"usage": {"prompt_tokens": 1}},
-        {"session_id": My("session"), "input_tokens": 1, "reservation_id": Their("reservation")},
-    ),
+        {"session_id": My("session"), "input_tokens": 1, "reservation_id": Their("reservation")}),
     "usage.list": (SESSION, SESSION | {"branch": "main"}),
     "usage.delete": (SESSION, SESSION | {"branch": "main", "turn": 1}),
     "usage.replace": (SESSION | {"turn": 1, "branch": 0}, SESSION | {"branch": "main"}),
-    "usage.sum_by": (
-        {"dimension": "total"} | SESSION,
-        {"dimension": "session"} | USER,
-        {"dimension": "turn"} | SESSION,
-        {"dimension": "branch_turn", "branch": "main"} | SESSION,
-    ),
+    "usage.sum_by": ({"dimension": "total"} | SESSION, {"dimension": "session"} | USER,
+        {"dimension": "turn"} | SESSION, {"dimension": "branch_turn", "branch": "main"} | SESSION),
     "usage.of_sessions": ({"ids": [Their("session")]}, {"ids": [My("session"), Their("session")]}),
-    "checkpoints.put": (
-        {"thread_id": My("thread"), "values": {}, "parent_id": Their("checkpoint")},
-        {"thread_id": My("thread"), "values": {}} | SESSION,
-    ),
-    "checkpoints.put_writes": (
-        {"thread_id": My("thread"), "checkpoint_id": "c", "task_id": "t", "writes": []} | SESSION,
-    ),
+    "checkpoints.put": ({"thread_id": My("thread"), "values": {}, "parent_id": Their("checkpoint")},
+        {"thread_id": My("thread"), "values": {}} | SESSION),
+    "checkpoints.put_writes": ({"thread_id": My("thread"), "checkpoint_id": "c", "task_id": "t",
+            "writes": []} | SESSION,),
     "checkpoints.get": CHECKPOINTS,
     "checkpoints.find": CHECKPOINTS,
-    "checkpoints.list": (
-        THREAD,
-        {"thread_id": My("thread"), "parent_id": Their("checkpoint")},
-    ),
+    "checkpoints.list": (THREAD, {"thread_id": My("thread"), "parent_id": Their("checkpoint")}),
     "checkpoints.threads": (USER, SESSION, THREAD),
     "checkpoints.path": CHECKPOINTS,
     "checkpoints.fork": (*CHECKPOINTS, {"checkpoint_id": Their("checkpoint"), "to_thread": "new"}),
@@ -262,28 +213,19 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "checkpoints.copy_thread": (THREAD | {"to_thread": "new"},),
     "checkpoints.delete": (THREAD | {"ids": [Their("checkpoint")]},),
     "checkpoints.delete_before": (THREAD | {"step": 99},),
-    "checkpoints.delete_run": (
-        {"run_id": Their("run")},
-        {"run_id": My("run")} | THREAD,
-        {"run_id": Their("run")} | THREAD,
-    ),
-    "checkpoints.prune": (
-        THREAD | {"keep_last": 1},
-        THREAD | {"keep_ids": [Their("checkpoint")], "dry_run": True},
-    ),
-    "checkpoints.writes": (
-        THREAD | {"checkpoint_id": Their("checkpoint")},
-        {"thread_id": My("thread"), "checkpoint_id": Their("checkpoint")},
-    ),
+    "checkpoints.delete_run": ({"run_id": Their("run")}, {"run_id": My("run")} | THREAD,
+        {"run_id": Their("run")} | THREAD),
+    "checkpoints.prune": (THREAD | {"keep_last": 1},
+        THREAD | {"keep_ids": [Their("checkpoint")], "dry_run": True}),
+    "checkpoints.writes": (THREAD | {"checkpoint_id": Their("checkpoint")},
+        {"thread_id": My("thread"), "checkpoint_id": Their("checkpoint")}),
     "branches.create": (SESSION, SESSION | {"from_turn": 1}),
     "branches.compact": (SESSION | {"summary": "X", "to_turn": 1},),
     "branches.find_turns": (SESSION | {"text": "same"},),
     "marks.of": ({"ids": [Their("message")]},),
-    "marks.update": (
-        SESSION | {"new": "X"},
+    "marks.update": (SESSION | {"new": "X"},
         {"session_id": My("session"), "new": "X", "ids": [Their("message")]},
-        SESSION | {"new": "X", "external_ids": ["e", "same"]},
-    ),
+        SESSION | {"new": "X", "external_ids": ["e", "same"]}),
     **{
         f"memories.{name}": ({"namespace": ["same"], "key": "same"} | USER,)
         for name in ("get", "find", "delete")
@@ -291,37 +233,26 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "memories.touch": ({"namespace": ["same"], "keys": ["same"]} | USER,),
     "memories.list": (USER, {"namespace": ["same"]} | USER),
     "memories.search": ({"text": "same"} | USER, {"text": "same", "by": MEANT} | USER),
-}
+}  # fmt: skip
 """By method: the arguments of each call."""
 
 TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
     "sessions.create": ({"id": Their("session")},),
     "sessions.ensure": ({"id": Their("session")},),
-    "tasks.create": (
-        {"session_id": My("session"), "kind": "mail", "idempotency_key": Their("task_key")},
-    ),
-    "checkpoints.put": (
-        THREAD | {"values": {}},
+    "tasks.create": ({"session_id": My("session"), "kind": "mail",
+            "idempotency_key": Their("task_key")},),
+    "checkpoints.put": (THREAD | {"values": {}},
         {"thread_id": My("thread"), "values": {}, "checkpoint_id": Their("checkpoint")},
-        {
-            "thread_id": My("thread"),
-            "values": {},
-            "checkpoint_id": Their("checkpoint"),
-            "parent_id": "",
-        },
-    ),
-    "checkpoints.put_writes": (
-        THREAD | {"checkpoint_id": "c", "task_id": "t", "writes": [("channel", 1)]},
-    ),
-    "checkpoints.fork": (
-        {"checkpoint_id": My("checkpoint"), "new_checkpoint_id": Their("checkpoint")},
-        {"checkpoint_id": My("checkpoint"), "to_thread": Their("thread")},
-    ),
-    "checkpoints.copy_thread": (
-        {"thread_id": My("thread"), "to_thread": Their("thread")},
-        {"thread_id": My("thread"), "to_thread": Their("thread"), "on_existing": "replace"},
-    ),
-}
+        {"thread_id": My("thread"), "values": {}, "checkpoint_id": Their("checkpoint"),
+            "parent_id": ""}),
+    "checkpoints.put_writes": (THREAD | {"checkpoint_id": "c", "task_id": "t",
+            "writes": [("channel", 1)]},),
+    "checkpoints.fork": ({"checkpoint_id": My("checkpoint"),
+            "new_checkpoint_id": Their("checkpoint")},
+        {"checkpoint_id": My("checkpoint"), "to_thread": Their("thread")}),
+    "checkpoints.copy_thread": ({"thread_id": My("thread"), "to_thread": Their("thread")},
+        {"thread_id": My("thread"), "to_thread": Their("thread"), "on_existing": "replace"}),
+}  # fmt: skip
 """Ids that a caller chooses, and somebody else has: that they are taken is all that one learns."""
 
 FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
@@ -396,13 +327,6 @@ def _by_signature() -> dict[str, tuple[dict[str, Any], ...]]:
 CALLS |= _by_signature()
 
 __all__ = [
-    "CALLS",
-    "FOR_SOMEBODY_ELSE",
-    "NOBODYS",
-    "NO_IDS",
-    "TAKEN",
-    "WHOLE",
-    "Ids",
-    "filled",
+    "CALLS", "FOR_SOMEBODY_ELSE", "NOBODYS", "NO_IDS", "TAKEN", "WHOLE", "Ids", "filled",
     "names_something_of_theirs",
-]
+]  # fmt: skip

@@ -331,6 +331,7 @@ DRAWN: dict[str, Draw] = {
     "positions": _one_of(None),
     "replace": _one_of(True, False),
     "task_path": _one_of("", "p"),
+    "every": _one_of(timedelta(0), timedelta(hours=1)),
     "namespace": _one_of("", "", "inner"),
     "step": _one_of(0, 1, 2),
     "tags": _one_of(["t1"], []),

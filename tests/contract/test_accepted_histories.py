@@ -1,7 +1,5 @@
 """What a history gives the models' APIs accept, whatever was stored and wherever it is cut."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import pytest

@@ -27,6 +27,7 @@ from agentstore.repositories.attachments import attached_to, drop_unattached
 from agentstore.schema import tables
 from agentstore.values.validation import NO_BRANCH
 from tests.conftest import on_a_server
+from tests.contract.clocks import paged
 from tests.programs.probes import checked_out, connect, engine_of
 from tests.raw_sql import execute
 from tests.strategies import keys, texts
@@ -45,16 +46,6 @@ def rows(store):
     """How many attachments and blobs there are."""
     counted = store.usage.totals().rows
     return counted["attachments"], counted["blobs"]
-
-
-def paged(list_page, *arguments, **options):
-    items, cursor = [], None
-    while True:
-        page = list_page(*arguments, cursor=cursor, **options)
-        items += page
-        cursor = page.next_cursor
-        if cursor is None:
-            return items
 
 
 # --- Adding and reading -------------------------------------------------------------------------

@@ -18,29 +18,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from agentstore import Store, doctor, migrations
+from agentstore import Store, doctor, errors, migrations
 from agentstore.database import parse_url
-from agentstore.errors import (
-    BackupDiffers,
-    BackupError,
-    BackupIncomplete,
-    BackupOutdated,
-    BackupUnderWay,
-    CopyUnfinished,
-    DatabaseCorrupt,
-    DatabaseFull,
-    DatabaseReadOnly,
-    DatabaseUnreachable,
-    ForeignObjects,
-    InvalidInput,
-    InvalidRows,
-    NotABackup,
-    SchemaError,
-    SchemaFromFuture,
-    SchemaMissing,
-    TargetExists,
-    TargetNotEmpty,
-)
 from agentstore.moving import copying, new_files
 from agentstore.moving.backup import SavedTable, backup, restore
 from agentstore.moving.copy_ends import opened
@@ -168,7 +147,7 @@ def test_names_of_one_s_own_are_saved_and_restored(engine_url, fresh, tmp_path):
     file, target = tmp_path / "backup", fresh()
     saved = backup(engine_url, file, names=names)
     assert restore(file, target, names=names).tables == saved.tables == contents(target, names)
-    with pytest.raises(NotABackup) as refused:
+    with pytest.raises(errors.NotABackup) as refused:
         restore(file, fresh(), names=Names(names.schema, "y_"))
     assert "prefix" in str(refused.value)
 
@@ -206,10 +185,8 @@ def test_a_file_is_saved_whole_whatever_else_is_in_it(tmp_path, sqlite_template)
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
 FOREIGN = {
-    "a trigger": (
-        ["CREATE TRIGGER spy AFTER INSERT ON messages BEGIN DELETE FROM users; END"],
-        ("trigger spy",),
-    ),
+    "a trigger": (["CREATE TRIGGER spy AFTER INSERT ON messages BEGIN DELETE FROM users; END"],
+        ("trigger spy",)),
     "one under another name of the table": (
         ['CREATE TRIGGER "S p\ny" BEFORE DELETE ON MESSAGES BEGIN SELECT RAISE(IGNORE); END'],
         ("trigger S p\\ny",),
@@ -218,13 +195,9 @@ FOREIGN = {
         ["CREATE TRIGGER spy AFTER INSERT ON search_queue BEGIN DELETE FROM users; END"],
         ("trigger spy",),
     ),
-    "one in the place of a revision's": (
-        [
-            "DROP TRIGGER activity_kept",
-            "CREATE TRIGGER activity_kept AFTER DELETE ON messages BEGIN DELETE FROM users; END",
-        ],
-        ("trigger activity_kept",),
-    ),
+    "one in the place of a revision's": (["DROP TRIGGER activity_kept",
+            "CREATE TRIGGER activity_kept AFTER DELETE ON messages BEGIN DELETE FROM users; END"],
+        ("trigger activity_kept",)),
     "one that is named as if it were a log's, on a view": (
         [
             "CREATE VIEW agentstore_changes_v AS SELECT 1 AS x",
@@ -233,19 +206,12 @@ FOREIGN = {
         ],
         ("view agentstore_changes_v",),
     ),
-    "a view in the place of a table": (
-        ["DROP TABLE memories", f"CREATE VIEW memories AS {ENDLESS}"],
-        ("view memories",),
-    ),
-    "an endless view in the place of the revision": (
-        [
-            "DROP TABLE alembic_version",
-            f"CREATE VIEW alembic_version(version_num) AS {ENDLESS}",
-        ],
-        ("view alembic_version",),
-    ),
+    "a view in the place of a table": (["DROP TABLE memories",
+            f"CREATE VIEW memories AS {ENDLESS}"], ("view memories",)),
+    "an endless view in the place of the revision": (["DROP TABLE alembic_version",
+            f"CREATE VIEW alembic_version(version_num) AS {ENDLESS}"], ("view alembic_version",)),
     "a virtual table": (["CREATE VIRTUAL TABLE v USING fts5(x)"], ("virtual table v",)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", ["sqlite", "postgresql"])
@@ -258,7 +224,7 @@ def test_code_that_no_revision_made_is_refused_by_name(tmp_path, sqlite_template
         for statement in statements:
             connection.execute(statement)
     url = {"sqlite": f"sqlite:///{restored}", "postgresql": "postgresql://nobody@nowhere/none"}
-    with pytest.raises(ForeignObjects) as caught:
+    with pytest.raises(errors.ForeignObjects) as caught:
         restore(source, url[target])
     assert set(words) <= set(caught.value.objects)
     assert all(word in str(caught.value) for word in words)
@@ -273,7 +239,7 @@ def test_a_trigger_that_says_that_it_is_something_else_is_refused(tmp_path, sqli
         connection.execute("CREATE TRIGGER s AFTER INSERT ON users BEGIN DELETE FROM users; END")
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_master SET type = ? WHERE name = 's'", (type_,))
-    with pytest.raises((ForeignObjects, DatabaseCorrupt)):
+    with pytest.raises((errors.ForeignObjects, errors.DatabaseCorrupt)):
         restore(source, f"sqlite:///{restored}")
     assert not restored.exists()
 
@@ -284,7 +250,7 @@ def test_many_foreign_objects_are_counted(tmp_path, sqlite_template):
     with closing(sqlite3.connect(source)) as connection:
         for number in range(30):
             connection.execute(f"CREATE VIEW v{number:02} AS SELECT 1")
-    with pytest.raises(ForeignObjects, match="view v09, and 20 more") as caught:
+    with pytest.raises(errors.ForeignObjects, match="view v09, and 20 more") as caught:
         restore(source, f"sqlite:///{tmp_path / 'restored.db'}")
     assert len(caught.value.objects) == 11
 
@@ -301,7 +267,7 @@ def test_what_is_one_s_own_may_be_allowed(tmp_path, sqlite_template):
             "CREATE TRIGGER audited AFTER INSERT ON users BEGIN"
             " INSERT INTO audit VALUES (new.id); END"
         )
-    with pytest.raises(ForeignObjects, match="view shown") as caught:
+    with pytest.raises(errors.ForeignObjects, match="view shown") as caught:
         restore(source, f"sqlite:///{restored}", allowed=["audited"])
     assert caught.value.objects == ("view shown",)
     restore(source, f"sqlite:///{restored}", allowed=["audited", "shown"])
@@ -362,7 +328,7 @@ def test_who_does_not_see_all_rows_cannot_save_them(engine_url, tmp_path):
     _execute(engine_url, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     _execute(engine_url, "GRANT SELECT ON ALL SEQUENCES IN SCHEMA public TO reader")
     for url in (reader, scope):
-        with pytest.raises(BackupIncomplete, match="as the owner"):
+        with pytest.raises(errors.BackupIncomplete, match="as the owner"):
             backup(url, tmp_path / "backup")
         assert not (tmp_path / "backup").exists()
     _execute(engine_url, "DROP OWNED BY reader")
@@ -597,7 +563,7 @@ def test_what_is_left_beside_a_backup_that_has_its_name_is_cleared_away(tmp_path
         assert saver.wait() == -signal.SIGKILL
     assert target.stat().st_nlink == 2
     before = target.read_bytes()
-    with pytest.raises(TargetExists):
+    with pytest.raises(errors.TargetExists):
         backup(source, target)
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
     assert target.stat().st_nlink == 1
@@ -608,7 +574,7 @@ def test_what_somebody_works_on_is_not_cleared_away(tmp_path):
     target = tmp_path / "backup"
     with new_files.NewFile(target).in_the_making() as new:
         target.write_text("precious")
-        with pytest.raises(TargetExists), new_files.NewFile(target).in_the_making():
+        with pytest.raises(errors.TargetExists), new_files.NewFile(target).in_the_making():
             pass
         assert new.path.exists()
 
@@ -641,7 +607,7 @@ def test_a_restore_that_is_killed_leaves_nothing_that_opens_and_is_done_again(
 def _opens(url):
     try:
         Store(url, create=False).close()
-    except (CopyUnfinished, SchemaMissing, DatabaseUnreachable):
+    except (errors.CopyUnfinished, errors.SchemaMissing, errors.DatabaseUnreachable):
         return False
     return True
 
@@ -653,7 +619,10 @@ def _holds_rows(url):
 
 def test_two_backups_into_one_file_do_not_meet(engine_url, tmp_path):
     target = tmp_path / "backup"
-    with new_files.NewFile(target).in_the_making(), pytest.raises(BackupUnderWay, match="Wait"):
+    with (
+        new_files.NewFile(target).in_the_making(),
+        pytest.raises(errors.BackupUnderWay, match="Wait"),
+    ):
         backup(engine_url, target)
     backup(engine_url, target)
 
@@ -664,7 +633,7 @@ def test_of_many_backups_at_once_into_one_file_one_is_made(engine_url, tmp_path)
     def run(_):
         try:
             return backup(engine_url, target).bytes
-        except (BackupUnderWay, TargetExists):
+        except (errors.BackupUnderWay, errors.TargetExists):
             return None
 
     with ThreadPoolExecutor(6) as pool:
@@ -703,13 +672,13 @@ def test_nothing_that_is_there_is_overwritten(engine_url, tmp_path, make):
     target = tmp_path / "backup"
     make(target)
     before = _tree(tmp_path)
-    with pytest.raises(TargetExists, match="another name"):
+    with pytest.raises(errors.TargetExists, match="another name"):
         backup(engine_url, target)
     assert _tree(tmp_path) == before
     backup(engine_url, tmp_path / "other")
     if not on_server(engine_url):
         before = _tree(tmp_path)
-        with pytest.raises(TargetExists, match="another name"):
+        with pytest.raises(errors.TargetExists, match="another name"):
             restore(tmp_path / "other", f"sqlite:///{target}")
         assert _tree(tmp_path) == before
 
@@ -729,7 +698,7 @@ def test_what_comes_while_the_backup_is_made_is_not_overwritten(engine_url, tmp_
     def write(_):
         target.write_text("precious")
 
-    with pytest.raises(TargetExists, match=name):
+    with pytest.raises(errors.TargetExists, match=name):
         backup(engine_url, tmp_path / "backup", progress=write)
     assert target.read_text() == "precious"
     assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == [name]
@@ -743,7 +712,7 @@ def test_without_links_nothing_is_overwritten_either(engine_url, tmp_path, monke
     monkeypatch.setattr(os, "link", refuse)
     backup(engine_url, tmp_path / "backup")
     target = tmp_path / "other"
-    with pytest.raises(TargetExists):
+    with pytest.raises(errors.TargetExists):
         backup(engine_url, target, progress=lambda _: target.write_text("precious"))
     assert target.read_text() == "precious"
 
@@ -752,9 +721,9 @@ def test_a_database_is_not_saved_over_itself(tmp_path, sqlite_template):
     source = tmp_path / "source.db"
     shutil.copy(sqlite_template, source)
     before = source.read_bytes()
-    with pytest.raises(TargetExists):
+    with pytest.raises(errors.TargetExists):
         backup(f"sqlite:///{source}", source)
-    with pytest.raises(TargetExists):
+    with pytest.raises(errors.TargetExists):
         restore(source, f"sqlite:///{source}")
     assert source.read_bytes() == before
 
@@ -763,7 +732,7 @@ def test_a_folder_of_somebody_else_is_not_worked_in(engine_url, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / ".backup.agentstore-partial").symlink_to(elsewhere)
-    with pytest.raises(TargetExists, match="partial"):
+    with pytest.raises(errors.TargetExists, match="partial"):
         backup(engine_url, tmp_path / "backup")
     assert list(elsewhere.iterdir()) == []
 
@@ -773,7 +742,7 @@ def test_a_database_with_rows_is_not_restored_into(engine_url, tmp_path):
     file = tmp_path / "backup"
     backup(engine_url, file)
     before = contents(engine_url)
-    with pytest.raises((TargetNotEmpty, TargetExists)):
+    with pytest.raises((errors.TargetNotEmpty, errors.TargetExists)):
         restore(file, engine_url)
     assert contents(engine_url) == before
 
@@ -801,7 +770,7 @@ def test_anything_else_than_a_backup_is_refused(empty_url, tmp_path, content):
     file = tmp_path / "no-backup"
     file.write_bytes(content)
     target = empty_url.replace("test.db", "new.db")
-    with pytest.raises(NotABackup):
+    with pytest.raises(errors.NotABackup):
         restore(file, target)
     assert not (tmp_path / "new.db").exists()
     if on_server(empty_url):
@@ -814,9 +783,9 @@ def test_another_program_s_database_is_refused(empty_url, tmp_path):
         connection.execute("CREATE TABLE theirs (number)")
     connection.close()
     target = empty_url.replace("test.db", "new.db")
-    with pytest.raises(NotABackup, match="prefix"):
+    with pytest.raises(errors.NotABackup, match="prefix"):
         restore(file, target)
-    with pytest.raises(SchemaMissing):
+    with pytest.raises(errors.SchemaMissing):
         backup(f"sqlite:///{file}", tmp_path / "backup")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs.db"]
 
@@ -830,7 +799,7 @@ def test_a_backup_that_is_damaged_is_not_restored(engine_url, fresh, tmp_path):
     content[row : row + 3000] = bytes(3000)
     file.write_bytes(content)
     target = fresh()
-    with pytest.raises(DatabaseCorrupt):
+    with pytest.raises(errors.DatabaseCorrupt):
         restore(file, target)
     if on_server(engine_url):
         assert migrations.revision_of(target) in (None, migrations.UNFINISHED)
@@ -854,7 +823,7 @@ def test_a_backup_with_a_row_that_an_index_does_not_have_is_not_restored(
             "UPDATE sqlite_master SET sql = ? WHERE sql GLOB ? || ' WHERE*'", (index, index)
         )
     target = fresh()
-    with pytest.raises(DatabaseCorrupt, match="index"):
+    with pytest.raises(errors.DatabaseCorrupt, match="index"):
         restore(file, target)
 
 
@@ -864,7 +833,7 @@ def test_a_backup_that_is_not_the_expected_one_is_not_restored(engine_url, fresh
     fill(engine_url)
     backup(engine_url, tmp_path / "two")
     target = fresh()
-    with pytest.raises(BackupDiffers) as refused:
+    with pytest.raises(errors.BackupDiffers) as refused:
         restore(tmp_path / "two", target, expected=first.tables)
     assert "users" in refused.value.tables
     if on_server(engine_url):
@@ -876,7 +845,7 @@ def test_a_backup_that_is_not_the_expected_one_is_not_restored(engine_url, fresh
 def test_a_backup_that_has_more_than_was_expected_is_not_restored(tmp_path, sqlite_template, kept):
     saved = backup(f"sqlite:///{sqlite_template}", tmp_path / "backup")
     target = tmp_path / "new.db"
-    with pytest.raises(BackupDiffers) as refused:
+    with pytest.raises(errors.BackupDiffers) as refused:
         restore(tmp_path / "backup", f"sqlite:///{target}", expected=saved.tables[:kept])
     assert refused.value.tables == tuple(table.name for table in saved.tables[kept:])
     assert not target.exists()
@@ -904,7 +873,7 @@ def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(fresh, tmp_
     assert saved.revision == revision
     assert {table.digest for table in saved.tables} == {None}
     target = fresh()
-    with pytest.raises(BackupOutdated, match="--upgrade"):
+    with pytest.raises(errors.BackupOutdated, match="--upgrade"):
         restore(file, target)
     restored = restore(file, target, upgrade=True)
     assert (restored.backup_revision, restored.revision) == (revision, migrations.HEAD)
@@ -919,7 +888,7 @@ def test_of_a_server_behind_head_no_backup_is_made_and_the_error_says_what_saves
     if not on_server(empty_url):
         return  # a file is saved whole, as above
     revision = behind(empty_url)
-    with pytest.raises(SchemaError, match="pg_dump") as refused:
+    with pytest.raises(errors.SchemaError, match="pg_dump") as refused:
         backup(empty_url, tmp_path / "backup")
     assert (refused.value.current, refused.value.head) == (revision, migrations.HEAD)
     assert list(tmp_path.iterdir()) == []
@@ -930,13 +899,13 @@ def test_a_newer_version_s_database_is_neither_saved_nor_restored(engine_url, fr
     with sqlite3.connect(tmp_path / "now") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
-    with pytest.raises(SchemaFromFuture):
+    with pytest.raises(errors.SchemaFromFuture):
         restore(tmp_path / "now", fresh())
     engine = create_engine(engine_url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
-    with pytest.raises(SchemaFromFuture):
+    with pytest.raises(errors.SchemaFromFuture):
         backup(engine_url, tmp_path / "then")
     assert not (tmp_path / "then").exists()
 
@@ -985,7 +954,7 @@ def test_on_a_full_disk_there_is_no_file(engine_url, tmp_path):
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("nothing may be mounted here; RLIMIT_FSIZE stands in for it above")
     try:
-        with pytest.raises(DatabaseFull, match=r"[Ff]ree"):
+        with pytest.raises(errors.DatabaseFull, match=r"[Ff]ree"):
             backup(engine_url, small / "backup")
         assert list(small.iterdir()) == []
     finally:
@@ -993,9 +962,9 @@ def test_on_a_full_disk_there_is_no_file(engine_url, tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(engine_url, tmp_path):
-    with pytest.raises(DatabaseUnreachable, match="folder exists"):
+    with pytest.raises(errors.DatabaseUnreachable, match="folder exists"):
         backup(engine_url, tmp_path / "nowhere" / "backup")
-    with pytest.raises(DatabaseUnreachable, match="Check the path"):
+    with pytest.raises(errors.DatabaseUnreachable, match="Check the path"):
         restore(tmp_path / "nothing", f"sqlite:///{tmp_path / 'new.db'}")
 
 
@@ -1004,13 +973,13 @@ def test_a_folder_that_may_not_be_written_to_is_named(engine_url, tmp_path, monk
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(DatabaseReadOnly, match="permissions"):
+    with pytest.raises(errors.DatabaseReadOnly, match="permissions"):
         backup(engine_url, tmp_path / "backup")
 
 
 def test_where_there_are_no_locks_of_this_kind_that_is_said(tmp_path, sqlite_template, monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with pytest.raises(BackupError, match="POSIX"):
+    with pytest.raises(errors.BackupError, match="POSIX"):
         backup(f"sqlite:///{sqlite_template}", tmp_path / "backup")
     assert list(tmp_path.iterdir()) == []
     code = "import sys; sys.modules['fcntl'] = None; import agentstore.cli"
@@ -1018,9 +987,9 @@ def test_where_there_are_no_locks_of_this_kind_that_is_said(tmp_path, sqlite_tem
 
 
 def test_a_database_in_memory_is_neither_saved_nor_restored(tmp_path, sqlite_template):
-    with pytest.raises(InvalidInput, match="memory"):
+    with pytest.raises(errors.InvalidInput, match="memory"):
         backup("sqlite://", tmp_path / "backup")
-    with pytest.raises(InvalidInput, match="memory"):
+    with pytest.raises(errors.InvalidInput, match="memory"):
         restore(sqlite_template, "sqlite://")
     assert list(tmp_path.iterdir()) == []
 
@@ -1038,7 +1007,7 @@ def test_a_damaged_database_is_not_taken_for_a_good_backup(tmp_path, sqlite_temp
     content = bytearray(source.read_bytes())
     content[(page - 1) * size + 8 : (page - 1) * size + 40] = b"\x00" * 32
     source.write_bytes(content)
-    with pytest.raises(DatabaseCorrupt):
+    with pytest.raises(errors.DatabaseCorrupt):
         backup(f"sqlite:///{source}", tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
 
@@ -1075,7 +1044,7 @@ def test_no_backup_is_made_of_rows_that_only_a_server_can_hold(engine_url, tmp_p
     messages = {t.name: t.rows for t in contents(engine_url)}["messages"]
     _execute(engine_url, statement)
     changed = statement.split()[1]
-    with pytest.raises(InvalidRows, match=rf"of {changed} .*pg_dump") as refused:
+    with pytest.raises(errors.InvalidRows, match=rf"of {changed} .*pg_dump") as refused:
         backup(engine_url, tmp_path / "backup")
     assert refused.value.total > (messages if changed == "sessions" else 0)
     assert refused.value.rows[0][1] in str(refused.value)
@@ -1095,7 +1064,7 @@ def test_a_server_takes_no_invalid_rows_from_a_file_and_copy_does_without_them(
         connection.execute("UPDATE messages SET token_count = 'many' WHERE seq = 1")
     connection.close()
     backup(f"sqlite:///{source}", tmp_path / "backup")
-    with pytest.raises(InvalidRows, match=r"nothing was restored.* agentstore copy"):
+    with pytest.raises(errors.InvalidRows, match=r"nothing was restored.* agentstore copy"):
         restore(tmp_path / "backup", empty_url)
     assert migrations.revision_of(empty_url) is None
     aside = tmp_path / "aside.jsonl"
@@ -1122,7 +1091,7 @@ def test_a_copy_that_lacks_a_row_is_noticed(engine_url, tmp_path, monkeypatch):
     if on_server(engine_url):
         return  # what became of its rows is compared while they are copied, below
     monkeypatch.setattr(SQLiteFiles, "finish", lossy)
-    with pytest.raises(BackupDiffers, match="users"):
+    with pytest.raises(errors.BackupDiffers, match="users"):
         backup(engine_url, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
 
@@ -1139,6 +1108,6 @@ def test_a_copy_of_a_server_that_lacks_a_row_is_noticed(engine_url, tmp_path):
                 connection.execute("DELETE FROM api_keys")
                 connection.commit()
 
-    with pytest.raises(BackupDiffers, match="api_keys"):
+    with pytest.raises(errors.BackupDiffers, match="api_keys"):
         backup(engine_url, tmp_path / "backup", progress=lose)
     assert list(tmp_path.iterdir()) == []

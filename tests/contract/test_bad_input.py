@@ -102,21 +102,11 @@ PLAUSIBLE = {
 """Values for the other arguments; a word will do for those that are not here."""
 
 GIVE_NOTHING = {
-    "Users.find",
-    "Users.api_keys",
-    "Users.reservations",
-    "Sessions.find",
-    "Messages.find",
-    "Messages.find_by_external_id",
-    "Messages.find_by_tool",
-    "Messages.find_many",
-    "Tasks.find",
-    "ToolLogs.find",
-    "Attachments.find",
-    "Attachments.list",
-    "Attachments.list_of_session",
+    "Users.find", "Users.api_keys", "Users.reservations", "Sessions.find", "Messages.find",
+    "Messages.find_by_external_id", "Messages.find_by_tool", "Messages.find_many", "Tasks.find",
+    "ToolLogs.find", "Attachments.find", "Attachments.list", "Attachments.list_of_session",
     "Marks.count",
-}
+}  # fmt: skip
 """Readers that answer None, or give nothing, where others raise NotFound."""
 
 
@@ -148,14 +138,7 @@ def rows_about_ids() -> list[Row]:
     for repository, method, parameter, others in methods_that_take_an_id():
         name = parameter.name
 
-        def call(
-            s: Any,
-            id: Any,
-            repository: str = repository,
-            method: str = method,
-            name: str = name,
-            others: dict[str, Any] = others,
-        ) -> object:
+        def call(s, id, repository=repository, method=method, name=name, others=others):
             return getattr(getattr(s, attribute(repository)), method)(**{name: id, **others})
 
         kind = KINDS[name]
@@ -309,36 +292,18 @@ def rows_about_numbers() -> list[Row]:
             )
         )
     rows += [
-        Row(
-            "a priority that is too high",
-            lambda s, _: s.tasks.create(None, "a", priority=2**31),
-            "from -2147483647",
-        ),
-        Row(
-            "a priority that is a float",
-            lambda s, _: s.tasks.create(None, "a", priority=0.5),
-            "int",
-        ),
-        Row(
-            "a duration that is negative",
-            lambda s, x: s.tool_logs.log(x.session, "t", input=SECRET, elapsed_ms=-1),
-            "from 0 to",
-        ),
-        Row(
-            "a duration that is NaN",
-            lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=float("nan")),
-            "from 0 to 10",
-        ),
-        Row(
-            "a duration in words",
-            lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=SECRET),
-            "number",
-        ),
-        Row(
-            "an outcome that is neither True nor False",
-            lambda s, x: s.tool_logs.log(x.session, "t", success=1),
-            "bool",
-        ),
+        Row("a priority that is too high", lambda s, _: s.tasks.create(None, "a", priority=2**31),
+            "from -2147483647"),
+        Row("a priority that is a float", lambda s, _: s.tasks.create(None, "a", priority=0.5),
+            "int"),
+        Row("a duration that is negative",
+            lambda s, x: s.tool_logs.log(x.session, "t", input=SECRET, elapsed_ms=-1), "from 0 to"),
+        Row("a duration that is NaN",
+            lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=float("nan")), "from 0 to 10"),
+        Row("a duration in words", lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=SECRET),
+            "number"),
+        Row("an outcome that is neither True nor False",
+            lambda s, x: s.tool_logs.log(x.session, "t", success=1), "bool"),
         *(
             Row(f"a window of {name} days", lambda s, x, v=v: s.usage.stats(x.user, v), "above 0")
             for name, v in (
@@ -351,12 +316,10 @@ def rows_about_numbers() -> list[Row]:
                 ("10**5000", MANY_DIGITS),
             )
         ),
-        Row(
-            "a window that begins before there were years",
+        Row("a window that begins before there were years",
             lambda s, x: s.usage.stats(x.user, 7, until=datetime.min.replace(tzinfo=UTC)),
-            "before the year 1",
-        ),
-    ]
+            "before the year 1"),
+    ]  # fmt: skip
     return rows
 
 
@@ -371,18 +334,11 @@ def rows_about_time() -> list[Row]:
     rows = []
     for place, take in takers.items():
         rows += [
-            Row(
-                f"a naive datetime as {place}",
-                lambda s, x, f=take: f(s, x, NAIVE),
-                "timezone.utc",
-                NaiveDatetime,
-            ),
-            Row(
-                f"a text as {place}",
-                lambda s, x, f=take: f(s, x, "2026-03-29T12:00:00Z"),
-                "aware datetime",
-            ),
-        ]
+            Row(f"a naive datetime as {place}", lambda s, x, f=take: f(s, x, NAIVE), "timezone.utc",
+                NaiveDatetime),
+            Row(f"a text as {place}", lambda s, x, f=take: f(s, x, "2026-03-29T12:00:00Z"),
+                "aware datetime"),
+        ]  # fmt: skip
     rows += [
         Row(
             f"a {place} to live of {ttl!r}",
@@ -432,15 +388,9 @@ LISTS: dict[str, Callable[..., object]] = {
 def rows_about_lists() -> list[Row]:
     rows = []
     limits = {
-        "0": 0,
-        "-1": -1,
-        "1001": 1001,
-        "True": True,
-        "'10'": "10",
-        "1.5": 1.5,
-        "None": None,
+        "0": 0, "-1": -1, "1001": 1001, "True": True, "'10'": "10", "1.5": 1.5, "None": None,
         "10**5000": MANY_DIGITS,
-    }
+    }  # fmt: skip
     for list_, get in LISTS.items():
         some = limits if list_ in ("users", "messages by tool") else ("0", "1001")
         for name in some:
@@ -475,25 +425,14 @@ def rows_about_lists() -> list[Row]:
         "a secret": SECRET,
     }.items():
         rows += [
-            Row(
-                f"a cursor that is {name}",
-                lambda s, _, v=cursor: s.users.list(cursor=v),
-                "next_cursor",
-                InvalidCursor,
-            ),
-            Row(
-                f"a place to page from that is {name}",
-                lambda s, x, v=cursor: s.messages.page(x.session, before=v),
-                "next_cursor",
-                InvalidCursor,
-            ),
-            Row(
-                f"a place to follow from that is {name}",
-                lambda s, _, v=cursor: s.messages.follow(v),
-                "next_cursor",
-                InvalidCursor,
-            ),
-        ]
+            Row(f"a cursor that is {name}", lambda s, _, v=cursor: s.users.list(cursor=v),
+                "next_cursor", InvalidCursor),
+            Row(f"a place to page from that is {name}",
+                lambda s, x, v=cursor: s.messages.page(x.session, before=v), "next_cursor",
+                InvalidCursor),
+            Row(f"a place to follow from that is {name}",
+                lambda s, _, v=cursor: s.messages.follow(v), "next_cursor", InvalidCursor),
+        ]  # fmt: skip
     rows += [
         Row(
             f"a beginning of an id that is {name}",
@@ -572,26 +511,15 @@ def rows_about_lists() -> list[Row]:
         for v in (-1, True, "5", 1.5)
     ]
     rows += [
-        Row(
-            "a time in the future for interrupted turns",
+        Row("a time in the future for interrupted turns",
             lambda s, _: s.sessions.interrupted(older_than=timedelta(seconds=-1)),
-            "timedelta of 0 or more",
-        ),
-        Row(
-            "an unknown status of sessions",
-            lambda s, _: s.sessions.list(status="asleep"),
-            "must be one of active",
-        ),
-        Row(
-            "an unknown status to count",
-            lambda s, _: s.sessions.count(status=SECRET),
-            "must be one of active",
-        ),
-        Row(
-            "an unknown status of tasks",
-            lambda s, _: s.tasks.list(status=["pending"]),
-            "must be one of pending",
-        ),
+            "timedelta of 0 or more"),
+        Row("an unknown status of sessions", lambda s, _: s.sessions.list(status="asleep"),
+            "must be one of active"),
+        Row("an unknown status to count", lambda s, _: s.sessions.count(status=SECRET),
+            "must be one of active"),
+        Row("an unknown status of tasks", lambda s, _: s.tasks.list(status=["pending"]),
+            "must be one of pending"),
         *(
             Row(
                 f"a path of a preference that is {path!r}",
@@ -600,7 +528,7 @@ def rows_about_lists() -> list[Row]:
             )
             for path in ("", [], [1], 5, None, b"x")
         ),
-    ]
+    ]  # fmt: skip
     return rows
 
 
@@ -727,23 +655,13 @@ def rows_about_messages() -> list[Row]:
                 ("numbers", [1, 2], "str"),
             )
         ),
-        Row(
-            "a session to delete from whose id is a number",
-            lambda s, x: s.messages.delete([x.message], session_id=5),
-            "str",
-        ),
-        Row(
-            "a message with a key for a session that does not exist",
+        Row("a session to delete from whose id is a number",
+            lambda s, x: s.messages.delete([x.message], session_id=5), "str"),
+        Row("a message with a key for a session that does not exist",
             lambda s, _: s.messages.save("nowhere", "user", SECRET, idempotency_key="k"),
-            "Check the id",
-            NotFound,
-        ),
-        Row(
-            "no messages for a session that does not exist",
-            lambda s, _: s.messages.save_many("nowhere", []),
-            "Check the id",
-            NotFound,
-        ),
+            "Check the id", NotFound),
+        Row("no messages for a session that does not exist",
+            lambda s, _: s.messages.save_many("nowhere", []), "Check the id", NotFound),
         *(
             Row(
                 f"a history of {limit} of a session that does not exist",
@@ -753,7 +671,7 @@ def rows_about_messages() -> list[Row]:
             )
             for limit in (0, None)
         ),
-    ]
+    ]  # fmt: skip
 
 
 TAKES_A_BRANCH: dict[str, Callable[[Any, Any, Any], object]] = {
@@ -823,117 +741,54 @@ def rows_about_branches() -> list[Row]:
         )
     ]
     given: list[tuple[str, Callable[[Any, Any], object], type[AgentStoreError], str]] = [
-        (
-            "a turn to branch before that is not there",
-            lambda s, x: s.branches.create(x.session, from_turn=9),
-            NotFound,
-            "branches.turns() lists",
-        ),
-        (
-            "a turn to branch after that is not there",
-            lambda s, x: s.branches.create(x.session, after_turn=2**63 - 1),
-            NotFound,
-            "branches.turns() lists",
-        ),
-        (
-            "a text to branch at that nobody said",
-            lambda s, x: s.branches.create(x.session, containing=SECRET),
-            NotFound,
-            "branches.turns() lists",
-        ),
-        (
-            "a text to branch at that is empty",
-            lambda s, x: s.branches.create(x.session, containing=""),
-            InvalidInput,
-            "containing must not be empty",
-        ),
-        (
-            "a text to branch at that is a number",
-            lambda s, x: s.branches.create(x.session, containing=5),
-            InvalidInput,
-            "must be a str",
-        ),
-        (
-            "two places to branch at",
-            lambda s, x: s.branches.create(x.session, from_turn=0, containing=SECRET),
-            InvalidInput,
-            "only one of",
-        ),
-        (
-            "a text to find turns by that is empty",
-            lambda s, x: s.branches.find_turns(x.session, ""),
-            InvalidInput,
-            "text must not be empty",
-        ),
-        (
-            "a text to find turns by that is a list",
-            lambda s, x: s.branches.find_turns(x.session, [SECRET]),
-            InvalidInput,
-            "must be a str",
-        ),
-        (
-            "the active branch to delete",
-            lambda s, x: s.branches.delete(x.branched, "side"),
-            BranchInUse,
-            "force=True",
-        ),
-        (
-            "main to delete",
-            lambda s, x: s.branches.delete(x.branched, "main", force=True),
-            InvalidInput,
-            "messages.clear",
-        ),
-        (
-            "main to rename",
-            lambda s, x: s.branches.rename(x.branched, "main", "first"),
-            InvalidInput,
-            "main keeps its name",
-        ),
-        (
-            "a force that is a word",
-            lambda s, x: s.branches.delete(x.branched, "side", force="yes"),
-            InvalidInput,
-            "force",
-        ),
-        (
-            "turns to compact that are not there",
+        ("a turn to branch before that is not there",
+            lambda s, x: s.branches.create(x.session, from_turn=9), NotFound,
+            "branches.turns() lists"),
+        ("a turn to branch after that is not there",
+            lambda s, x: s.branches.create(x.session, after_turn=2**63 - 1), NotFound,
+            "branches.turns() lists"),
+        ("a text to branch at that nobody said",
+            lambda s, x: s.branches.create(x.session, containing=SECRET), NotFound,
+            "branches.turns() lists"),
+        ("a text to branch at that is empty",
+            lambda s, x: s.branches.create(x.session, containing=""), InvalidInput,
+            "containing must not be empty"),
+        ("a text to branch at that is a number",
+            lambda s, x: s.branches.create(x.session, containing=5), InvalidInput, "must be a str"),
+        ("two places to branch at",
+            lambda s, x: s.branches.create(x.session, from_turn=0, containing=SECRET), InvalidInput,
+            "only one of"),
+        ("a text to find turns by that is empty", lambda s, x: s.branches.find_turns(x.session, ""),
+            InvalidInput, "text must not be empty"),
+        ("a text to find turns by that is a list",
+            lambda s, x: s.branches.find_turns(x.session, [SECRET]), InvalidInput, "must be a str"),
+        ("the active branch to delete", lambda s, x: s.branches.delete(x.branched, "side"),
+            BranchInUse, "force=True"),
+        ("main to delete", lambda s, x: s.branches.delete(x.branched, "main", force=True),
+            InvalidInput, "messages.clear"),
+        ("main to rename", lambda s, x: s.branches.rename(x.branched, "main", "first"),
+            InvalidInput, "main keeps its name"),
+        ("a force that is a word", lambda s, x: s.branches.delete(x.branched, "side", force="yes"),
+            InvalidInput, "force"),
+        ("turns to compact that are not there",
             lambda s, x: s.branches.compact(x.session, SECRET, from_turn=7, to_turn=2**63 - 1),
-            NotFound,
-            "branches.turns() lists",
-        ),
-        (
-            "turns to compact that end before they begin",
+            NotFound, "branches.turns() lists"),
+        ("turns to compact that end before they begin",
             lambda s, x: s.branches.compact(x.session, SECRET, from_turn=2, to_turn=1),
-            InvalidInput,
-            "at least from_turn",
-        ),
-        (
-            "a summary by a user",
+            InvalidInput, "at least from_turn"),
+        ("a summary by a user",
             lambda s, x: s.branches.compact(x.session, SECRET, from_turn=0, to_turn=1, role="user"),
-            InvalidInput,
-            "system, developer, assistant",
-        ),
-        (
-            "a summary that is a list",
+            InvalidInput, "system, developer, assistant"),
+        ("a summary that is a list",
             lambda s, x: s.branches.compact(x.session, [SECRET], from_turn=0, to_turn=1),
-            InvalidInput,
-            "must be a str",
-        ),
-        (
-            "a summary of a negative number of tokens",
-            lambda s, x: s.branches.compact(
-                x.session, SECRET, from_turn=0, to_turn=1, token_count=-1
-            ),
-            InvalidInput,
-            "from 0",
-        ),
-        (
-            "a place to page from of another branch",
-            lambda s, x: s.messages.page(x.session, before=x.cursors["side"]),
-            InvalidCursor,
-            "next_cursor",
-        ),
-    ]
+            InvalidInput, "must be a str"),
+        ("a summary of a negative number of tokens",
+            lambda s, x: s.branches.compact(x.session, SECRET, from_turn=0, to_turn=1,
+                token_count=-1), InvalidInput, "from 0"),
+        ("a place to page from of another branch",
+            lambda s, x: s.messages.page(x.session, before=x.cursors["side"]), InvalidCursor,
+            "next_cursor"),
+    ]  # fmt: skip
     return [*rows, *(Row(name, call, word, error) for name, call, error, word in given)]
 
 
@@ -1088,23 +943,14 @@ def rows_about_memory() -> list[Row]:
         for kind, v in (("unknown", "ignore"), ("None", None), ("a list", ["skip"]), ("True", True))
     ]
     rows += [
-        Row(
-            "a message to be replaced by one of another role",
-            lambda s, x: s.messages.save(
-                x.session, "user", SECRET, external_id="taken", on_duplicate="replace"
-            ),
-            "delete it instead",
-        ),
-        Row(
-            "one of many to be replaced by one of another role",
-            lambda s, x: s.messages.save_many(
-                x.session,
+        Row("a message to be replaced by one of another role",
+            lambda s, x: s.messages.save(x.session, "user", SECRET, external_id="taken",
+                on_duplicate="replace"), "delete it instead"),
+        Row("one of many to be replaced by one of another role",
+            lambda s, x: s.messages.save_many(x.session,
                 [FINE, {**FINE, "external_id": "new"}, {**FINE, "external_id": "taken"}],
-                on_duplicate="replace",
-            ),
-            "delete it instead",
-        ),
-    ]
+                on_duplicate="replace"), "delete it instead"),
+    ]  # fmt: skip
     return [*rows, *rows_about_streams(), *rows_about_states(), *rows_about_failures()]
 
 
@@ -1209,23 +1055,15 @@ def rows_about_states() -> list[Row]:
         ("a state with a key too many", load(more=SECRET), InvalidInput, "strict=False"),
         ("a state of a session that is gone", load(session_id="nowhere"), NotFound, "Check the id"),
         ("a state of a session by number", load(session_id=5), InvalidInput, "must be a str"),
-        (
-            "a state of a session by number, taken lightly",
-            load(strict=False, session_id=5),
-            InvalidInput,
-            "must be a str",
-        ),
+        ("a state of a session by number, taken lightly", load(strict=False, session_id=5),
+            InvalidInput, "must be a str"),
         ("a state of another user", load(user_id="eve"), NotFound, "another user"),
-        (
-            "a state of another user, taken lightly",
-            load(strict=False, user_id=None),
-            NotFound,
-            "another user",
-        ),
+        ("a state of another user, taken lightly", load(strict=False, user_id=None), NotFound,
+            "another user"),
         ("a state of a branch by number", load(branch=5), InvalidInput, "must be a str"),
         ("a state on a branch that is gone", load(branch="gone"), NotFound, "branches.list()"),
         ("a strictness that is a word", load(strict="yes"), InvalidInput, "strict must be a bool"),
-    ]
+    ]  # fmt: skip
     rows += [
         (
             f"a state that is {kind}",
@@ -1245,31 +1083,15 @@ def rows_about_states() -> list[Row]:
 
 def rows_about_failures() -> list[Row]:
     rows: list[tuple[str, Callable[[Any, Any], object], type[AgentStoreError], str]] = [
-        (
-            "a claimed task that failed, by a dict",
-            lambda s, _: s.tasks.fail({"id": SECRET}, fence=1),
-            InvalidInput,
-            "must be a str",
-        ),
-        (
-            "a backoff of a failed task that is a number",
-            lambda s, x: s.tasks.fail(x.running, backoff=5),
-            InvalidInput,
-            "must be a Backoff",
-        ),
-        (
-            "a backoff of failed tasks that is a number",
-            lambda s, _: s.tasks.fail_many([], backoff=5),
-            InvalidInput,
-            "must be a Backoff",
-        ),
-        (
-            "a backoff of overdue tasks that is None",
-            lambda s, _: s.tasks.rescue(backoff=None),
-            InvalidInput,
-            "must be a Backoff",
-        ),
-    ]
+        ("a claimed task that failed, by a dict",
+            lambda s, _: s.tasks.fail({"id": SECRET}, fence=1), InvalidInput, "must be a str"),
+        ("a backoff of a failed task that is a number",
+            lambda s, x: s.tasks.fail(x.running, backoff=5), InvalidInput, "must be a Backoff"),
+        ("a backoff of failed tasks that is a number",
+            lambda s, _: s.tasks.fail_many([], backoff=5), InvalidInput, "must be a Backoff"),
+        ("a backoff of overdue tasks that is None", lambda s, _: s.tasks.rescue(backoff=None),
+            InvalidInput, "must be a Backoff"),
+    ]  # fmt: skip
     return [Row(name, call, word, error) for name, call, error, word in rows]
 
 
@@ -1283,122 +1105,55 @@ def rows_about_what_is_there() -> list[Row]:
         return lambda s, x: s.sessions.update(x.session, title="Eve", **arguments)
 
     rows: list[tuple[str, Callable[[Any, Any], object], type[AgentStoreError], str]] = [
-        (
-            "a log for a message of another session",
-            log("others_message"),
-            WrongSession,
-            "a message of that session",
-        ),
+        ("a log for a message of another session", log("others_message"), WrongSession,
+            "a message of that session"),
         ("a log for no message", log("nothing"), NotFound, "no message"),
         ("a log for a message whose id is a number", log(5), InvalidInput, "must be a str"),
-        (
-            "a session of nobody known",
-            lambda s, _: s.sessions.create("nobody", state=SECRET),
-            NotFound,
-            "create the user first",
-        ),
-        (
-            "a task of a session that does not exist",
-            lambda s, _: s.tasks.create("nowhere", "mail", SECRET),
-            NotFound,
-            "create the session first",
-        ),
-        (
-            "a user that exists",
-            lambda s, x: s.users.create(SECRET, id=x.user),
-            AlreadyExists,
-            "another id",
-        ),
-        (
-            "a session that exists",
-            lambda s, x: s.sessions.create(id=x.session, state=SECRET),
-            AlreadyExists,
-            "another id",
-        ),
-        (
-            "an external id that is taken, to be refused",
-            lambda s, x: s.messages.save(
-                x.session, "user", SECRET, external_id="taken", on_duplicate="refuse"
-            ),
-            AlreadyExists,
-            "another id",
-        ),
-        (
-            "a secret in a config",
-            lambda s, _: s.sessions.create(config={"api_key": SECRET}),
-            SecretRefused,
-            "config.api_key",
-        ),
-        (
-            "a secret deep in a new config",
-            update(config={"a": [{"password": SECRET}]}),
-            SecretRefused,
-            "config.a[0].password",
-        ),
-        (
-            "a version that is stale",
-            update(state=SECRET, expected_version=99),
-            StaleSession,
-            "Read it again",
-        ),
-        (
-            "a text where bytes belong",
-            lambda s, x: s.attachments.add(x.message, SECRET, "text/plain"),
-            InvalidInput,
-            "Encode a text first",
-        ),
-        (
-            "a media type without a slash",
-            lambda s, x: s.attachments.add(x.message, SECRET.encode(), "png"),
-            InvalidInput,
-            "image/png",
-        ),
-        (
-            "more bytes than the limit",
+        ("a session of nobody known", lambda s, _: s.sessions.create("nobody", state=SECRET),
+            NotFound, "create the user first"),
+        ("a task of a session that does not exist",
+            lambda s, _: s.tasks.create("nowhere", "mail", SECRET), NotFound,
+            "create the session first"),
+        ("a user that exists", lambda s, x: s.users.create(SECRET, id=x.user), AlreadyExists,
+            "another id"),
+        ("a session that exists", lambda s, x: s.sessions.create(id=x.session, state=SECRET),
+            AlreadyExists, "another id"),
+        ("an external id that is taken, to be refused",
+            lambda s, x: s.messages.save(x.session, "user", SECRET, external_id="taken",
+                on_duplicate="refuse"), AlreadyExists, "another id"),
+        ("a secret in a config", lambda s, _: s.sessions.create(config={"api_key": SECRET}),
+            SecretRefused, "config.api_key"),
+        ("a secret deep in a new config", update(config={"a": [{"password": SECRET}]}),
+            SecretRefused, "config.a[0].password"),
+        ("a version that is stale", update(state=SECRET, expected_version=99), StaleSession,
+            "Read it again"),
+        ("a text where bytes belong",
+            lambda s, x: s.attachments.add(x.message, SECRET, "text/plain"), InvalidInput,
+            "Encode a text first"),
+        ("a media type without a slash",
+            lambda s, x: s.attachments.add(x.message, SECRET.encode(), "png"), InvalidInput,
+            "image/png"),
+        ("more bytes than the limit",
             lambda s, x: s.attachments.add(x.message, bytes(32 * 2**20 + 1), "text/plain"),
-            AttachmentTooLarge,
-            "max_attachment_bytes",
-        ),
-        (
-            "more tokens than are left",
-            lambda s, x: s.users.consume_quota(x.user, 101),
-            QuotaExceeded,
-            "quota_total",
-        ),
-        (
-            "an answer to no question",
-            lambda s, x: s.sessions.answer(x.session, SECRET),
-            IllegalTransition,
-            "active to active",
-        ),
-        (
-            "a question of a session that waits already",
-            lambda s, x: s.sessions.wait_for_user(x.waiting, SECRET),
-            IllegalTransition,
-            "it can go to",
-        ),
-        (
-            "a result of a task that does not run",
-            lambda s, x: s.tasks.complete(x.pending, SECRET),
-            IllegalTransition,
-            "it can go to",
-        ),
-    ]
+            AttachmentTooLarge, "max_attachment_bytes"),
+        ("more tokens than are left", lambda s, x: s.users.consume_quota(x.user, 101),
+            QuotaExceeded, "quota_total"),
+        ("an answer to no question", lambda s, x: s.sessions.answer(x.session, SECRET),
+            IllegalTransition, "active to active"),
+        ("a question of a session that waits already",
+            lambda s, x: s.sessions.wait_for_user(x.waiting, SECRET), IllegalTransition,
+            "it can go to"),
+        ("a result of a task that does not run", lambda s, x: s.tasks.complete(x.pending, SECRET),
+            IllegalTransition, "it can go to"),
+    ]  # fmt: skip
     return [Row(name, call, word, error) for name, call, error, word in rows]
 
 
 ROWS = [
-    *rows_about_ids(),
-    *rows_about_json(),
-    *rows_about_numbers(),
-    *rows_about_time(),
-    *rows_about_lists(),
-    *rows_about_texts(),
-    *rows_about_messages(),
-    *rows_about_branches(),
-    *rows_about_memory(),
-    *rows_about_what_is_there(),
-]
+    *rows_about_ids(), *rows_about_json(), *rows_about_numbers(), *rows_about_time(),
+    *rows_about_lists(), *rows_about_texts(), *rows_about_messages(), *rows_about_branches(),
+    *rows_about_memory(), *rows_about_what_is_there(),
+]  # fmt: skip
 
 
 def scene(store: Any) -> SimpleNamespace:

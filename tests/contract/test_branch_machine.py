@@ -5,15 +5,11 @@ deleting messages takes them out of all of them. A message is stored if and only
 has it.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +29,7 @@ from agentstore import Store
 from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound
 from agentstore.repositories.upkeep.consistency import wrong_counters, wrong_sessions
 from agentstore.schema import PLAIN, tables
-from tests.conftest import FULL, VERSIONS, Servers
+from tests.conftest import FULL, VERSIONS
 from tests.contract.test_history import model as cut
 
 RAW = {"unanswered": "keep", "keep_system": False}
@@ -123,9 +119,7 @@ class Branching(RuleBasedStateMachine):
     def is_taken(self, name: str | None) -> bool:
         return name is not None and (name in self.kept or self.numbered(name) is not None)
 
-    def expect(
-        self, records: list[Any], given: list[dict[str, Any]], line: Line | None = None
-    ) -> None:
+    def expect(self, records, given, line=None):
         """Check what was saved, and show it on a line, the active one if none is named."""
         line = line or self.here
         for record, message in zip(records, given, strict=True):
@@ -210,15 +204,7 @@ class Branching(RuleBasedStateMachine):
 
     # --- Branches ----------------------------------------------------------------------------
 
-    def grow(
-        self,
-        source: Line,
-        shown: list[Any] | None,
-        name: str | None,
-        *,
-        reserve: bool = False,
-        **place: Any,
-    ) -> None:
+    def grow(self, source, shown, name, *, reserve=False, **place):
         """Make a branch, which must then show this; None if there is no such place."""
         create = partial(self.store.branches.create, reserve=reserve)
         if shown is None:
@@ -485,9 +471,7 @@ def walk(page: Any) -> list[Any]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store(
-    request: pytest.FixtureRequest, servers: Servers, sqlite_template: Path, tmp_path: Path
-) -> Iterator[Store]:
+def store(request, servers, sqlite_template, tmp_path):
     """A store on each engine: what the drivers differ in is not what is tried here."""
     if request.param == "sqlite":
         path = tmp_path / "test.db"

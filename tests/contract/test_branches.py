@@ -1,7 +1,5 @@
 """A conversation can go on in several ways, and none of them knows of the others."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -15,18 +13,10 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine, event, select
 
-from agentstore import Store, models
-from agentstore.errors import (
-    AlreadyExists,
-    BranchInUse,
-    InvalidCursor,
-    InvalidInput,
-    LimitOutOfRange,
-    NameReserved,
-    NotFound,
-)
+from agentstore import Store, errors, models
 from agentstore.schema import PLAIN, tables
 from tests.conftest import VERSIONS
+from tests.contract.clocks import paged
 from tests.programs.probes import engine_of
 
 
@@ -115,19 +105,12 @@ def test_turns_are_paged_in_their_order_on_the_branch_that_is_named(store, sessi
     talk(store, session, "x", "y")
     for read in (store.branches.turns, store.branches.by_turn):
         for branch, found in (("main", [1, 2, 3, 4, 5]), ("other", [1, 2, 3, 4])):
-            seen, cursor = [], None
-            while True:
-                page = read(session.id, branch=branch, limit=2, cursor=cursor)
-                assert len(page) <= 2
-                seen += numbers(page)
-                cursor = page.next_cursor
-                if cursor is None:
-                    break
+            seen = numbers(paged(read, session.id, branch=branch, limit=2))
             assert seen == found
         first = read(session.id, branch="main", limit=2)
-        with pytest.raises(InvalidCursor):
+        with pytest.raises(errors.InvalidCursor):
             read(session.id, branch="other", limit=2, cursor=first.next_cursor)
-        with pytest.raises(LimitOutOfRange):
+        with pytest.raises(errors.LimitOutOfRange):
             read(session.id, limit=0)
 
 
@@ -182,32 +165,12 @@ SAID = [
 ]
 
 FINDS = [
-    ("STRASSE", [1]),
-    ("straẞe", [1]),
-    ("GROẞ", [1]),
-    ("%", [2]),
-    ("100% SURE", [2]),
-    ("_", [2]),
-    ("file_NAME", [2]),
-    ("fileXname", []),
-    ("\\", [2]),
-    ("\\t", [2]),
-    ("İSTANBUL", [3]),
-    ("i̇stanbul", [3]),
-    ("'", [3]),
-    ("ὈΔΥΣΣΕΎΣ", [4]),
-    ("σσεύς", [4]),
-    ("ΣΣΕΎΣ", [4]),
-    ("天气", [5]),
-    ("气晴", [5]),
-    ("CAFE\u0301", [6]),
-    ("CAFÉ", [6]),
-    ("caf", [6]),
-    ("москва", [7]),
-    ("?", [1, 3]),
-    ("nowhere", []),
-    ("answer", []),
-]
+    ("STRASSE", [1]), ("straẞe", [1]), ("GROẞ", [1]), ("%", [2]), ("100% SURE", [2]), ("_", [2]),
+    ("file_NAME", [2]), ("fileXname", []), ("\\", [2]), ("\\t", [2]), ("İSTANBUL", [3]),
+    ("i̇stanbul", [3]), ("'", [3]), ("ὈΔΥΣΣΕΎΣ", [4]), ("σσεύς", [4]), ("ΣΣΕΎΣ", [4]), ("天气", [5]),
+    ("气晴", [5]), ("CAFE\u0301", [6]), ("CAFÉ", [6]), ("caf", [6]), ("москва", [7]), ("?", [1, 3]),
+    ("nowhere", []), ("answer", []),
+]  # fmt: skip
 
 
 def test_turns_are_found_by_what_the_user_said_in_any_case_and_script_every_sign_as_itself(
@@ -218,7 +181,7 @@ def test_turns_are_found_by_what_the_user_said_in_any_case_and_script_every_sign
         with subtests.test(text=text):
             assert numbers(store.branches.find_turns(session.id, text)) == found
             if not found:
-                with pytest.raises(NotFound):
+                with pytest.raises(errors.NotFound):
                     store.branches.create(session.id, containing=text)
                 continue
             made = store.branches.create(session.id, containing=text, name="found")
@@ -236,7 +199,7 @@ def test_found_turns_are_those_of_the_branch_and_are_paged(store, session):
     assert numbers(first) == [1, 3]
     more = {"branch": "main", "limit": 2, "cursor": first.next_cursor}
     assert numbers(store.branches.find_turns(session.id, "DOG", **more)) == [4]
-    with pytest.raises(InvalidCursor):
+    with pytest.raises(errors.InvalidCursor):
         store.branches.find_turns(session.id, "CAT", **more)
 
 
@@ -261,16 +224,10 @@ def test_a_branch_begins_before_a_turn_after_it_or_with_all(store, session):
     talk(store, session, "one", "two", "three")
     everything = shown(store, session)
     for place, count in (
-        ({"from_turn": 0}, 0),
-        ({"from_turn": 1}, 1),
-        ({"from_turn": 2}, 3),
-        ({"from_turn": 3}, 5),
-        ({"after_turn": 0}, 1),
-        ({"after_turn": 1}, 3),
-        ({"after_turn": 3}, 7),
-        ({"containing": "TWO"}, 3),
-        ({}, 7),
-    ):
+        ({"from_turn": 0}, 0), ({"from_turn": 1}, 1), ({"from_turn": 2}, 3), ({"from_turn": 3}, 5),
+        ({"after_turn": 0}, 1), ({"after_turn": 1}, 3), ({"after_turn": 3}, 7),
+        ({"containing": "TWO"}, 3), ({}, 7),
+    ):  # fmt: skip
         made = store.branches.create(session.id, branch="main", **place)
         assert made.current
         assert (
@@ -355,13 +312,7 @@ def test_branches_are_listed_in_the_order_of_their_making_page_by_page(store, se
     talk(store, session, "one")
     for n in range(5):
         store.branches.create(session.id, name=f"{9 - n}")
-    seen, cursor = [], None
-    while True:
-        page = store.branches.list(session.id, limit=2, cursor=cursor)
-        seen += page
-        cursor = page.next_cursor
-        if cursor is None:
-            break
+    seen = paged(store.branches.list, session.id, limit=2)
     assert [b.name for b in seen] == ["main", "9", "8", "7", "6", "5"]
     assert [b.parent for b in seen] == [None, "main", "9", "8", "7", "6"]
     assert [b.messages for b in seen] == [2] * 6
@@ -401,7 +352,7 @@ def test_what_is_said_on_one_branch_is_not_heard_on_another(store, session):
         before = store.messages.page(session.id, branch="a", limit=4, through=number - 1)
         assert [*before] == [m for m in history if m.seq < number][-4:]
     assert [m.seq for m in store.messages.iter(session.id, through=8)] == [6, 5, 2, 1]
-    with pytest.raises(InvalidCursor):
+    with pytest.raises(errors.InvalidCursor):
         store.messages.page(session.id, branch="main", before=page.next_cursor)
     assert store.sessions.verify(session.id).agree
     assert store.sessions.get(session.id).message_count == 10
@@ -562,7 +513,7 @@ def test_switching_goes_on_with_the_turns_of_that_branch(store, session):
     assert not store.branches.get(session.id, "a").current
     store.branches.switch(session.id, "a")
     assert store.messages.save(session.id, "assistant", "yes?").turn == 2
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(errors.NotFound) as caught:
         store.branches.switch(session.id, "nowhere")
     assert (caught.value.kind, caught.value.key) == ("branch", "nowhere")
     assert store.branches.active(session.id).name == "a"
@@ -577,11 +528,11 @@ def test_a_branch_is_renamed_and_main_is_not(store, session):
     assert store.branches.get(session.id, "b").parent == "c"
     assert store.branches.rename(session.id, "c", "c").name == "c"
     for name, new_name, error in (
-        ("c", "b", AlreadyExists),
-        ("c", "main", AlreadyExists),
-        ("main", "first", InvalidInput),
-        ("a", "d", NotFound),
-        ("c", "", InvalidInput),
+        ("c", "b", errors.AlreadyExists),
+        ("c", "main", errors.AlreadyExists),
+        ("main", "first", errors.InvalidInput),
+        ("a", "d", errors.NotFound),
+        ("c", "", errors.InvalidInput),
     ):
         with pytest.raises(error):
             store.branches.rename(session.id, name, new_name)
@@ -617,7 +568,7 @@ def test_a_name_that_was_reserved_is_never_used_again_whatever_becomes_of_its_br
             lambda: store.branches.rename(session.id, "of a", name),
             lambda: store.branches.compact(session.id, "x", to_turn=1, keep_as=name),
         ):
-            with pytest.raises(NameReserved, match="Choose another name"):
+            with pytest.raises(errors.NameReserved, match="Choose another name"):
                 call()
         for call in (
             lambda: store.branches.get(session.id, name),
@@ -629,12 +580,12 @@ def test_a_name_that_was_reserved_is_never_used_again_whatever_becomes_of_its_br
             lambda: store.usage.list(session.id, branch=name),
             lambda: store.usage.replace(session.id, branch=name, input_tokens=1),
         ):
-            with pytest.raises(NotFound):
+            with pytest.raises(errors.NotFound):
                 call()
 
     is_nobodys("a")
     assert store.branches.get(session.id, "of a").parent is None
-    with pytest.raises(InvalidInput, match="reserved keeps its name"):
+    with pytest.raises(errors.InvalidInput, match="reserved keeps its name"):
         store.branches.rename(session.id, "kept", "b")
     assert names(store, session) == ["main", "of a", "kept"]
     store.sessions.reset(session.id)
@@ -651,7 +602,11 @@ def test_another_branch_becomes_the_active_one_where_that_is_deleted(store, sess
     store.branches.create(session.id, name="a")
     store.branches.create(session.id, name="b")
     talk(store, session, "of b")
-    for wrong, error in (("b", InvalidInput), ("nowhere", NotFound), (1, InvalidInput)):
+    for wrong, error in (
+        ("b", errors.InvalidInput),
+        ("nowhere", errors.NotFound),
+        (1, errors.InvalidInput),
+    ):
         with pytest.raises(error):
             store.branches.delete(session.id, "b", then=wrong)
     assert store.branches.delete(session.id, "b", then="main") == 2
@@ -680,7 +635,7 @@ def test_the_active_branch_is_deleted_by_force_alone_and_its_parent_goes_on(stor
     store.branches.create(session.id, name="a")
     talk(store, session, "of a")
     store.branches.create(session.id, from_turn=1, name="b")
-    with pytest.raises(BranchInUse, match="Switch to another") as caught:
+    with pytest.raises(errors.BranchInUse, match="Switch to another") as caught:
         store.branches.delete(session.id, "b")
     assert (caught.value.session_id, caught.value.name) == (session.id, "b")
     store.branches.delete(session.id, "b", force=True)
@@ -691,9 +646,9 @@ def test_the_active_branch_is_deleted_by_force_alone_and_its_parent_goes_on(stor
     store.branches.delete(session.id, "c", force=True)
     assert store.branches.active(session.id).name == "main"
     assert store.messages.save(session.id, "user", "next").turn == 2
-    with pytest.raises(InvalidInput, match=r"messages\.clear"):
+    with pytest.raises(errors.InvalidInput, match=r"messages\.clear"):
         store.branches.delete(session.id, "main", force=True)
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         store.branches.delete(session.id, "a")
 
 
@@ -776,7 +731,7 @@ def test_a_branch_made_of_a_compacted_one_shows_the_summary(store, session):
     store.branches.switch(session.id, "main")
     store.branches.delete(session.id, "a")
     assert shown(store, session) == ["in short", "three", "answer to three"]
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         store.branches.create(session.id, from_turn=2)
 
 
@@ -818,14 +773,14 @@ def test_a_compaction_that_cannot_be_done_changes_nothing(store, session):
     saved = talk(store, session, "one", "two")
     compact = store.branches.compact
     for options, error in (
-        ({"to_turn": 9, "from_turn": 3}, NotFound),
-        ({"to_turn": 0, "from_turn": 0}, NotFound),
-        ({"to_turn": 1, "from_turn": 2}, InvalidInput),
-        ({"to_turn": 1, "role": "user"}, InvalidInput),
-        ({"to_turn": 1, "role": "tool"}, InvalidInput),
-        ({"to_turn": 1, "keep_as": "main"}, AlreadyExists),
-        ({"to_turn": 1, "branch": "nowhere"}, NotFound),
-        ({"to_turn": 1, "token_count": -1}, InvalidInput),
+        ({"to_turn": 9, "from_turn": 3}, errors.NotFound),
+        ({"to_turn": 0, "from_turn": 0}, errors.NotFound),
+        ({"to_turn": 1, "from_turn": 2}, errors.InvalidInput),
+        ({"to_turn": 1, "role": "user"}, errors.InvalidInput),
+        ({"to_turn": 1, "role": "tool"}, errors.InvalidInput),
+        ({"to_turn": 1, "keep_as": "main"}, errors.AlreadyExists),
+        ({"to_turn": 1, "branch": "nowhere"}, errors.NotFound),
+        ({"to_turn": 1, "token_count": -1}, errors.InvalidInput),
     ):
         with pytest.raises(error):
             compact(session.id, "in short", **options)
@@ -880,13 +835,13 @@ def test_errors_say_what_is_missing_or_taken(store, session):
         (lambda: store.messages.history(session.id, 0, branch="nowhere"), "branch", "nowhere"),
         (lambda: store.messages.page(session.id, branch="nowhere"), "branch", "nowhere"),
     ):
-        with pytest.raises(NotFound) as caught:
+        with pytest.raises(errors.NotFound) as caught:
             call()
         assert (caught.value.kind, caught.value.key) == (kind, key)
-    with pytest.raises(AlreadyExists) as taken:
+    with pytest.raises(errors.AlreadyExists) as taken:
         branches.create(session.id, name="a")
     assert (taken.value.kind, taken.value.key) == ("branch", "a")
-    with pytest.raises(InvalidInput, match="only one of"):
+    with pytest.raises(errors.InvalidInput, match="only one of"):
         branches.create(session.id, from_turn=1, after_turn=1)
     assert names(store, session) == ["main", "a"]
 
@@ -909,7 +864,7 @@ def test_a_branch_that_is_gone_has_no_name_any_more(place, store, session):
     )
     for name in ("a", gone):
         for call in calls:
-            with pytest.raises(NotFound):
+            with pytest.raises(errors.NotFound):
                 call(session.id, name)
 
 
@@ -929,7 +884,7 @@ def test_a_transaction_that_raises_leaves_no_branch(place, store, session):
     assert store.messages.history(session.id, None) == saved
     assert [rows_of(place, name) for name in ("branches", "sessions")] == before
     with store.transaction() as tx:
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(errors.AlreadyExists):
             tx.branches.create(session.id, name="main")
         tx.branches.create(session.id, from_turn=2, name="a")
     assert shown(store, session) == ["one", "answer to one"]
@@ -1013,7 +968,7 @@ def test_of_those_who_want_one_name_at_once_one_gets_it(store, session):
     def create():
         try:
             return store.branches.create(session.id, name="a").name
-        except AlreadyExists as error:
+        except errors.AlreadyExists as error:
             return error.kind
 
     assert Counter(at_once(*[create] * 5)) == {"a": 1, "branch": 4}

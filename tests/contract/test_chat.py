@@ -1,7 +1,5 @@
 """``chat`` and ``payloads`` give what ``history`` would, and read less for it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The example of a chat service: streams, tools, quotas, a client that goes, kill -9, a restart."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -34,7 +34,7 @@ from agentstore.repositories.checkpoints import threads
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import tables
 from tests.conftest import FULL, on
-from tests.contract.clocks import at_once
+from tests.contract.clocks import at_once, paged
 from tests.strategies import exact, json_values, keys, texts
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -49,14 +49,7 @@ def history(length: int) -> dict[str, Any]:
 
 
 def listed(store: Any, thread: str, namespace: str = "") -> list[Any]:
-    found: list[Any] = []
-    cursor = None
-    while True:
-        page = store.checkpoints.list(thread, namespace=namespace, limit=3, cursor=cursor)
-        found += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return found
+    return paged(store.checkpoints.list, thread, namespace=namespace, limit=3)
 
 
 def rows(place: Any, name: str) -> list[Any]:
@@ -88,7 +81,7 @@ def require_no_garbage(place: Any) -> None:
 # --- Putting and reading ----------------------------------------------------------------------
 
 
-def test_a_checkpoint_comes_back_as_it_was_put(store: Any) -> None:
+def test_a_checkpoint_comes_back_as_it_was_put(store):
     user = store.users.create("Alice")
     session = store.sessions.create(user.id)
     at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone(timedelta(hours=5, minutes=30)))
@@ -133,7 +126,7 @@ def test_a_checkpoint_comes_back_as_it_was_put(store: Any) -> None:
     assert thread.latest == put == listed(store, "thread")[0]
 
 
-def test_what_is_not_there_is_none_or_refused(store: Any) -> None:
+def test_what_is_not_there_is_none_or_refused(store):
     store.checkpoints.put("thread", {}, "one")
     assert store.checkpoints.get("one").values == {}
     for find in (
@@ -159,7 +152,7 @@ def test_what_is_not_there_is_none_or_refused(store: Any) -> None:
     summary=texts(),
     metadata=st.dictionaries(texts(2), json_values(3), max_size=2),
 )
-def test_any_values_come_back_exactly(store: Any, values: Any, summary: str, metadata: Any) -> None:
+def test_any_values_come_back_exactly(store, values, summary, metadata):
     thread = str(uuid.uuid4())
     store.checkpoints.put(thread, values, summary=summary, metadata=metadata)
     store.checkpoints.put(thread, {**values, "messages": [1]})
@@ -174,7 +167,7 @@ def test_any_values_come_back_exactly(store: Any, values: Any, summary: str, met
     assert (first.summary, exact(first.metadata)) == (summary, exact(metadata))
 
 
-def test_without_a_parent_it_is_the_latest_and_without_a_step_one_more(store: Any) -> None:
+def test_without_a_parent_it_is_the_latest_and_without_a_step_one_more(store):
     put = store.checkpoints.put
     first = put("thread", {})
     second = put("thread", {})
@@ -191,7 +184,7 @@ def test_without_a_parent_it_is_the_latest_and_without_a_step_one_more(store: An
     ]  # fmt: skip
 
 
-def test_a_restart_goes_on_counting(place: Any) -> None:
+def test_a_restart_goes_on_counting(place):
     with place.open() as store:
         ids = [store.checkpoints.put("thread", history(n)).id for n in range(3)]
         store.checkpoints.prune("thread", keep_last=1)
@@ -202,9 +195,7 @@ def test_a_restart_goes_on_counting(place: Any) -> None:
         assert store.checkpoints.get(ids[2]).values == history(2)
 
 
-def test_lists_go_down_in_steps_and_threads_by_the_last_put_whatever_the_clock_says(
-    place: Any,
-) -> None:
+def test_lists_go_down_in_steps_and_threads_by_the_last_put_whatever_the_clock_says(place):
     clock = iter(NOON - timedelta(days=n) for n in range(99))
     with place.open(clock=lambda: next(clock)) as store:
         for thread in ("a", "b", "c"):
@@ -213,17 +204,11 @@ def test_lists_go_down_in_steps_and_threads_by_the_last_put_whatever_the_clock_s
         store.checkpoints.put("a", {}, "a0", step=0, created_at=NOON - timedelta(days=900))
         for thread in ("b", "c"):
             assert [c.step for c in listed(store, thread)] == [3, 2, 1]
-        seen, cursor = [], None
-        while True:
-            page = store.checkpoints.threads(limit=2, cursor=cursor)
-            seen += [(t.id, t.latest.id) for t in page]
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        seen = [(t.id, t.latest.id) for t in paged(store.checkpoints.threads, limit=2)]
         assert seen == [("a", "a3"), ("c", "c3"), ("b", "b3")]
 
 
-def test_of_several_with_the_highest_step_the_latest_is_the_last_one_put(store: Any) -> None:
+def test_of_several_with_the_highest_step_the_latest_is_the_last_one_put(store):
     store.checkpoints.put("thread", {}, "one", step=5)
     store.checkpoints.put("thread", {}, "two", step=5)
     store.checkpoints.put("thread", {}, "low", step=1)
@@ -231,7 +216,7 @@ def test_of_several_with_the_highest_step_the_latest_is_the_last_one_put(store: 
     assert store.checkpoints.threads().items[0].latest.id == "two"
 
 
-def test_what_came_from_a_checkpoint_is_listed_and_nothing_else(store: Any) -> None:
+def test_what_came_from_a_checkpoint_is_listed_and_nothing_else(store):
     put, listed = store.checkpoints.put, store.checkpoints.list
     for space in ("", "inner"):
         put("a", {}, "root", namespace=space)
@@ -253,7 +238,7 @@ def test_what_came_from_a_checkpoint_is_listed_and_nothing_else(store: Any) -> N
             listed(**{"thread_id": "a", "parent_id": "root"} | wrong)
 
 
-def test_threads_are_those_of_the_user_or_session_that_is_asked_for(store: Any) -> None:
+def test_threads_are_those_of_the_user_or_session_that_is_asked_for(store):
     alice, bob = store.users.create("Alice"), store.users.create("Bob")
     session = store.sessions.create(alice.id)
     store.checkpoints.put("hers", {}, user_id=alice.id)
@@ -271,9 +256,7 @@ def test_threads_are_those_of_the_user_or_session_that_is_asked_for(store: Any) 
         store.checkpoints.threads(user_id=bob.id, cursor=page.next_cursor)
 
 
-def test_a_thread_stays_with_its_owner_and_one_without_gets_the_first_that_is_said(
-    store: Any,
-) -> None:
+def test_a_thread_stays_with_its_owner_and_one_without_gets_the_first_that_is_said(store):
     alice, bob = store.users.create("Alice"), store.users.create("Bob")
     session = store.sessions.create(alice.id)
     store.checkpoints.put("thread", {}, "first")
@@ -290,7 +273,7 @@ def test_a_thread_stays_with_its_owner_and_one_without_gets_the_first_that_is_sa
     assert store.checkpoints.threads().items[0].session_id == session.id
 
 
-def test_a_thread_is_never_one_users_in_a_session_of_another(store: Any) -> None:
+def test_a_thread_is_never_one_users_in_a_session_of_another(store):
     alice, bob = store.users.create("Alice").id, store.users.create("Bob").id
     session = store.sessions.create(alice).id
     store.checkpoints.put("in a session", {}, "one", session_id=session)
@@ -313,9 +296,7 @@ def test_a_thread_is_never_one_users_in_a_session_of_another(store: Any) -> None
     assert [thread.id for thread in store.checkpoints.threads()] == ["of a user"]
 
 
-def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(
-    place: Any, store: Any
-) -> None:
+def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(place, store):
     alice, bob = store.users.create("Alice"), store.users.create("Bob")
     session = store.sessions.create(alice.id)
     store.checkpoints.put("bob's", history(3), user_id=bob.id)
@@ -341,9 +322,7 @@ def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(
 # --- Small values -----------------------------------------------------------------------------
 
 
-def test_small_values_are_in_the_row_of_their_checkpoint_and_others_on_lines(
-    place: Any, store: Any
-) -> None:
+def test_small_values_are_in_the_row_of_their_checkpoint_and_others_on_lines(place, store):
     small = {"n": 1, "text": "x" * 500, "bytes": b"x" * 512, "object": {"a": None}}
     others = {"long": "x" * 511, "list": [], "items": Items(b"1", 1)}
     store.checkpoints.put("thread", small | others, "one")
@@ -366,8 +345,8 @@ def test_small_values_are_in_the_row_of_their_checkpoint_and_others_on_lines(
 
 
 def test_a_checkpoint_holds_no_more_than_a_page_of_small_values_however_many_are_inherited(
-    place: Any, store: Any
-) -> None:
+    place, store
+):
     expected: dict[str, str] = {}
     for step in range(4):
         new = {f"{step} {n}": f"{n}" * 400 for n in range(4)}
@@ -382,7 +361,7 @@ def test_a_checkpoint_holds_no_more_than_a_page_of_small_values_however_many_are
     assert len(held[-1]) > 3_600
 
 
-def test_a_thread_that_was_put_into_is_listed_first_also_if_it_was_so_before(store: Any) -> None:
+def test_a_thread_that_was_put_into_is_listed_first_also_if_it_was_so_before(store):
     for thread in ("one", "two", "two", "one", "one", "two"):
         store.checkpoints.put(thread, {"n": 1})
         assert store.checkpoints.threads().items[0].id == thread
@@ -424,8 +403,8 @@ MEANWHILE: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("on_lines", [False, True], ids=["small", "on lines"])
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
-    place: Any, meanwhile: str, on_lines: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, meanwhile, on_lines, monkeypatch
+):
     reading = threads.read_parent
     more = {"list": [1, 2], "long": "x" * 600} if on_lines else {}
     new = {"n": 1, "list": [1, 2, 3, 4]} if on_lines else {"n": 1}
@@ -459,9 +438,7 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
 
 
 @on(lambda driver: driver.name.startswith("psycopg"))
-def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(
-    place: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(place, monkeypatch):
     reading = threads.read_parent
 
     def read_parent(unit: Any, *given: Any) -> Any:
@@ -479,9 +456,7 @@ def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(
 
 
 @on(lambda driver: driver.name.startswith("psycopg"))
-def test_a_checkpoint_that_is_pruned_meanwhile_is_no_parent(
-    place: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_is_pruned_meanwhile_is_no_parent(place, monkeypatch):
     reading = threads.read_parent
 
     def read_parent(*given: Any) -> Any:
@@ -503,9 +478,7 @@ def test_a_checkpoint_that_is_pruned_meanwhile_is_no_parent(
 # --- Ids --------------------------------------------------------------------------------------
 
 
-def test_putting_an_id_again_replaces_what_it_holds_and_keeps_its_place(
-    place: Any, store: Any
-) -> None:
+def test_putting_an_id_again_replaces_what_it_holds_and_keeps_its_place(place, store):
     put = store.checkpoints.put
     put("thread", history(3), "one", created_at=NOON, tags=["x"])
     put("thread", history(4), "two", tags=["y"], run_id="r", metadata={"a": 1}, summary="s")
@@ -529,9 +502,7 @@ def test_putting_an_id_again_replaces_what_it_holds_and_keeps_its_place(
     assert store.checkpoints.tree("thread").roots == ("one", "three")
 
 
-def test_what_is_put_under_its_own_id_and_parent_comes_back_however_large_it_is(
-    place: Any, store: Any
-) -> None:
+def test_what_is_put_under_its_own_id_and_parent_comes_back_however_large_it_is(place, store):
     put, get = store.checkpoints.put, store.checkpoints.get
     for size in (10, 200_000):
         values = {"raw": b"\x00\xff" * size, "messages": [message(0, "x" * size)]}
@@ -551,7 +522,7 @@ def test_what_is_put_under_its_own_id_and_parent_comes_back_however_large_it_is(
     require_no_garbage(place)
 
 
-def test_a_checkpoint_cannot_come_from_itself_or_from_what_came_from_it(store: Any) -> None:
+def test_a_checkpoint_cannot_come_from_itself_or_from_what_came_from_it(store):
     for id in ("one", "two", "three"):
         store.checkpoints.put("thread", history(2), id)
     before = listed(store, "thread")
@@ -562,7 +533,7 @@ def test_a_checkpoint_cannot_come_from_itself_or_from_what_came_from_it(store: A
     assert store.checkpoints.get("one").values == history(2)
 
 
-def test_an_id_never_moves_to_another_thread(place: Any, store: Any) -> None:
+def test_an_id_never_moves_to_another_thread(place, store):
     store.checkpoints.put("mine", history(2), "id", tags=["x"])
     mine = store.checkpoints.get("id")
     before = {name: len(rows(place, name)) for name in ("checkpoint_threads", "checkpoints")}
@@ -580,7 +551,7 @@ def test_an_id_never_moves_to_another_thread(place: Any, store: Any) -> None:
     assert {name: len(rows(place, name)) for name in before} == before
 
 
-def test_a_put_that_is_refused_makes_no_thread_the_most_recent(store: Any) -> None:
+def test_a_put_that_is_refused_makes_no_thread_the_most_recent(store):
     for thread, id in (("old", "a"), ("new", "b")):
         store.checkpoints.put(thread, {"large": "x" * 600}, id)
         store.checkpoints.put(thread, {"large": "y" * 600}, id, namespace="inner")
@@ -594,7 +565,7 @@ def test_a_put_that_is_refused_makes_no_thread_the_most_recent(store: Any) -> No
     assert store.checkpoints.get("a", "old", "inner").values == {"large": "z" * 600}
 
 
-def test_pending_writes_that_fail_leave_no_thread(store: Any, monkeypatch: Any) -> None:
+def test_pending_writes_that_fail_leave_no_thread(store, monkeypatch):
     made = threads.make_thread
 
     def failing(*arguments: Any, **_: Any) -> None:
@@ -608,7 +579,7 @@ def test_pending_writes_that_fail_leave_no_thread(store: Any, monkeypatch: Any) 
     assert store.checkpoints.put_writes("thread", "checkpoint", "task", [("channel", 1)]) == 1
 
 
-def test_in_other_namespaces_each_thread_has_its_own_ids(store: Any) -> None:
+def test_in_other_namespaces_each_thread_has_its_own_ids(store):
     put, get = store.checkpoints.put, store.checkpoints.get
     put("a", {"x": 1}, "id")
     put("a", {"x": 2}, "id", namespace="inner")
@@ -632,7 +603,7 @@ def test_in_other_namespaces_each_thread_has_its_own_ids(store: Any) -> None:
 # --- Sharing ----------------------------------------------------------------------------------
 
 
-def test_a_growing_history_costs_what_was_added(place: Any, store: Any) -> None:
+def test_a_growing_history_costs_what_was_added(place, store):
     chance = random.Random(0)  # noqa: S311 - not a secret
     whole = [{"role": "user", "content": chance.randbytes(190).hex()} for _ in range(150)]
     state = {"plan": chance.randbytes(900).hex()}
@@ -670,7 +641,7 @@ def statements(store: Any, work: Any) -> int:
 
 
 @on(lambda driver: not driver.asynchronous)
-def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -> None:
+def test_putting_and_reading_take_as_many_statements_late_as_early(place):
     # On an engine under the store, whichever kind it is: the synchronous one is enough.
     with place.open() as store:
         values = history(5) | {"state": {"a": 1}, "more": [1], "image": b"x"}
@@ -694,9 +665,7 @@ def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -
 
 
 @on(lambda driver: not driver.asynchronous)
-def test_a_threads_first_put_takes_few_statements_and_one_on_a_server_if_it_is_a_root(
-    place: Any,
-) -> None:
+def test_a_threads_first_put_takes_few_statements_and_one_on_a_server_if_it_is_a_root(place):
     on_server = place.driver.engine == "postgresql"
     with place.open() as store:
         store.checkpoints.put("warm", {"a": 1})
@@ -709,9 +678,7 @@ def test_a_threads_first_put_takes_few_statements_and_one_on_a_server_if_it_is_a
 
 
 @pytest.mark.parametrize("parent", [None, ""])
-def test_puts_at_once_that_each_begin_a_thread_make_one_thread(
-    store: Any, parent: str | None
-) -> None:
+def test_puts_at_once_that_each_begin_a_thread_make_one_thread(store, parent):
     def put(number: int) -> None:
         store.checkpoints.put("thread", {"n": [number]}, f"{number}", parent, namespace="graph")
 
@@ -723,7 +690,7 @@ def test_puts_at_once_that_each_begin_a_thread_make_one_thread(
     assert len(store.checkpoints.threads()) == 1
 
 
-def test_two_forks_that_write_the_same_version_never_read_each_other(store: Any) -> None:
+def test_two_forks_that_write_the_same_version_never_read_each_other(store):
     first = store.checkpoints.put("thread", history(4))
     ends = {}
     for name in ("left", "right", "third"):
@@ -739,14 +706,14 @@ def test_two_forks_that_write_the_same_version_never_read_each_other(store: Any)
     assert store.checkpoints.get(first.id).values == history(4)
 
 
-def test_two_names_with_one_value_go_apart(store: Any) -> None:
+def test_two_names_with_one_value_go_apart(store):
     store.checkpoints.put("thread", {"a": [1], "b": [1]})
     store.checkpoints.put("thread", {"a": [1, 2], "b": [1, 3]})
     store.checkpoints.put("thread", {"b": [1, 3, 4], "a": [1, 2, 5]})
     assert store.checkpoints.latest("thread").values == {"a": [1, 2, 5], "b": [1, 3, 4]}
 
 
-def test_items_come_back_as_they_are_and_only_new_ones_are_stored(place: Any, store: Any) -> None:
+def test_items_come_back_as_they_are_and_only_new_ones_are_stored(place, store):
     chance = random.Random(1)  # noqa: S311 - not a secret
     data = chance.randbytes(60 * 300)
     items = {n: Items(data[: n * 300], n) for n in range(0, 61, 4)}
@@ -764,7 +731,7 @@ def test_items_come_back_as_they_are_and_only_new_ones_are_stored(place: Any, st
         store.checkpoints.put("thread", {"messages": {"in": items[4]}})
 
 
-def test_what_is_inherited_is_as_in_the_parent(place: Any, store: Any) -> None:
+def test_what_is_inherited_is_as_in_the_parent(place, store):
     put, get = store.checkpoints.put, store.checkpoints.get
     put("thread", history(3) | {"state": 1, "image": b"x"}, "one")
     put("thread", {"state": 2}, "two", inherit=["messages", "image"])
@@ -792,7 +759,7 @@ def test_what_is_inherited_is_as_in_the_parent(place: Any, store: Any) -> None:
     assert rows(place, "checkpoints") == before
 
 
-def test_a_list_with_values_gives_each_checkpoint_its_own_by_one_statement(store: Any) -> None:
+def test_a_list_with_values_gives_each_checkpoint_its_own_by_one_statement(store):
     expected = {}
     for n in range(12):
         values = history(n) | {"state": {"n": n, "long": "x" * 400}, "none": None}
@@ -802,15 +769,9 @@ def test_a_list_with_values_gives_each_checkpoint_its_own_by_one_statement(store
     expected[side.id] = values
     branched = store.checkpoints.put("thread", history(20), parent_id=side.id)
     expected[branched.id] = history(20)
-    seen, cursor = {}, None
-    while True:
-        page = store.checkpoints.list("thread", limit=4, cursor=cursor, values=True)
-        seen |= {each.id: each.values for each in page}
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    assert seen == expected
-    assert [*seen] == [each.id for each in listed(store, "thread")]
+    found = paged(store.checkpoints.list, "thread", limit=4, values=True)
+    assert {each.id: each.values for each in found} == expected
+    assert [each.id for each in found] == [each.id for each in listed(store, "thread")]
     one, other = store.checkpoints.list("thread", limit=2, values=True)
     other.values["none"] = one.values["messages"][0]["role"] = "changed"
     assert store.checkpoints.list("thread", limit=1, values=True).items[0].values == history(20)
@@ -824,7 +785,7 @@ def test_a_list_with_values_gives_each_checkpoint_its_own_by_one_statement(store
 
 
 @on(lambda driver: not driver.asynchronous)
-def test_however_many_checkpoints_are_listed_it_takes_one_statement(place: Any) -> None:
+def test_however_many_checkpoints_are_listed_it_takes_one_statement(place):
     with place.open() as store:
         for n in range(30):
             store.checkpoints.put("thread", history(n) | {"state": {"n": n, "long": "x" * 400}})
@@ -835,7 +796,7 @@ def test_however_many_checkpoints_are_listed_it_takes_one_statement(place: Any) 
             assert taken == 1
 
 
-def test_what_is_read_while_others_put_and_prune_is_whole(place: Any, store: Any) -> None:
+def test_what_is_read_while_others_put_and_prune_is_whole(place, store):
     first = store.checkpoints.put("thread", history(1), "first", tags=["keep"]).id
     with place.open() as another:
 
@@ -861,7 +822,7 @@ def test_what_is_read_while_others_put_and_prune_is_whole(place: Any, store: Any
 # --- Lines: path, tree, fork, rewind ------------------------------------------------------------
 
 
-def test_path_and_tree_follow_the_parents(store: Any) -> None:
+def test_path_and_tree_follow_the_parents(store):
     put = store.checkpoints.put
     for id, parent in (("a", ""), ("b", "a"), ("c", "b"), ("d", "b"), ("e", "d"), ("z", "")):
         put("thread", history(1), id, parent)
@@ -879,7 +840,7 @@ def test_path_and_tree_follow_the_parents(store: Any) -> None:
         store.checkpoints.path("e", "elsewhere")
 
 
-def test_a_fork_in_the_thread_is_a_new_line_and_the_old_one_stays(place: Any, store: Any) -> None:
+def test_a_fork_in_the_thread_is_a_new_line_and_the_old_one_stays(place, store):
     for n in range(4):
         store.checkpoints.put("thread", history(n + 1), f"c{n}", tags=["t"], run_id="r")
     nodes = len(rows(place, "checkpoint_values"))
@@ -896,7 +857,7 @@ def test_a_fork_in_the_thread_is_a_new_line_and_the_old_one_stays(place: Any, st
     assert store.checkpoints.get("c3").values == history(4)
 
 
-def test_a_fork_to_a_new_thread_shares_nothing_and_has_the_same_owner(store: Any) -> None:
+def test_a_fork_to_a_new_thread_shares_nothing_and_has_the_same_owner(store):
     user = store.users.create("Alice")
     for n in range(3):
         store.checkpoints.put(
@@ -913,7 +874,7 @@ def test_a_fork_to_a_new_thread_shares_nothing_and_has_the_same_owner(store: Any
     assert store.users.delete(user.id).rows["checkpoints"] == 2
 
 
-def test_a_rewind_keeps_the_step_that_it_goes_to(place: Any, store: Any) -> None:
+def test_a_rewind_keeps_the_step_that_it_goes_to(place, store):
     for n in range(6):
         store.checkpoints.put("thread", history(n + 1), f"c{n}")
     store.checkpoints.put_writes("thread", "c5", "task", [("channel", 1)])
@@ -935,7 +896,7 @@ def test_a_rewind_keeps_the_step_that_it_goes_to(place: Any, store: Any) -> None
     assert len(listed(store, "thread")) == 6
 
 
-def test_after_a_rewind_the_target_is_the_latest_even_beside_another_line(store: Any) -> None:
+def test_after_a_rewind_the_target_is_the_latest_even_beside_another_line(store):
     for n in range(4):
         store.checkpoints.put("thread", history(n + 1), f"c{n}")
     store.checkpoints.put("thread", {}, "side", parent_id="c1")  # step 2, later than c2
@@ -952,7 +913,7 @@ def numbered(n: int) -> str:
     return f"{n}" * 600
 
 
-def test_what_is_before_a_step_is_deleted_and_the_step_itself_stays(place: Any, store: Any) -> None:
+def test_what_is_before_a_step_is_deleted_and_the_step_itself_stays(place, store):
     for n in range(6):
         store.checkpoints.put("thread", history(n + 1) | {"n": numbered(n)}, f"c{n}")
     store.checkpoints.put("thread", history(1), namespace="inner")
@@ -975,9 +936,7 @@ def test_what_is_before_a_step_is_deleted_and_the_step_itself_stays(place: Any, 
     assert store.checkpoints.latest("thread") is None
 
 
-def test_a_thread_is_deleted_with_all_that_is_in_it_and_nothing_else(
-    place: Any, store: Any
-) -> None:
+def test_a_thread_is_deleted_with_all_that_is_in_it_and_nothing_else(place, store):
     for thread in ("one", "two"):
         store.checkpoints.put(thread, history(2), f"first of {thread}")
         store.checkpoints.put(thread, history(3), namespace="inner")
@@ -997,9 +956,7 @@ def test_a_thread_is_deleted_with_all_that_is_in_it_and_nothing_else(
     assert store.checkpoints.put("one", {}, "first of one").step == 0
 
 
-def test_pruning_keeps_what_any_policy_keeps_and_leads_past_the_rest(
-    place: Any,
-) -> None:
+def test_pruning_keeps_what_any_policy_keeps_and_leads_past_the_rest(place):
     now = NOON + timedelta(days=10)
     with place.open(clock=lambda: now) as store:
         for n in range(10):
@@ -1031,7 +988,7 @@ def test_pruning_keeps_what_any_policy_keeps_and_leads_past_the_rest(
         assert store.checkpoints.put("thread", {}).step == 10
 
 
-def test_pruning_is_for_each_namespace_on_its_own(store: Any) -> None:
+def test_pruning_is_for_each_namespace_on_its_own(store):
     for n in range(3):
         store.checkpoints.put("thread", history(n))
         store.checkpoints.put("thread", history(n), namespace="inner")
@@ -1043,7 +1000,7 @@ def test_pruning_is_for_each_namespace_on_its_own(store: Any) -> None:
     assert [len(listed(store, "thread", n)) for n in ("", "inner")] == [1, 1]
 
 
-def test_lines_stay_whole_when_what_they_grew_from_is_pruned(place: Any, store: Any) -> None:
+def test_lines_stay_whole_when_what_they_grew_from_is_pruned(place, store):
     store.checkpoints.put("thread", history(3), "root")
     for line in ("left", "right"):
         parent = "root"
@@ -1060,7 +1017,7 @@ def test_lines_stay_whole_when_what_they_grew_from_is_pruned(place: Any, store: 
     require_no_garbage(place)
 
 
-def test_a_run_is_deleted_wherever_it_went(place: Any, store: Any) -> None:
+def test_a_run_is_deleted_wherever_it_went(place, store):
     for thread in ("one", "two"):
         for n in range(4):
             store.checkpoints.put(thread, history(n), run_id="odd" if n % 2 else "even")
@@ -1079,7 +1036,7 @@ def test_a_run_is_deleted_wherever_it_went(place: Any, store: Any) -> None:
 # --- Copies and pending writes ------------------------------------------------------------------
 
 
-def test_a_copy_of_a_thread_has_all_of_it_and_lives_on_its_own(place: Any, store: Any) -> None:
+def test_a_copy_of_a_thread_has_all_of_it_and_lives_on_its_own(place, store):
     user = store.users.create("Alice")
     put = store.checkpoints.put
     put("thread", history(2), "a", user_id=user.id)
@@ -1116,9 +1073,7 @@ def test_a_copy_of_a_thread_has_all_of_it_and_lives_on_its_own(place: Any, store
     assert store.users.delete(user.id).rows["checkpoint_threads"] == 1
 
 
-def test_writes_may_come_before_their_checkpoint_and_a_repeated_task_changes_nothing(
-    store: Any,
-) -> None:
+def test_writes_may_come_before_their_checkpoint_and_a_repeated_task_changes_nothing(store):
     write = store.checkpoints.put_writes
     assert write("thread", "soon", "task 2", [("a", {"x": [1, -0.0]}), ("b", b"\x00")]) == 2
     assert write("thread", "soon", "task 1", [("a", None)], task_path="~x") == 1
@@ -1145,7 +1100,7 @@ def test_writes_may_come_before_their_checkpoint_and_a_repeated_task_changes_not
     assert store.checkpoints.writes("thread", "soon", namespace="inner") == ()
 
 
-def test_what_a_put_gives_is_what_is_read_afterwards(store: Any) -> None:
+def test_what_a_put_gives_is_what_is_read_afterwards(store):
     user = store.users.create("u")
     odd = {
         "tags": ["x", "\ud800", "x"],
@@ -1168,9 +1123,7 @@ def test_what_a_put_gives_is_what_is_read_afterwards(store: Any) -> None:
         assert exact(forked.metadata) == exact(put.metadata)
 
 
-def test_writes_are_counted_in_a_thread_with_an_owner_also_where_somebody_listens(
-    store: Any,
-) -> None:
+def test_writes_are_counted_in_a_thread_with_an_owner_also_where_somebody_listens(store):
     def listens(*_: Any) -> None: ...
 
     user = store.users.create("u")
@@ -1187,7 +1140,7 @@ def test_writes_are_counted_in_a_thread_with_an_owner_also_where_somebody_listen
     assert [w.value for w in found] == [8, 9, 5, 6, 7]
 
 
-def test_each_write_says_whether_it_replaces_what_is_there(store: Any) -> None:
+def test_each_write_says_whether_it_replaces_what_is_there(store):
     user = store.users.create("u").id
     for owner in (None, user):
         write = partial(store.checkpoints.put_writes, f"of {owner}", "soon", "task", user_id=owner)
@@ -1203,7 +1156,7 @@ def test_each_write_says_whether_it_replaces_what_is_there(store: Any) -> None:
         assert write([], replace=[]) == 0
 
 
-def test_a_thread_that_is_not_there_may_be_refused(store: Any) -> None:
+def test_a_thread_that_is_not_there_may_be_refused(store):
     put, write = store.checkpoints.put, store.checkpoints.put_writes
     for n in range(2):
         with pytest.raises(NotFound, match="checkpoint thread"):
@@ -1221,7 +1174,7 @@ def test_a_thread_that_is_not_there_may_be_refused(store: Any) -> None:
             call(thread_missing="ignore")
 
 
-def test_the_writes_after_a_checkpoint_come_with_it(store: Any) -> None:
+def test_the_writes_after_a_checkpoint_come_with_it(store):
     put, write = store.checkpoints.put, store.checkpoints.put_writes
     for n in range(3):
         put("thread", history(n) | {"long": "x" * 300 + str(n)}, f"c{n}")
@@ -1248,9 +1201,7 @@ def test_the_writes_after_a_checkpoint_come_with_it(store: Any) -> None:
     ]
 
 
-def test_lists_may_go_by_id_over_namespaces_and_threads_and_by_what_metadata_say(
-    store: Any,
-) -> None:
+def test_lists_may_go_by_id_over_namespaces_and_threads_and_by_what_metadata_say(store):
     ids = ["a", "B", "_", "a-b", "ab", "é", "\x00", "Z"]
     for n, id in enumerate(ids):
         for thread in ("one", "two"):
@@ -1299,7 +1250,7 @@ def test_lists_may_go_by_id_over_namespaces_and_threads_and_by_what_metadata_say
         store.checkpoints.list("one", namespace=None, limit=1, cursor=first.next_cursor)
 
 
-def test_where_the_parent_is_missing_a_checkpoint_may_be_a_root(store: Any) -> None:
+def test_where_the_parent_is_missing_a_checkpoint_may_be_a_root(store):
     put = store.checkpoints.put
     put("thread", {"a": 1}, "first")
     assert put("thread", {}, "child", "first", parent_missing="root").parent_id == "first"
@@ -1309,7 +1260,7 @@ def test_where_the_parent_is_missing_a_checkpoint_may_be_a_root(store: Any) -> N
         put("thread", {}, "other", "nowhere", inherit=["a"], parent_missing="root")
 
 
-def test_checkpoints_go_and_stay_by_their_ids(place: Any, store: Any) -> None:
+def test_checkpoints_go_and_stay_by_their_ids(place, store):
     for n in range(6):
         store.checkpoints.put("thread", history(n), f"c{n}")
     kept = {"keep_ids": ["c1", "c3", "nowhere"]}
@@ -1322,7 +1273,7 @@ def test_checkpoints_go_and_stay_by_their_ids(place: Any, store: Any) -> None:
     require_no_garbage(place)
 
 
-def test_a_copy_may_replace_the_thread_that_is_there(place: Any, store: Any) -> None:
+def test_a_copy_may_replace_the_thread_that_is_there(place, store):
     store.checkpoints.put("one", history(3), "kept", namespace="in")
     store.checkpoints.put("two", history(9), "gone", namespace="in")
     assert store.checkpoints.copy_thread("one", "two", on_existing="replace") == 1
@@ -1333,7 +1284,7 @@ def test_a_copy_may_replace_the_thread_that_is_there(place: Any, store: Any) -> 
     require_no_garbage(place)
 
 
-def test_names_may_be_long_or_empty(store: Any) -> None:
+def test_names_may_be_long_or_empty(store):
     deep = "|".join(f"subgraph:{uuid.UUID(int=n)}" for n in range(12))
     values = {"": 1, "é" * 1_200: 2, "n" * 2_400: 3}
     store.checkpoints.put("thread", values, "id", namespace=deep)
@@ -1345,7 +1296,7 @@ def test_names_may_be_long_or_empty(store: Any) -> None:
 # --- At once ------------------------------------------------------------------------------------
 
 
-def test_puts_at_once_into_one_thread_make_one_line(place: Any, store: Any) -> None:
+def test_puts_at_once_into_one_thread_make_one_line(place, store):
     with place.open() as another:
         stores = [store, another]
 
@@ -1364,9 +1315,7 @@ def test_puts_at_once_into_one_thread_make_one_line(place: Any, store: Any) -> N
         assert [c.parent_id for c in found] == [*(c.id for c in found[1:]), None]
 
 
-def test_of_threads_that_put_one_id_at_once_one_has_it_and_the_others_are_told(
-    store: Any,
-) -> None:
+def test_of_threads_that_put_one_id_at_once_one_has_it_and_the_others_are_told(store):
     for attempt in range(3):
         results = at_once(
             4, lambda n, a=attempt: store.checkpoints.put(f"thread {a} {n}", {"n": n}, f"id {a}")
@@ -1378,7 +1327,7 @@ def test_of_threads_that_put_one_id_at_once_one_has_it_and_the_others_are_told(
     assert len(store.checkpoints.threads()) == 3
 
 
-def test_a_user_is_deleted_while_others_put_for_the_user(store: Any) -> None:
+def test_a_user_is_deleted_while_others_put_for_the_user(store):
     user = store.users.create("Alice")
     for n in range(3):
         store.checkpoints.put(f"thread {n}", history(3), user_id=user.id)
@@ -1439,9 +1388,7 @@ BAD_PUTS: list[tuple[dict[str, Any], type[Exception]]] = [
 ]  # fmt: skip
 
 
-def test_what_cannot_be_put_is_refused_and_leaves_nothing(
-    place: Any, store: Any, subtests: Any
-) -> None:
+def test_what_cannot_be_put_is_refused_and_leaves_nothing(place, store, subtests):
     store.checkpoints.put("thread", history(3), "first")
     store.checkpoints.put("other", {}, "of another thread")
     before = {name: rows(place, f"checkpoint{name}") for name in ("s", "_values", "_threads")}
@@ -1456,7 +1403,7 @@ def test_what_cannot_be_put_is_refused_and_leaves_nothing(
     assert after == before
 
 
-def test_a_step_beyond_the_last_number_is_refused(store: Any) -> None:
+def test_a_step_beyond_the_last_number_is_refused(store):
     store.checkpoints.put("thread", {}, step=2**63 - 1)
     with pytest.raises(InvalidInput, match="step"):
         store.checkpoints.put("thread", {})
@@ -1517,7 +1464,7 @@ BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception]]] = 
 ]
 
 
-def test_what_makes_no_sense_is_refused_and_changes_nothing(store: Any, subtests: Any) -> None:
+def test_what_makes_no_sense_is_refused_and_changes_nothing(store, subtests):
     store.checkpoints.put("thread", history(3), "first")
     store.checkpoints.put("other", {}, "of another thread")
     before = store.checkpoints.threads(), store.usage.totals().rows
@@ -1587,9 +1534,7 @@ OPERATIONS = st.lists(
 @pytest.mark.long(but=["sqlite3"])
 @settings(max_examples=15 if FULL else 8)
 @given(operations=OPERATIONS)
-def test_a_thread_is_what_a_plain_model_says_whatever_is_done_to_it(
-    place: Any, store: Any, operations: list[tuple[str, int, int]]
-) -> None:
+def test_a_thread_is_what_a_plain_model_says_whatever_is_done_to_it(place, store, operations):
     thread, model = str(uuid.uuid4()), Model()
     for number, (what, one, two) in enumerate(operations):
         step_through(store, thread, model, what, one, two, fresh=number * 100)
@@ -1678,7 +1623,7 @@ def check(store: Any, thread: str, model: Model, *, everything: bool) -> None:
         assert set(tree.checkpoints) == set(model.checkpoints)
 
 
-def test_the_tables_hold_nothing_of_threads_that_are_gone(place: Any, store: Any) -> None:
+def test_the_tables_hold_nothing_of_threads_that_are_gone(place, store):
     for n in range(3):
         store.checkpoints.put("thread", history(n))
     store.checkpoints.delete_thread("thread")

@@ -1,7 +1,5 @@
 """A large session that is deleted in pieces: what can be seen of it, and done to it, meanwhile."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

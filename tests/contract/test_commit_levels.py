@@ -1,7 +1,5 @@
 """``synchronous_commit``: all commits of a store wait for what it was told, and no others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -113,8 +111,9 @@ def opened(request: pytest.FixtureRequest) -> Open:
     return open_store
 
 
+@pytest.mark.long(but=["*-remote_apply", "*-None"])
 @pytest.mark.parametrize("level", [*LEVELS, None])
-def test_every_commit_of_a_store_is_at_its_level(noting: str, opened: Open, level: Any) -> None:
+def test_every_commit_of_a_store_is_at_its_level(noting, opened, level):
     for options in ({}, {"adopted": True}, {"prepare_threshold": 0}, {"prepare_threshold": 1}):
         noted(noting)
         with opened(noting, synchronous_commit=level, **options) as store:
@@ -125,9 +124,7 @@ def test_every_commit_of_a_store_is_at_its_level(noting: str, opened: Open, leve
 
 
 @pytest.mark.parametrize("kind", POOLERS)
-def test_behind_a_pooler_the_level_stays_with_the_store(
-    noting: str, opened: Open, kind: str
-) -> None:
+def test_behind_a_pooler_the_level_stays_with_the_store(noting, opened, kind):
     with pooled(kind, noting) as url:
         noted(noting)
         with opened(url, synchronous_commit="remote_apply") as store:
@@ -145,7 +142,7 @@ def test_behind_a_pooler_the_level_stays_with_the_store(
         assert noted(noting)[1] == {"local", "off"}
 
 
-def test_a_transaction_of_the_application_s_own_is_left_as_it_is(noting: str) -> None:
+def test_a_transaction_of_the_application_s_own_is_left_as_it_is(noting):
     engine = create_engine(noting)
     with Store(engine=engine, synchronous_commit="local") as store:
         noted(noting)
@@ -160,7 +157,7 @@ def test_a_transaction_of_the_application_s_own_is_left_as_it_is(noting: str) ->
     engine.dispose()
 
 
-def test_a_level_takes_a_transaction_of_three_statements_and_none_takes_one(noting: str) -> None:
+def test_a_level_takes_a_transaction_of_three_statements_and_none_takes_one(noting):
     engine = create_engine(noting)
     said: list[str] = []
 
@@ -184,13 +181,13 @@ def test_a_level_takes_a_transaction_of_three_statements_and_none_takes_one(noti
 
 
 @pytest.mark.parametrize("wrong", ["off", "ON", "", "on; DROP TABLE users", True, 1, b"on", []])
-def test_another_level_is_refused(wrong: Any) -> None:
+def test_another_level_is_refused(wrong):
     for kind in (Store, AsyncStore):
         with pytest.raises(InvalidInput, match="synchronous_commit must be local, on"):
             kind("sqlite://", synchronous_commit=wrong)
 
 
-def test_a_file_has_no_levels(tmp_path: Any) -> None:
+def test_a_file_has_no_levels(tmp_path):
     with Store(f"sqlite:///{tmp_path}/a.db", synchronous_commit="remote_apply") as store:
         store.sessions.create()
         assert store.health().ok

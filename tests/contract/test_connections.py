@@ -1,7 +1,5 @@
 """Connections to PostgreSQL break: what is safe is repeated silently, all else is said."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import traceback
@@ -73,7 +71,7 @@ def contents(store: Any, session_id: str) -> list[Any]:
     return [message.content for message in store.messages.history(session_id, None)]
 
 
-def test_idle_connections_that_died_are_replaced_before_they_are_used(place: Place) -> None:
+def test_idle_connections_that_died_are_replaced_before_they_are_used(place):
     with place.open(ping_after=0) as store:
         session = store.sessions.create()
         fill_pool(store, 3)
@@ -87,9 +85,7 @@ def test_idle_connections_that_died_are_replaced_before_they_are_used(place: Pla
         assert checked_out(store) == 0
 
 
-def test_a_read_on_a_dead_connection_is_repeated_silently(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_a_read_on_a_dead_connection_is_repeated_silently(place, store, session):
     fill_pool(store, 4)
     assert drop_connections(place.url) >= 4
     assert store.sessions.get(session.id) == session
@@ -98,9 +94,7 @@ def test_a_read_on_a_dead_connection_is_repeated_silently(
     assert checked_out(store) == 0
 
 
-def test_a_write_without_a_key_on_a_dead_connection_is_done_or_in_doubt(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_a_write_without_a_key_on_a_dead_connection_is_done_or_in_doubt(place, store, session):
     assert drop_connections(place.url) >= 1
     lost: ConnectionLost | None = None
     try:
@@ -114,8 +108,8 @@ def test_a_write_without_a_key_on_a_dead_connection_is_done_or_in_doubt(
 
 
 def test_a_write_whose_connection_breaks_before_its_statement_is_never_done_twice(
-    place: Place, store: Any, session: Any
-) -> None:
+    place, store, session
+):
     dying = once_at(
         engine_of(store), "before_cursor_execute", lambda connection: drop(place.url, connection)
     )
@@ -132,7 +126,7 @@ def lose_the_answer(url: str, connection: Any) -> None:
     connection.connection.dbapi_connection.cursor().execute("SELECT 1")
 
 
-def test_a_write_whose_answer_is_lost_is_in_doubt(place: Place, store: Any, session: Any) -> None:
+def test_a_write_whose_answer_is_lost_is_in_doubt(place, store, session):
     losing = once_at(
         engine_of(store), "after_cursor_execute", lambda c: lose_the_answer(place.url, c)
     )
@@ -145,8 +139,8 @@ def test_a_write_whose_answer_is_lost_is_in_doubt(place: Place, store: Any, sess
 @pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute"])
 @pytest.mark.parametrize("statement", [1, 2])
 def test_a_write_with_a_key_is_done_exactly_once_whenever_the_connection_breaks(
-    place: Place, store: Any, session: Any, moment: str, statement: int
-) -> None:
+    place, store, session, moment, statement
+):
     countdown = [statement]
     break_now = lose_the_answer if moment == "after_cursor_execute" else drop
 
@@ -165,8 +159,8 @@ def test_a_write_with_a_key_is_done_exactly_once_whenever_the_connection_breaks(
 
 @pytest.mark.parametrize("statement", range(1, 4))
 def test_a_write_of_several_statements_is_repeated_if_the_connection_breaks_before_its_commit(
-    place: Place, store: Any, session: Any, statement: int
-) -> None:
+    place, store, session, statement
+):
     countdown = [statement]
 
     def break_it(connection: Any, *_: Any) -> None:
@@ -182,9 +176,7 @@ def test_a_write_of_several_statements_is_repeated_if_the_connection_breaks_befo
     assert asked.version == session.version + 1
 
 
-def test_a_write_whose_commit_is_lost_is_in_doubt_and_not_repeated(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_a_write_whose_commit_is_lost_is_in_doubt_and_not_repeated(place, store, session):
     committing = once_at(engine_of(store), "commit", lambda c: drop(place.url, c))
     with committing as happened, pytest.raises(ConnectionLost) as caught:
         store.sessions.rename(session.id, "new")
@@ -193,9 +185,7 @@ def test_a_write_whose_commit_is_lost_is_in_doubt_and_not_repeated(
     assert store.sessions.get(session.id).title == session.title
 
 
-def test_a_transaction_whose_connection_breaks_says_that_nothing_was_written(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_a_transaction_whose_connection_breaks_says_that_nothing_was_written(place, store, session):
     with pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
         tx.messages.save(session.id, "user", "lost")
         assert drop_connections(place.url) >= 1
@@ -206,8 +196,8 @@ def test_a_transaction_whose_connection_breaks_says_that_nothing_was_written(
 
 
 def test_a_transaction_that_goes_on_after_its_connection_broke_does_not_succeed(
-    place: Place, store: Any, session: Any
-) -> None:
+    place, store, session
+):
     with pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
         tx.messages.save(session.id, "user", "lost")
         assert drop_connections(place.url) >= 1
@@ -219,9 +209,7 @@ def test_a_transaction_that_goes_on_after_its_connection_broke_does_not_succeed(
     assert contents(store, session.id) == []
 
 
-def test_a_transaction_whose_commit_is_lost_is_in_doubt(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_a_transaction_whose_commit_is_lost_is_in_doubt(place, store, session):
     committing = once_at(engine_of(store), "commit", lambda c: drop(place.url, c))
     with committing, pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
         tx.messages.save(session.id, "user", "hello")
@@ -230,8 +218,8 @@ def test_a_transaction_whose_commit_is_lost_is_in_doubt(
 
 
 def test_what_a_transaction_raises_gets_out_though_its_connection_broke_meanwhile(
-    place: Place, store: Any, session: Any
-) -> None:
+    place, store, session
+):
     with pytest.raises(LookupError, match="mine"), store.transaction() as tx:
         tx.messages.save(session.id, "user", "lost")
         assert drop_connections(place.url) >= 1
@@ -240,9 +228,7 @@ def test_what_a_transaction_raises_gets_out_though_its_connection_broke_meanwhil
     assert checked_out(store) == 0
 
 
-def test_a_transaction_that_begins_on_a_dead_connection_says_so(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_a_transaction_that_begins_on_a_dead_connection_says_so(place, store, session):
     assert drop_connections(place.url) >= 1
     with pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
         tx.messages.save(session.id, "user", "lost")
@@ -252,9 +238,7 @@ def test_a_transaction_that_begins_on_a_dead_connection_says_so(
     assert contents(store, session.id) == ["there"]
 
 
-def test_run_repeats_a_function_whose_connection_broke(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_run_repeats_a_function_whose_connection_broke(place, store, session):
     calls = []
 
     def work(tx: Any) -> str:
@@ -270,9 +254,7 @@ def test_run_repeats_a_function_whose_connection_broke(
     assert store.sessions.get(session.id).title == "renamed"
 
 
-def test_run_does_not_repeat_a_function_whose_commit_is_in_doubt(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_run_does_not_repeat_a_function_whose_commit_is_in_doubt(place, store, session):
     calls = []
 
     def work(tx: Any) -> None:
@@ -286,7 +268,7 @@ def test_run_does_not_repeat_a_function_whose_commit_is_in_doubt(
     assert len(calls) == 1
 
 
-def test_without_retries_a_broken_connection_is_an_error(place: Place) -> None:
+def test_without_retries_a_broken_connection_is_an_error(place):
     with place.open(ping_after=NEVER, max_retries=0) as store:
         session = store.sessions.create()
         assert drop_connections(place.url) >= 1
@@ -296,8 +278,8 @@ def test_without_retries_a_broken_connection_is_an_error(place: Place) -> None:
 
 
 def test_a_connection_that_was_interrupted_as_it_began_comes_back_without_a_transaction(
-    place: Place, store: Any, session: Any
-) -> None:
+    place, store, session
+):
     def interrupt(_: Any) -> None:
         raise RuntimeError("interrupted")
 
@@ -316,9 +298,7 @@ def test_a_connection_that_was_interrupted_as_it_began_comes_back_without_a_tran
 
 
 @pytest.mark.parametrize("moment", ["begin", "commit", "rollback"])
-def test_nothing_is_begun_or_ended_around_what_is_one_statement(
-    store: Any, session: Any, moment: str
-) -> None:
+def test_nothing_is_begun_or_ended_around_what_is_one_statement(store, session, moment):
     heard: list[Any] = []
     event.listen(engine_of(store), moment, heard.append)
     store.messages.save(session.id, "user", "hello")
@@ -351,7 +331,7 @@ def connections_ending(url: str, rhythm: threading.Semaphore) -> Iterator[thread
         assert ending.result() >= KILLS
 
 
-def test_writers_with_keys_get_through_while_connections_are_ended(place: Place) -> None:
+def test_writers_with_keys_get_through_while_connections_are_ended(place):
     rhythm = threading.Semaphore(0)
     with place.open(ping_after=0.01, max_retries=50) as store:
         sessions = [store.sessions.create().id for _ in range(4)]
@@ -372,7 +352,7 @@ def test_writers_with_keys_get_through_while_connections_are_ended(place: Place)
         assert checked_out(store) == 0
 
 
-def test_what_breaks_while_connections_are_ended_is_a_typed_error(place: Place) -> None:
+def test_what_breaks_while_connections_are_ended_is_a_typed_error(place):
     rhythm = threading.Semaphore(0)
     with place.open(ping_after=NEVER, max_retries=0) as store:
         session_id = store.sessions.create().id
@@ -405,7 +385,7 @@ def test_what_breaks_while_connections_are_ended_is_a_typed_error(place: Place) 
         assert checked_out(store) == 0
 
 
-def test_a_pool_in_which_everything_is_in_use_says_which_setting_to_raise(place: Place) -> None:
+def test_a_pool_in_which_everything_is_in_use_says_which_setting_to_raise(place):
     with place.open(pool_size=1, max_overflow=0, pool_timeout=0.1) as store:
         session = store.sessions.create()
         with ThreadPoolExecutor(1) as threads, store.transaction() as tx:
@@ -436,9 +416,7 @@ def stoppable(request: pytest.FixtureRequest, own_server: Server) -> Place:
 
 
 @pytest.mark.crash
-def test_a_store_outlives_its_server_and_never_shows_the_password(
-    stoppable: Place, own_server: Server
-) -> None:
+def test_a_store_outlives_its_server_and_never_shows_the_password(stoppable, own_server):
     with (
         stoppable.open(ping_after=0) as testing,
         stoppable.open(ping_after=NEVER) as trusting,
@@ -486,7 +464,7 @@ def test_a_store_outlives_its_server_and_never_shows_the_password(
 
 
 @pytest.mark.parametrize("driver", ["postgresql", "postgresql+psycopg"])
-def test_a_server_that_is_not_there_is_unreachable(driver: str) -> None:
+def test_a_server_that_is_not_there_is_unreachable(driver):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -498,7 +476,7 @@ def test_a_server_that_is_not_there_is_unreachable(driver: str) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_server_that_does_not_answer_is_given_up_after_the_timeout() -> None:
+def test_a_server_that_does_not_answer_is_given_up_after_the_timeout():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -507,7 +485,7 @@ def test_a_server_that_does_not_answer_is_given_up_after_the_timeout() -> None:
             Store(f"postgresql://someone:{PASSWORD}@{host}:{port}/nothing", connect_timeout=1)
 
 
-def test_a_database_that_takes_no_more_connections_is_unreachable(own_place: Place) -> None:
+def test_a_database_that_takes_no_more_connections_is_unreachable(own_place):
     with connect(own_place.url) as admin:
         name = sql.Identifier(admin.info.dbname)
         admin.execute(sql.SQL("ALTER DATABASE {} CONNECTION LIMIT 0").format(name))
@@ -517,7 +495,7 @@ def test_a_database_that_takes_no_more_connections_is_unreachable(own_place: Pla
         own_place.driver.open(own_place.url.replace("postgres@", "plain@"))
 
 
-def test_a_transaction_that_the_server_ends_for_its_length_is_lost(own_place: Place) -> None:
+def test_a_transaction_that_the_server_ends_for_its_length_is_lost(own_place):
     with connect(own_place.url) as admin:
         name = sql.Identifier(admin.info.dbname)
         setting = "ALTER DATABASE {} SET idle_in_transaction_session_timeout = '50ms'"

@@ -1,7 +1,5 @@
 """No error says what somebody wrote, whatever argument it was, and whatever is wrong with it."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import traceback

@@ -1,7 +1,5 @@
 """Everything arrives in another database, or nothing seems to: copies between all engines."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -16,26 +14,10 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from agentstore import Store, migrations
+from agentstore import Store, errors, migrations
 from agentstore.engines.postgresql import row_security
 from agentstore.engines.sqlite import dialect
 from agentstore.engines.sqlite.dialect import SQLiteFiles
-from agentstore.errors import (
-    AgentStoreError,
-    CopyDiffers,
-    CopyInterrupted,
-    CopyUnfinished,
-    DatabaseBusy,
-    DatabaseError,
-    DatabaseUnreachable,
-    InvalidInput,
-    NotADatabase,
-    SchemaFromFuture,
-    SchemaMissing,
-    SchemaOutdated,
-    TableNameConflict,
-    TargetNotEmpty,
-)
 from agentstore.moving import copying
 from agentstore.schema import PLAIN, tables
 from tests.migrations.support import (
@@ -255,7 +237,7 @@ def test_a_target_with_rows_is_refused_and_stays_as_it_is(pair, new):
         store.users.create("first here")
     before = dump(target), as_stored(target)
     for resume in (False, True):
-        with pytest.raises(TargetNotEmpty, match="users") as caught:
+        with pytest.raises(errors.TargetNotEmpty, match="users") as caught:
             copy(source, target, resume=resume)
         assert caught.value.table == "users"
     assert (dump(target), as_stored(target)) == before
@@ -275,11 +257,11 @@ def aliases(path: Path, tmp_path: Path) -> list[str]:
 def test_a_copy_of_a_database_into_itself_is_refused(new, tmp_path):
     source = filled(new, "sqlite")
     for path in aliases(path_of(source), tmp_path):
-        with pytest.raises(InvalidInput, match="same database"):
+        with pytest.raises(errors.InvalidInput, match="same database"):
             copy(source, f"sqlite:///{path}")
     server = filled(new, "postgresql")
     for url in (server, server.replace("+psycopg", "")):
-        with pytest.raises(InvalidInput, match="same database"):
+        with pytest.raises(errors.InvalidInput, match="same database"):
             copy(server, url)
 
 
@@ -287,7 +269,7 @@ def test_an_empty_database_is_not_copied_into_itself_either(new, tmp_path):
     """Nothing would stop it but this: it holds no rows."""
     source = new("sqlite", head=True)
     for path in aliases(path_of(source), tmp_path):
-        with pytest.raises(InvalidInput, match="same database"):
+        with pytest.raises(errors.InvalidInput, match="same database"):
             copy(source, f"sqlite:///{path}")
     assert revision_of(source) == migrations.HEAD
 
@@ -297,13 +279,13 @@ def test_an_empty_database_is_not_copied_into_itself_either(new, tmp_path):
 def test_what_stopped_is_not_gone_on_with_unasked_or_from_elsewhere(pair, new):
     source, target = filled(new, pair[0]), new(pair[1], head=True)
     stop_at(source, target, "loading", "messages")
-    with pytest.raises(CopyUnfinished, match="--resume"):
+    with pytest.raises(errors.CopyUnfinished, match="--resume"):
         copy(source, target)
-    with pytest.raises(CopyUnfinished):
+    with pytest.raises(errors.CopyUnfinished):
         Store(target)
-    with pytest.raises(CopyUnfinished):
+    with pytest.raises(errors.CopyUnfinished):
         migrations.upgrade(target)
-    with pytest.raises(InvalidInput, match="another source"):
+    with pytest.raises(errors.InvalidInput, match="another source"):
         copy(filled(new, pair[0]), target, resume=True)
     report = copy(source, target, resume=True)
     assert report.equal
@@ -342,7 +324,7 @@ def test_a_source_is_the_same_by_whatever_path_and_no_other_of_the_same_name(
     monkeypatch.chdir(tmp_path / "one")
     stop_at("sqlite:///agent.db", target, "loading", "users")
     monkeypatch.chdir(tmp_path / "two")
-    with pytest.raises(InvalidInput, match="another source"):
+    with pytest.raises(errors.InvalidInput, match="another source"):
         copy("sqlite:///agent.db", target, resume=True)
     assert copy("sqlite:///../one/agent.db", target, resume=True).equal
 
@@ -355,9 +337,9 @@ def test_an_error_of_the_target_is_explained_by_the_target_s_engine(new):
     run_sql(target, f"ALTER DATABASE {database} SET lock_timeout = '100ms'")
     with psycopg.connect(driver_url(target)) as other:
         other.execute("LOCK TABLE messages")
-        with pytest.raises(CopyInterrupted) as caught:
+        with pytest.raises(errors.CopyInterrupted) as caught:
             copy(source, target, resume=True)
-    assert isinstance(caught.value.__cause__, DatabaseBusy)
+    assert isinstance(caught.value.__cause__, errors.DatabaseBusy)
     assert copy(source, target, resume=True).equal
 
 
@@ -371,17 +353,17 @@ def test_a_source_that_is_none_is_refused_and_no_target_appears(new, tmp_path):
     namesake = tmp_path / "namesake.db"
     run_sql(f"sqlite:///{namesake}", "CREATE TABLE users (pk INTEGER)")
     for path, error in (
-        (nothing, DatabaseUnreachable),
-        (text, NotADatabase),
-        (other, SchemaMissing),
-        (namesake, TableNameConflict),
+        (nothing, errors.DatabaseUnreachable),
+        (text, errors.NotADatabase),
+        (other, errors.SchemaMissing),
+        (namesake, errors.TableNameConflict),
     ):
         for upgrade in (False, True):
             with pytest.raises(error):
                 copy(f"sqlite:///{path}", target, upgrade=upgrade)
     assert not nothing.exists()
     assert not path_of(target).exists()
-    with pytest.raises(SchemaMissing):
+    with pytest.raises(errors.SchemaMissing):
         copy(new("postgresql"), target)
 
 
@@ -390,13 +372,13 @@ def test_a_source_behind_head_is_refused_or_upgraded_in_a_copy(new):
     revision = behind(source)
     path = path_of(source)
     before = state(path)
-    with pytest.raises(SchemaOutdated, match="agentstore upgrade --url sqlite"):
+    with pytest.raises(errors.SchemaOutdated, match="agentstore upgrade --url sqlite"):
         copy(source, target)
     assert revision_of(target) is None
     assert copy(source, target, upgrade=True).equal
     assert revision_of(source) == revision
     assert state(path) == before
-    with pytest.raises(InvalidInput, match="follow"):
+    with pytest.raises(errors.InvalidInput, match="follow"):
         copy(source, new("sqlite"), upgrade=True, follow=lambda: True)
     assert revision_of(source) == revision
 
@@ -426,9 +408,9 @@ def test_a_copy_that_is_upgraded_is_made_though_another_writes_at_every_step(new
 def test_a_server_behind_head_is_refused_and_cannot_be_upgraded_in_a_copy(new):
     source = new("postgresql")
     behind(source)
-    with pytest.raises(SchemaOutdated, match="agentstore upgrade"):
+    with pytest.raises(errors.SchemaOutdated, match="agentstore upgrade"):
         copy(source, new("sqlite"))
-    with pytest.raises(InvalidInput, match="Run agentstore upgrade on the source"):
+    with pytest.raises(errors.InvalidInput, match="Run agentstore upgrade on the source"):
         copy(source, new("sqlite"), upgrade=True)
 
 
@@ -437,7 +419,7 @@ def test_a_source_ahead_is_refused(new, engine):
     source = new(engine, head=True)
     run_sql(source, "UPDATE alembic_version SET version_num = '9999'")
     for upgrade in (False, True):
-        with pytest.raises(SchemaFromFuture):
+        with pytest.raises(errors.SchemaFromFuture):
             copy(source, new("sqlite"), upgrade=upgrade)
 
 
@@ -445,7 +427,7 @@ def test_a_source_ahead_is_refused(new, engine):
 def test_a_copy_that_is_not_finished_is_no_source(new, engine):
     source, half = filled(new, "sqlite"), new(engine, head=True)
     stop_at(source, half, "loading", "messages")
-    with pytest.raises(CopyUnfinished):
+    with pytest.raises(errors.CopyUnfinished):
         copy(half, new("sqlite"))
 
 
@@ -459,14 +441,14 @@ def test_a_target_behind_head_is_upgraded(new):
 
 def test_memory_is_no_target_and_no_source(new):
     source = filled(new, "sqlite")
-    with pytest.raises(InvalidInput, match="memory"):
+    with pytest.raises(errors.InvalidInput, match="memory"):
         copy(source, "sqlite://")
-    with pytest.raises(AgentStoreError):
+    with pytest.raises(errors.AgentStoreError):
         copy("sqlite://", new("sqlite"))
 
 
 def test_a_folder_that_is_not_there_is_said_to_be(new, tmp_path):
-    with pytest.raises(DatabaseUnreachable, match="folder"):
+    with pytest.raises(errors.DatabaseUnreachable, match="folder"):
         copy(filled(new, "sqlite"), f"sqlite:///{tmp_path}/nowhere/target.db")
 
 
@@ -475,7 +457,7 @@ def test_no_password_is_shown_and_nothing_begun_where_it_is_wrong(new, servers):
     secret = "hunter2" * 2
     wrong = make_url(new("postgresql")).set(username="nobody_at_all", password=secret)
     for one, other in ((source, wrong), (wrong, new("sqlite"))):
-        with pytest.raises(DatabaseError) as caught:
+        with pytest.raises(errors.DatabaseError) as caught:
             copying.copy(one, other)
         assert "hunter2" not in f"{caught.value}{caught.value!r}{caught.value.__cause__}"
 
@@ -488,7 +470,7 @@ def test_a_role_that_may_not_create_is_told_so(new, request):
         server.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     try:
         guest = make_url(target).set(username=role)
-        with pytest.raises(DatabaseError, match=r"permission|denied|rights"):
+        with pytest.raises(errors.DatabaseError, match=r"permission|denied|rights"):
             copying.copy(source, guest)
         assert as_stored(target) == []
     finally:
@@ -508,9 +490,9 @@ def test_a_role_that_sees_a_part_is_no_reader_of_a_copy(new):
     try:
         scoped = make_url(source).set(username=role)
         target = new("sqlite")
-        with pytest.raises(DatabaseError, match="cannot see all rows"):
+        with pytest.raises(errors.DatabaseError, match="cannot see all rows"):
             copying.copy(scoped, target)
-        with pytest.raises(DatabaseError, match="cannot see all rows"):
+        with pytest.raises(errors.DatabaseError, match="cannot see all rows"):
             copying.verify(scoped, source)
         assert not path_of(target).exists()
     finally:
@@ -562,10 +544,10 @@ def test_a_row_that_gets_lost_on_the_way_is_noticed(new, engine):
         if (progress.step, progress.subject) == ("verifying", "blobs"):
             run_sql(target, "DELETE FROM message_marks")
 
-    with pytest.raises(CopyDiffers) as caught:
+    with pytest.raises(errors.CopyDiffers) as caught:
         copy(source, target, progress=lose)
     assert caught.value.tables == ("message_marks",)
-    with pytest.raises(CopyUnfinished):
+    with pytest.raises(errors.CopyUnfinished):
         Store(target)
     assert copy(source, target, resume=True).equal  # which brings it again
     assert dump(target) == dump(source)

@@ -1,7 +1,5 @@
 """A copy that follows: the application goes on writing to a SQLite file until it is switched."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import signal
@@ -19,22 +17,13 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, Pool, event, make_url
 
-from agentstore import Store, migrations
+from agentstore import Store, errors, migrations
 from agentstore.database import open_engine, parse_url
 from agentstore.engines import dialect_for
 from agentstore.engines.base.moving import Kind, TableShape, shapes
 from agentstore.engines.postgresql.moving import PostgreSQLMoving
 from agentstore.engines.sqlite import moving as sqlite_moving
 from agentstore.engines.sqlite.moving import driver_of, know_ids
-from agentstore.errors import (
-    CopyDiffers,
-    CopyInterrupted,
-    CopyUnfinished,
-    DatabaseBusy,
-    InvalidInput,
-    InvalidRows,
-    TargetNotEmpty,
-)
 from agentstore.moving import copying as transfer
 from agentstore.moving.copy_ends import opened
 from agentstore.moving.copying import CopyRun, Following
@@ -332,7 +321,7 @@ def test_one_that_is_killed_goes_on_with_all_that_was_written_since(new, engine,
                     break
             copying.send_signal(signal.SIGKILL)
             copying.communicate()
-            with pytest.raises(CopyUnfinished):
+            with pytest.raises(errors.CopyUnfinished):
                 Store(target, create=False)
             assert log_of(source)
         report = copy(source, target, resume=True, follow=stopping(until, process))
@@ -475,7 +464,7 @@ def test_who_writes_after_the_yes_waits_and_writes_to_the_source(new, engine):
         late.start()
         began.wait(60)
         assert not ended.wait(0.2)
-        with pytest.raises(DatabaseBusy), Store(source, busy_timeout=0.05) as store:
+        with pytest.raises(errors.DatabaseBusy), Store(source, busy_timeout=0.05) as store:
             store.sessions.create(id="impatient")
 
     assert copy(source, target, **after_the_yes(watch)).equal
@@ -503,7 +492,7 @@ def test_a_row_that_turns_invalid_meanwhile_is_not_brought(new, engine, tmp_path
             )
             connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
 
-    with pytest.raises(CopyInterrupted, match="is invalid"):
+    with pytest.raises(errors.CopyInterrupted, match="is invalid"):
         following(source, target, spoil)
     file = tmp_path / "aside.jsonl"
     report = following(source, target, resume=True, quarantine=file)
@@ -543,9 +532,9 @@ def test_a_copy_that_is_refused_leaves_no_log(new, tmp_path):
         connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
     nowhere = tmp_path / "nowhere" / "aside.jsonl"
     for target, refusal, options in (
-        (new("sqlite"), InvalidRows, {}),
-        (new("sqlite"), InvalidInput, {"quarantine": nowhere}),
-        (full, TargetNotEmpty, {}),
+        (new("sqlite"), errors.InvalidRows, {}),
+        (new("sqlite"), errors.InvalidInput, {"quarantine": nowhere}),
+        (full, errors.TargetNotEmpty, {}),
     ):
         with pytest.raises(refusal):
             copy(source, target, follow=lambda: True, **options)
@@ -563,16 +552,16 @@ def test_a_copy_that_is_refused_leaves_the_log_of_another_one(new):
     kept = log_of(source)
     with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
         connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
-    with pytest.raises(InvalidRows):
+    with pytest.raises(errors.InvalidRows):
         copy(source, target, follow=lambda: True, resume=True)
     assert log_of(source) == kept != []
 
 
 def test_one_that_stops_in_the_middle_says_how_to_give_it_up(new):
     def refuse() -> bool:
-        raise InvalidInput("Nobody is there.")
+        raise errors.InvalidInput("Nobody is there.")
 
-    with pytest.raises(CopyInterrupted, match=r"Nobody is there\..*--resume.*--forget"):
+    with pytest.raises(errors.CopyInterrupted, match=r"Nobody is there\..*--resume.*--forget"):
         copy(filled(new, "sqlite"), new("sqlite"), follow=refuse)
 
 
@@ -610,7 +599,7 @@ def test_a_log_that_is_taken_away_stops_the_copy_which_begins_anew(new, engine):
         transfer.forget(source)
         store.messages.save("the \x00 session", "user", "unseen")
 
-    with pytest.raises(CopyInterrupted, match="removed by another program"):
+    with pytest.raises(errors.CopyInterrupted, match="removed by another program"):
         following(source, target, take_away)
     assert following(source, target, resume=True).equal
     assert dump(target) == dump(source)
@@ -645,7 +634,7 @@ def test_a_row_that_gets_lost_is_brought_again_though_it_never_changes(new, engi
         if (progress.step, progress.subject) == ("verifying", "blobs"):
             run_sql(target, "DELETE FROM message_marks")
 
-    with pytest.raises(CopyDiffers, match="--resume"):
+    with pytest.raises(errors.CopyDiffers, match="--resume"):
         copy(source, target, follow=lambda: True, progress=lose)
     assert copy(source, target, follow=lambda: True, resume=True).equal
     assert log_of(source) == []
@@ -764,10 +753,10 @@ def test_a_row_that_gets_lost_at_the_end_is_noticed(new, engine, monkeypatch):
         store.users.create("Joan")
         monkeypatch.setattr(moving, "load", forgetful)
 
-    with pytest.raises(CopyDiffers, match="users"):
+    with pytest.raises(errors.CopyDiffers, match="users"):
         following(source, target, lose)
     monkeypatch.undo()
-    with pytest.raises(CopyUnfinished):
+    with pytest.raises(errors.CopyUnfinished):
         Store(target, create=False)
     assert copy(source, target, follow=lambda: True, resume=True).equal
     assert dump(target) == dump(source)
@@ -784,7 +773,7 @@ def test_a_table_that_has_lost_a_trigger_is_not_followed_blindly(new, engine):
             connection.execute('DROP TRIGGER "agentstore_changes_users_insert"')
         store.users.create("Unseen")
 
-    with pytest.raises(CopyInterrupted, match="removed by another program"):
+    with pytest.raises(errors.CopyInterrupted, match="removed by another program"):
         following(source, target, make_anew)
     assert following(source, target, resume=True).equal
     assert dump(target) == dump(source)
@@ -801,7 +790,7 @@ def test_rows_whose_parent_goes_without_them_are_not_brought(new, engine, change
         with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
             connection.execute(change)
 
-    with pytest.raises(CopyInterrupted, match="is invalid"):
+    with pytest.raises(errors.CopyInterrupted, match="is invalid"):
         following(source, target, orphan)
     report = following(source, target, resume=True, quarantine=tmp_path / "aside.jsonl")
     assert report.equal
@@ -810,5 +799,5 @@ def test_rows_whose_parent_goes_without_them_are_not_brought(new, engine, change
 
 def test_only_a_file_can_be_followed(new):
     source = filled(new, "postgresql")
-    with pytest.raises(InvalidInput, match="Only a SQLite file"):
+    with pytest.raises(errors.InvalidInput, match="Only a SQLite file"):
         copy(source, new("sqlite"), follow=lambda: True)

@@ -1,7 +1,5 @@
 """Rows that no other database would take: refused by default, or set aside and counted."""
 
-from __future__ import annotations
-
 import gc
 import json
 import sqlite3

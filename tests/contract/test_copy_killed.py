@@ -2,8 +2,6 @@
 server fell, or whose disk was full.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Two runs into one target: the later one goes on, the earlier one stops and opens nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

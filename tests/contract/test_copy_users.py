@@ -1,7 +1,5 @@
 """Single users go from one database to another that is in use, whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

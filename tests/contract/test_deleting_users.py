@@ -1,7 +1,5 @@
 """Deleting a user who has much: closed in one short transaction, gone in the following ones."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import Counter
@@ -12,17 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, select
 
-from agentstore import Store, doctor
-from agentstore.errors import (
-    AlreadyExists,
-    AuthenticationFailed,
-    BeingDeleted,
-    DatabaseBusy,
-    InvalidInput,
-    NotFound,
-    WrongOwner,
-    WrongThread,
-)
+from agentstore import Store, doctor, errors
 from agentstore.moving.copying import copy
 from agentstore.repositories import listing
 from agentstore.repositories.upkeep import deletion
@@ -59,11 +47,14 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         def stopped(*args: Any) -> Any:
             if not left[0]:
-                raise DatabaseBusy("interrupted")
+                raise errors.DatabaseBusy("interrupted")
             left[0] -= 1
             return go_on(*args)
 
-        with monkeypatch.context() as patched, pytest.raises(DatabaseBusy, match="interrupted"):
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(errors.DatabaseBusy, match="interrupted"),
+        ):
             patched.setattr(deletion, "delete_some", stopped)
             store.users.delete(user_id)
 
@@ -144,7 +135,7 @@ def test_nothing_of_whoever_is_being_deleted_is_listed_counted_or_handed_out(sto
     assert seen() != before
     stopping(store, "bob")
     assert seen() == before
-    with pytest.raises(AuthenticationFailed) as refused:
+    with pytest.raises(errors.AuthenticationFailed) as refused:
         store.users.authenticate(key)
     assert refused.value.reason == "unknown"
     claimed = store.tasks.claim("worker", limit=10)
@@ -159,7 +150,7 @@ def test_what_a_worker_holds_of_whoever_is_being_deleted_is_lost(store, stopping
     (task,) = store.tasks.claim("worker")
     stopping(store, "bob")
     for work in (store.tasks.heartbeat, store.tasks.complete, store.tasks.fail, store.tasks.cancel):
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             work(task.id, fence=task.fence)
     assert store.tasks.heartbeat_many([task]).lost == (task.id,)
     assert store.tasks.complete_many([(task, None)]).lost == (task.id,)
@@ -171,9 +162,11 @@ def test_ids_of_whoever_is_being_deleted_stay_taken_until_all_is_gone(store, sto
     stopping(store, "bob")
     for method, calls in TAKEN.items():
         for arguments in calls:
-            with pytest.raises((AlreadyExists, NotFound, WrongOwner, WrongThread)):
+            with pytest.raises(
+                (errors.AlreadyExists, errors.NotFound, errors.WrongOwner, errors.WrongThread)
+            ):
                 called(store, method, filled(arguments, alice, bob))
-    with pytest.raises(BeingDeleted, match=r"users\.delete\(\) again"):
+    with pytest.raises(errors.BeingDeleted, match=r"users\.delete\(\) again"):
         store.users.create("Bob", id="bob")
     store.users.delete("bob")
     furnish(store, "bob")
@@ -219,7 +212,7 @@ def test_the_receipt_has_all_that_went_however_often_it_was_interrupted(
     assert receipt.rows["blobs"] == 1  # the other one Bob has too
     (message,) = store.messages.history("bob's session", 1, unanswered="keep")
     assert "shared" in {each.digest for each in store.attachments.list(message.id)}
-    with pytest.raises(NotFound, match="no user"):
+    with pytest.raises(errors.NotFound, match="no user"):
         store.users.delete("alice")
 
 
@@ -254,7 +247,7 @@ def test_of_several_who_delete_a_user_at_once_one_has_the_receipt(place, store):
     before = store.usage.totals().rows
     with place.open() as other:
         receipts = at_once(4, lambda n: (store, other)[n % 2].users.delete("bob"))
-    said = [r for r in receipts if not isinstance(r, NotFound)]  # who comes when all is gone
+    said = [r for r in receipts if not isinstance(r, errors.NotFound)]  # who comes when all is gone
     assert [r.rows for r in said if r.rows] == [gone(before, store.usage.totals().rows)]
     assert rows_of(store) == {}
 
@@ -308,7 +301,7 @@ def test_a_user_deletes_what_is_theirs_in_their_scope_and_nobody_else(store):
         store.users.create(name, id=name)
         grown(store, store.sessions.create(name).id, 30)
     scope = store.scoped("alice")
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         scope.users.delete("bob")
     assert scope.users.delete("alice").rows["messages"] == 30
     assert store.users.find("alice") is None
@@ -323,7 +316,7 @@ def test_a_session_of_whoever_is_being_deleted_is_nobody_elses_to_delete(store, 
     session = store.sessions.create("bob").id
     grown(store, session, 20)
     stopping(store, "bob")
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         store.sessions.delete(session)
 
 
@@ -415,7 +408,7 @@ def test_whoever_is_killed_between_closing_and_deleting_leaves_nothing_open(engi
         assert store.messages.find(message.id) is None
         assert store.messages.search("word").items == ()
         assert store.messages.follow().items == ()
-        with pytest.raises(AuthenticationFailed):
+        with pytest.raises(errors.AuthenticationFailed):
             store.users.authenticate(key)
         for session in sessions:
             for refused in (
@@ -426,7 +419,7 @@ def test_whoever_is_killed_between_closing_and_deleting_leaves_nothing_open(engi
                 lambda: store.checkpoints.put("new", {}, session_id=session),  # noqa: B023
                 lambda: store.attachments.add(message.id, b"x", "x/y"),
             ):
-                with pytest.raises(NotFound):
+                with pytest.raises(errors.NotFound):
                     refused()
         assert store.users.delete("bob").rows == before
         assert rows_of(store) == {}
@@ -462,7 +455,7 @@ def test_more_messages_than_one_transaction_should_hold_are_refused(store, scope
         lambda: here.messages.delete(ids),
         lambda: here.marks.update(session, "m", ids=ids),
     ):
-        with pytest.raises(InvalidInput, match="up to 5000 ids, not 5001"):
+        with pytest.raises(errors.InvalidInput, match="up to 5000 ids, not 5001"):
             refused()
     assert store.messages.size(session) == 5_001
     assert here.marks.update(session, "m", ids=ids[1:]) == 5_000

@@ -1,7 +1,5 @@
 """The example of a FastAPI application that shares its database with agentstore."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import sys

@@ -3,8 +3,6 @@
 The tests connect as roles that are not mighty: superusers pass every policy and may call anything.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -90,7 +88,7 @@ BEGIN
 END $$"""
 
 
-def test_indexes_are_checked_by_amcheck_in_whatever_schema_it_is(checked: Server) -> None:
+def test_indexes_are_checked_by_amcheck_in_whatever_schema_it_is(checked):
     assert found_by(checked.url, "integrity") == []
     checked.run(COMPLAINING)
     (finding,) = found_by(checked.url, "integrity")
@@ -98,7 +96,7 @@ def test_indexes_are_checked_by_amcheck_in_whatever_schema_it_is(checked: Server
     assert "pk_users is damaged" in finding.what
 
 
-def test_a_role_that_may_not_call_amcheck_is_told_what_to_grant(checked: Server) -> None:
+def test_a_role_that_may_not_call_amcheck_is_told_what_to_grant(checked):
     owner = checked.url_of(checked.owner)
     (finding,) = found_by(owner, "integrity")
     assert finding.severity is Severity.INFO
@@ -117,19 +115,13 @@ ALTERED = {
     "no policy": ("DROP POLICY scope ON sessions", Severity.ERROR),
     "no policy for bytes": ("DROP POLICY store_bytes ON blobs", Severity.ERROR),
     "a policy for everyone": ("CREATE POLICY everyone ON tool_logs USING (true)", Severity.ERROR),
-    "a policy for a role": (
-        "CREATE POLICY readers ON tool_logs TO pg_monitor USING (true)",
-        Severity.WARNING,
-    ),
-    "a policy that restricts": (
-        'CREATE POLICY "Week days" ON tasks AS RESTRICTIVE USING (false)',
-        Severity.WARNING,
-    ),
+    "a policy for a role": ("CREATE POLICY readers ON tool_logs TO pg_monitor USING (true)",
+        Severity.WARNING),
+    "a policy that restricts": ('CREATE POLICY "Week days" ON tasks AS RESTRICTIVE USING (false)',
+        Severity.WARNING),
     "another condition": ("ALTER POLICY scope ON api_keys USING (true)", Severity.ERROR),
-    "another condition for writing": (
-        "ALTER POLICY scope ON api_keys WITH CHECK (true)",
-        Severity.ERROR,
-    ),
+    "another condition for writing": ("ALTER POLICY scope ON api_keys WITH CHECK (true)",
+        Severity.ERROR),
     "a condition whose parts belong together in another way": (
         """ALTER POLICY scope ON checkpoint_threads USING (nullif(
             ((SELECT coalesce(current_setting('agentstore.user_id', true), '') = ''
@@ -144,17 +136,13 @@ ALTERED = {
         " LANGUAGE plpgsql STABLE AS 'BEGIN RETURN true; END'",
         Severity.ERROR,
     ),
-    "a function of the owner's": (
-        "ALTER FUNCTION message_in_scope(bigint) SECURITY DEFINER",
-        Severity.ERROR,
-    ),
+    "a function of the owner's": ("ALTER FUNCTION message_in_scope(bigint) SECURITY DEFINER",
+        Severity.ERROR),
     "no function": ("DROP FUNCTION drop_blobs(text[])", Severity.ERROR),
     "no function to ask": ("DROP FUNCTION thread_in_scope(text) CASCADE", Severity.ERROR),
-    "a function for all": (
-        "GRANT EXECUTE ON FUNCTION drop_blobs(text[]) TO PUBLIC",
-        Severity.WARNING,
-    ),
-}
+    "a function for all": ("GRANT EXECUTE ON FUNCTION drop_blobs(text[]) TO PUBLIC",
+        Severity.WARNING),
+}  # fmt: skip
 
 
 @pytest.mark.long(
@@ -169,8 +157,8 @@ ALTERED = {
 )
 @pytest.mark.parametrize(("altered", "worst"), ALTERED.values(), ids=ALTERED.keys())
 def test_what_is_not_as_the_revision_made_it_is_found_and_mended_by_what_is_said(
-    mended: Server, altered: str, worst: Severity
-) -> None:
+    mended, altered, worst
+):
     server = mended
     assert found_by(server.url, "row_security", "grants", deep=False) == []
     before = server.run(AS_IT_IS)
@@ -198,7 +186,7 @@ ORDER BY 1, 2"""
 """All that the revision made, for comparison."""
 
 
-def test_several_tables_are_one_finding(server: Server) -> None:
+def test_several_tables_are_one_finding(server):
     for table in ("messages", "sessions", "tasks"):
         server.run(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
     (finding,) = found_by(server.url, "row_security", deep=False)
@@ -207,7 +195,7 @@ def test_several_tables_are_one_finding(server: Server) -> None:
 
 @pytest.mark.long(but=["names1"])
 @pytest.mark.parametrize("names", [Names("agents", ""), Names("agents", "my_"), Names(None, "x_")])
-def test_nothing_is_wrong_with_policies_under_other_names(empty_server: str, names: Names) -> None:
+def test_nothing_is_wrong_with_policies_under_other_names(empty_server, names):
     migrations.upgrade(empty_server, names=names)
     wrong = examine(empty_server, names=names, deep=True)
     assert {each.check for each in wrong if each.severity is not Severity.INFO} <= OF_THE_MACHINE
@@ -233,7 +221,7 @@ def miscounted(server: Server) -> Server:
     return server
 
 
-def test_a_role_that_sees_nothing_is_told_so_and_repairs_nothing(miscounted: Server) -> None:
+def test_a_role_that_sees_nothing_is_told_so_and_repairs_nothing(miscounted):
     guest, owner = (miscounted.url_of(each) for each in (miscounted.guest, miscounted.owner))
     for deep in (False, True):
         found = found_by(guest, "visibility", "counters", deep=deep)
@@ -249,7 +237,7 @@ def test_a_role_that_sees_nothing_is_told_so_and_repairs_nothing(miscounted: Ser
     assert found_by(owner, "visibility", "counters") == []
 
 
-def test_a_scope_in_the_url_is_told(miscounted: Server) -> None:
+def test_a_scope_in_the_url_is_told(miscounted):
     owner = make_url(miscounted.url_of(miscounted.owner))
     scoped = owner.update_query_dict({"options": "-c agentstore.user_id=alice"})
     url = scoped.render_as_string(hide_password=False)
@@ -259,9 +247,7 @@ def test_a_scope_in_the_url_is_told(miscounted: Server) -> None:
         repair(url)
 
 
-def test_an_owner_whose_policies_were_lost_does_not_count_what_it_cannot_see(
-    miscounted: Server,
-) -> None:
+def test_an_owner_whose_policies_were_lost_does_not_count_what_it_cannot_see(miscounted):
     owner = miscounted.url_of(miscounted.owner)
     assert repair(owner)
     miscounted.run("DROP POLICY scope ON messages")  # the session is seen, its message is not
@@ -272,7 +258,7 @@ def test_an_owner_whose_policies_were_lost_does_not_count_what_it_cannot_see(
     assert miscounted.run("SELECT message_count FROM sessions") == [(1,)]
 
 
-def test_a_role_whose_rights_went_with_the_search_index_is_named(server: Server) -> None:
+def test_a_role_whose_rights_went_with_the_search_index_is_named(server):
     assert found_by(server.url, "grants", deep=False) == []
     server.run("DROP TABLE search_index", server.owner)
     with Store(server.url_of(server.owner)) as store:
@@ -287,7 +273,7 @@ def test_a_role_whose_rights_went_with_the_search_index_is_named(server: Server)
     assert found_by(server.url, "grants", deep=False) == []
 
 
-def test_a_role_that_only_reads_messages_lacks_nothing(server: Server) -> None:
+def test_a_role_that_only_reads_messages_lacks_nothing(server):
     reader = f'CREATE ROLE "reader-{server.guest}"; GRANT SELECT ON messages TO "reader-{{}}"'
     server.run(reader.format(server.guest))
     assert found_by(server.url, "grants", deep=False) == []
@@ -297,7 +283,7 @@ def test_a_role_that_only_reads_messages_lacks_nothing(server: Server) -> None:
 # --- Connections --------------------------------------------------------------------------------
 
 
-def test_clients_alone_count_as_connections_whoever_asks(server: Server) -> None:
+def test_clients_alone_count_as_connections_whoever_asks(server):
     backends = "SELECT backend_type, count(*) FROM pg_stat_activity GROUP BY 1"
     kinds = dict(server.run(backends))
     assert len(kinds) > 3, "a server has workers of its own"

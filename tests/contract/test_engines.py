@@ -1,7 +1,5 @@
 """Which URLs and engines a store opens, how it sets connections up, and what it leaves alone."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3
@@ -21,7 +19,7 @@ from sqlalchemy.util import greenlet_spawn
 from agentstore import AsyncStore, Store
 from agentstore.errors import InvalidInput, SchemaMissing, TransactionMisuse, UnsupportedUrl
 from agentstore.testing import BlockingStore, LoopThread
-from tests.conftest import DRIVERS, VERSIONS, Driver, Servers, on
+from tests.conftest import DRIVERS, VERSIONS, Servers, on
 from tests.programs.probes import checked_out, connect, drop_connections, engine_of
 
 PASSWORD = "open-sesame"  # noqa: S105 - nobody's
@@ -73,9 +71,7 @@ def works(store: Any) -> None:
         ":///file:shared?mode=memory&cache=shared&uri=true",
     ],
 )
-def test_every_spelling_of_a_sqlite_url_opens_in_both_stores(
-    make: Any, driver: str, rest: str, tmp_path: Path
-) -> None:
+def test_every_spelling_of_a_sqlite_url_opens_in_both_stores(make, driver, rest, tmp_path):
     with make(driver + rest.format(tmp_path)) as store:
         works(store)
     assert (tmp_path / "test.db").exists() == ("test.db" in rest)
@@ -83,9 +79,7 @@ def test_every_spelling_of_a_sqlite_url_opens_in_both_stores(
 
 @pytest.mark.parametrize("make", STORES)
 @pytest.mark.parametrize("driver", ["postgresql", "postgresql+psycopg", "postgresql+psycopg_async"])
-def test_every_spelling_of_a_postgresql_url_opens_in_both_stores(
-    make: Any, driver: str, postgresql: str
-) -> None:
+def test_every_spelling_of_a_postgresql_url_opens_in_both_stores(make, driver, postgresql):
     url = make_url(postgresql).set(drivername=driver)
     with make(url) as store:
         works(store)
@@ -105,9 +99,7 @@ def test_every_spelling_of_a_postgresql_url_opens_in_both_stores(
         "",
     ],
 )
-def test_other_urls_are_refused_without_being_quoted(
-    make: Any, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_other_urls_are_refused_without_being_quoted(make, url, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnsupportedUrl) as caught:
         make(url)
@@ -117,9 +109,7 @@ def test_other_urls_are_refused_without_being_quoted(
 
 
 @pytest.mark.parametrize("make", STORES)
-def test_without_a_url_the_environment_names_the_database(
-    make: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_url_the_environment_names_the_database(make, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTSTORE_URL", f"sqlite:///{tmp_path / 'named.db'}")
     with make(None) as store:
@@ -131,8 +121,8 @@ def test_without_a_url_the_environment_names_the_database(
 @pytest.mark.parametrize("make", STORES)
 @pytest.mark.parametrize("value", [None, ""])
 def test_without_a_url_and_environment_the_database_is_a_file_in_this_folder(
-    make: Any, value: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    make, value, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENTSTORE_URL", raising=False)
     if value is not None:
@@ -142,7 +132,7 @@ def test_without_a_url_and_environment_the_database_is_a_file_in_this_folder(
     assert (tmp_path / "agentstore.db").exists()
 
 
-def test_a_store_names_its_database_but_not_its_password(postgresql: str) -> None:
+def test_a_store_names_its_database_but_not_its_password(postgresql):
     secret = make_url(postgresql).set(username="postgres", password=PASSWORD)
     with Store(secret) as store:
         assert make_url(postgresql).database in repr(store)
@@ -202,13 +192,8 @@ def pragmas(connection: Any) -> dict[str, Any]:
     ],
 )
 def test_every_connection_to_a_sqlite_file_has_its_pragmas(
-    driver: Driver,
-    options: Any,
-    synchronous: int,
-    busy_timeout: int,
-    tmp_path: Path,
-    sqlite_template: Path,
-) -> None:
+    driver, options, synchronous, busy_timeout, tmp_path, sqlite_template
+):
     expected = {
         "journal_mode": "wal",
         "foreign_keys": 1,
@@ -225,8 +210,8 @@ def test_every_connection_to_a_sqlite_file_has_its_pragmas(
 )
 @pytest.mark.parametrize("threshold", [None, 0, 5, 7])
 def test_the_threshold_for_preparing_statements_reaches_every_connection(
-    driver: Driver, threshold: int | None, postgresql: str
-) -> None:
+    driver, threshold, postgresql
+):
     with driver.open(postgresql, prepare_threshold=threshold, pool_size=3) as store:
         found = on_connections(store, 3, lambda c: c.connection.driver_connection.prepare_threshold)
         assert found == [threshold] * 3
@@ -318,7 +303,7 @@ def own_transactions_work(engine: Engine, *, autocommits: bool = True) -> None:
     assert values(engine) == [*before, new, new + 1, new + 2, new + 3]
 
 
-def test_a_store_on_an_engine_handed_in_works_and_leaves_the_engine_open(engine: Engine) -> None:
+def test_a_store_on_an_engine_handed_in_works_and_leaves_the_engine_open(engine):
     with Store(engine=engine) as store:
         works(store)
         own_transactions_work(engine)
@@ -330,7 +315,7 @@ def test_a_store_on_an_engine_handed_in_works_and_leaves_the_engine_open(engine:
         store.sessions.create()
 
 
-def test_an_engine_may_be_handed_to_one_store_after_the_other(engine: Engine) -> None:
+def test_an_engine_may_be_handed_to_one_store_after_the_other(engine):
     for _ in range(3):
         with Store(engine=engine) as store:
             works(store)
@@ -344,9 +329,7 @@ def test_an_engine_may_be_handed_to_one_store_after_the_other(engine: Engine) ->
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_sqlite_engine_that_begins_by_itself_works_all_the_same(
-    recipe: str, sqlite_rest: str
-) -> None:
+def test_a_sqlite_engine_that_begins_by_itself_works_all_the_same(recipe, sqlite_rest):
     engine = create_engine(f"sqlite{sqlite_rest}")
     if recipe != "none":
         well_known_recipe(engine, recipe)
@@ -374,9 +357,7 @@ def test_a_sqlite_engine_that_begins_by_itself_works_all_the_same(
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_an_aiosqlite_engine_that_begins_by_itself_works_all_the_same(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_an_aiosqlite_engine_that_begins_by_itself_works_all_the_same(recipe, tmp_path):
     path = tmp_path / "migrated.db"
     Store(f"sqlite:///{path}").close()
     engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
@@ -424,11 +405,11 @@ async def use(engine: AsyncEngine) -> None:
 CREATE_OWN = "CREATE TABLE IF NOT EXISTS own_too (value INTEGER)"
 
 
-def test_an_async_psycopg_engine_handed_in_works_and_is_left_open(postgresql: str) -> None:
+def test_an_async_psycopg_engine_handed_in_works_and_is_left_open(postgresql):
     asyncio.run(use(create_async_engine(postgresql)))
 
 
-def test_connections_that_a_handed_in_engine_has_open_get_their_pragmas(tmp_path: Path) -> None:
+def test_connections_that_a_handed_in_engine_has_open_get_their_pragmas(tmp_path):
     url = f"sqlite:///{tmp_path / 'test.db'}"
     Store(url).close()
     engine = create_engine(url)
@@ -451,7 +432,7 @@ def test_connections_that_a_handed_in_engine_has_open_get_their_pragmas(tmp_path
     engine.dispose()
 
 
-def test_an_engine_in_autocommit_stays_so_for_its_application(tmp_path: Path) -> None:
+def test_an_engine_in_autocommit_stays_so_for_its_application(tmp_path):
     url = f"sqlite:///{tmp_path / 'test.db'}"
     Store(url).close()
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
@@ -465,7 +446,7 @@ def test_an_engine_in_autocommit_stays_so_for_its_application(tmp_path: Path) ->
     engine.dispose()
 
 
-def test_a_handed_in_psycopg_engine_whose_connections_died_is_told_apart(postgresql: str) -> None:
+def test_a_handed_in_psycopg_engine_whose_connections_died_is_told_apart(postgresql):
     engine = create_engine(postgresql)
     with Store(engine=engine) as store:
         session = store.sessions.create()
@@ -475,7 +456,7 @@ def test_a_handed_in_psycopg_engine_whose_connections_died_is_told_apart(postgre
     engine.dispose()
 
 
-def test_an_async_engine_is_not_for_store_nor_a_sync_one_for_async_store(tmp_path: Path) -> None:
+def test_an_async_engine_is_not_for_store_nor_a_sync_one_for_async_store(tmp_path):
     url = f":///{tmp_path / 'test.db'}"
     asynchronous = create_async_engine(f"sqlite+aiosqlite{url}")
     for engine in (asynchronous, asynchronous.sync_engine):
@@ -487,7 +468,7 @@ def test_an_async_engine_is_not_for_store_nor_a_sync_one_for_async_store(tmp_pat
     synchronous.dispose()
 
 
-def test_an_engine_of_another_database_is_refused() -> None:
+def test_an_engine_of_another_database_is_refused():
     class Elsewhere:
         url = make_url("mysql://me@here/db")
         dialect = create_engine("sqlite://").dialect
@@ -500,9 +481,7 @@ def test_an_engine_of_another_database_is_refused() -> None:
 
 
 @pytest.mark.parametrize("driver", [pytest.param(d, id=d.name) for d in DRIVERS])
-def test_a_closed_store_says_so_and_keeps_no_connection(
-    driver: Driver, postgresql: str, tmp_path: Path
-) -> None:
+def test_a_closed_store_says_so_and_keeps_no_connection(driver, postgresql, tmp_path):
     url = postgresql if driver.engine == "postgresql" else f"sqlite:///{tmp_path / 'test.db'}"
     loop = LoopThread()
     if driver.asynchronous:
@@ -539,7 +518,7 @@ def enter(transaction: Any) -> Any:
     return transaction.__enter__()
 
 
-def test_a_database_that_cannot_be_opened_leaves_no_connection(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_opened_leaves_no_connection(tmp_path):
     path = tmp_path / "test.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE of_somebody_else (value INTEGER)")

@@ -1,7 +1,5 @@
 """Sessions whose time to live has run out are cleaned up, and no other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta

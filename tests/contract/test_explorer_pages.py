@@ -1,7 +1,5 @@
 """The explorer's pages of branches, checkpoints, tasks, usage and health, without a browser."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

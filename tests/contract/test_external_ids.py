@@ -1,7 +1,5 @@
 """Messages by the application's own ids, many at once; and documents, key by key."""
 
-from __future__ import annotations
-
 import pytest
 
 from agentstore.errors import InvalidInput, NotFound, StaleSession

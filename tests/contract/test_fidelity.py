@@ -2,8 +2,6 @@
 a reader gets.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,16 +24,9 @@ new_messages = st.fixed_dictionaries(
     {"role": st.sampled_from(("system", "developer", "user", "assistant", "tool"))},
     optional={
         "content": st.none() | texts() | st.lists(json_values(), max_size=3),
-        "tool_calls": st.none()
-        | st.lists(
-            st.builds(
-                lambda name, call_id, rest: {**rest, "id": call_id, "function": {"name": name}},
-                keys(),
-                texts(),
-                json_objects(),
-            ),
-            max_size=3,
-        ),
+        "tool_calls": st.none() | st.lists(st.builds(lambda name, call_id, rest: {**rest,
+                    "id": call_id, "function": {"name": name}}, keys(), texts(), json_objects()),
+            max_size=3),
         "tool_call_id": st.none() | texts(),
         "name": st.none() | texts(),
         "metadata": st.none() | json_objects(),
@@ -44,7 +35,7 @@ new_messages = st.fixed_dictionaries(
         "token_count": st.integers(0, 10**9),
         "cost": st.none() | st.decimals("0", "1000", places=9),
     },
-)
+)  # fmt: skip
 
 DOCUMENTS = ("content", "tool_calls", "metadata", "payload")
 TEXTS = ("role", "tool_call_id", "name", "external_id")
@@ -197,21 +188,9 @@ class Opaque:
 
 
 CANNOT_SAY = (
-    float("nan"),
-    float("inf"),
-    -float("inf"),
-    datetime(2025, 1, 1, tzinfo=UTC),
-    Decimal(1),
-    {1, 2},
-    b"bytes",
-    1j,
-    Opaque(),
-    Opaque,
-    {1: "a"},
-    {None: "a"},
-    {("a",): "a"},
-    10**5000,
-)
+    float("nan"), float("inf"), -float("inf"), datetime(2025, 1, 1, tzinfo=UTC), Decimal(1), {1, 2},
+    b"bytes", 1j, Opaque(), Opaque, {1: "a"}, {None: "a"}, {("a",): "a"}, 10**5000,
+)  # fmt: skip
 
 
 def test_what_json_cannot_say_is_refused_and_leaves_nothing(store, session, subtests):

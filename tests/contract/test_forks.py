@@ -1,7 +1,5 @@
 """A process that is forked: its parent's stores refuse, its own work, nobody disturbs anybody."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -25,7 +23,7 @@ from agentstore import Store
 from agentstore.errors import TransactionMisuse
 from agentstore.retention import RetentionPolicy
 from agentstore.testing import BlockingStore
-from tests.conftest import Place, in_the_process, on
+from tests.conftest import in_the_process, on
 from tests.programs.probes import wait_until
 
 synchronously = on(lambda driver: not driver.asynchronous)
@@ -164,9 +162,7 @@ def contents(store: Any, session_id: str) -> list[Any]:
     return [message.content for message in store.messages.history(session_id, None)]
 
 
-def test_a_store_of_the_parent_refuses_every_call_and_says_what_to_do(
-    store: Any, session: Any
-) -> None:
+def test_a_store_of_the_parent_refuses_every_call_and_says_what_to_do(store, session):
     store.messages.save(session.id, "user", "parent")
     calls = ways_to_call(store, session.id)
 
@@ -179,9 +175,7 @@ def test_a_store_of_the_parent_refuses_every_call_and_says_what_to_do(
     assert store.sessions.get(session.id).title == session.title
 
 
-def test_what_a_child_does_to_its_parent_s_store_never_reaches_the_parent(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_what_a_child_does_to_its_parent_s_store_never_reaches_the_parent(place, store, session):
     """Closing, collecting and ending, while the parent goes on with the same connections."""
     store.messages.save(session.id, "user", "first")
 
@@ -201,7 +195,7 @@ def test_what_a_child_does_to_its_parent_s_store_never_reaches_the_parent(
         assert contents(other, session.id) == ["first", *"01"]
 
 
-def test_a_child_opens_its_own_store_and_both_go_on(place: Place, store: Any, session: Any) -> None:
+def test_a_child_opens_its_own_store_and_both_go_on(place, store, session):
     store.messages.save(session.id, "user", "parent")
 
     def own() -> list[Any]:
@@ -215,7 +209,7 @@ def test_a_child_opens_its_own_store_and_both_go_on(place: Place, store: Any, se
 
 
 @in_the_process
-def test_a_child_loses_nothing_when_its_parent_closes_the_file(place: Place) -> None:
+def test_a_child_loses_nothing_when_its_parent_closes_the_file(place):
     """The parent is the last that has the file open, as far as the system knows."""
     store = place.open()
     session = store.sessions.create()
@@ -251,9 +245,7 @@ def test_a_child_loses_nothing_when_its_parent_closes_the_file(place: Place) -> 
 
 
 @synchronously
-def test_a_block_that_is_open_at_the_fork_is_the_parent_s_alone(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_a_block_that_is_open_at_the_fork_is_the_parent_s_alone(place, store, session):
     with store.transaction() as tx:
         tx.messages.save(session.id, "user", "one")
 
@@ -309,9 +301,7 @@ def busy_threads(store: Any, session_ids: list[str]) -> Iterator[list[int]]:
                 done.result()
 
 
-def test_forks_while_threads_read_and_write_refuse_and_disturb_nobody(
-    place: Place, store: Any
-) -> None:
+def test_forks_while_threads_read_and_write_refuse_and_disturb_nobody(place, store):
     session_ids = [store.sessions.create().id for _ in range(4)]
     with busy_threads(store, session_ids) as counts:
         calls = ways_to_call(store, session_ids[0])
@@ -330,9 +320,7 @@ def test_forks_while_threads_read_and_write_refuse_and_disturb_nobody(
 
 
 @in_the_process
-def test_a_file_that_was_in_use_at_the_fork_is_refused_and_not_risked(
-    place: Place, store: Any, session: Any
-) -> None:
+def test_a_file_that_was_in_use_at_the_fork_is_refused_and_not_risked(place, store, session):
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -354,7 +342,7 @@ def test_a_file_that_was_in_use_at_the_fork_is_refused_and_not_risked(
     assert contents(store, session.id) == ["parent"]
 
 
-def test_a_store_of_an_engine_of_the_application_s_own_refuses_too(engine_url: str) -> None:
+def test_a_store_of_an_engine_of_the_application_s_own_refuses_too(engine_url):
     engine = create_engine(engine_url)
     with Store(engine=engine) as store:
         session = store.sessions.create()
@@ -369,7 +357,7 @@ def test_a_store_of_an_engine_of_the_application_s_own_refuses_too(engine_url: s
 
 
 @pytest.mark.long(but=["sqlite3", "psycopg"])
-def test_programs_that_are_started_anew_are_not_concerned(place: Place, store: Any) -> None:
+def test_programs_that_are_started_anew_are_not_concerned(place, store):
     program = "import sys; from agentstore import Store; s = Store(sys.argv[1]); "
     program += "print(len(s.sessions.list().items)); s.close()"
     store.sessions.create()

@@ -1,7 +1,5 @@
 """Calls that arrive together are written together, and each of them as if it were alone."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,9 +55,7 @@ def held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Iterator[Sub
 
 
 @contextmanager
-def sqlite_held_up(
-    place: Any, store: Any, threads: ThreadPoolExecutor
-) -> Iterator[Callable[[], int]]:
+def sqlite_held_up(place, store, threads):
     """Have the first of the writers wait for somebody else, who writes to the file."""
     other = sqlite3.connect(str(make_url(place.url).database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -75,9 +71,7 @@ def sqlite_held_up(
 
 
 @contextmanager
-def server_held_up(
-    place: Any, store: Any, threads: ThreadPoolExecutor
-) -> Iterator[Callable[[], int]]:
+def server_held_up(place, store, threads):
     """Have as many calls of each kind as may be on their way wait for tables that are locked."""
     sessions = [store.sessions.create().id for _ in range(MOST_GROUPS)]
     first = []
@@ -229,21 +223,10 @@ def test_what_is_wrong_with_one_call_is_its_own_error(place, store, threads):
             assert {*refused} - {6} == {2, 11}, "what is wrong in itself has not to wait"
     found = [outcome(each) for each in futures]
     assert [type(each).__name__ for each in found] == [
-        "MessageRecord",
-        "NotFound",
-        "InvalidInput",
-        "MessageRecord",
-        "AlreadyExists",
-        "MessageRecord",
-        "list",
-        "NotFound",
-        "WrongSession",
-        "ToolLogRecord",
-        "NotFound",
-        "InvalidInput",
-        "UsageRecord",
-        "MessageRecord",
-    ]
+        "MessageRecord", "NotFound", "InvalidInput", "MessageRecord", "AlreadyExists",
+        "MessageRecord", "list", "NotFound", "WrongSession", "ToolLogRecord", "NotFound",
+        "InvalidInput", "UsageRecord", "MessageRecord",
+    ]  # fmt: skip
     texts = {message.content for message in check_session(store, session, 4)}
     assert texts == {"there", "one", "six", "seven"}
     assert len(store.tool_logs.list(session_id=session).items) == 1

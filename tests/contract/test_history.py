@@ -1,7 +1,5 @@
 """A history is the last messages in the order of their saving, and no cut parts call and result."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 

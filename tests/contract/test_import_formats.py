@@ -287,12 +287,25 @@ REFUSED = {
     "HTML": (b"<!DOCTYPE html><p>hi", "HTML or XML.*the JSON"),
     "text": (b"User: hi\nAI: hello\n", "line 1: not JSON"),
     "a number": (b"7\n", "not a JSON object"),
+    "null": (b"null\n", "line 1: not a JSON object"),
     "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
     "another object": (whole({"a": 1, "b": 2}), "no format that is known; chat format is"),
     "events": (lines({"type": "order", "payload": {"a": 1}}), "no format that is known"),
     "Gemini's contents": (
         whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
         "'contents' are not imported: write each as a message",
+    ),
+    "a chat saved by Gemini CLI": (
+        whole([{"role": "user", "parts": [{"text": "hi"}]}, {"role": "model", "parts": []}]),
+        "has 'parts' and no 'content': write each as a message",
+    ),
+    "the log of Gemini CLI": (
+        whole([{"sessionId": "s", "messageId": 0, "type": "user", "message": "hi"}]),
+        "without the answers: import its sessions",
+    ),
+    "a history that is none": (
+        whole([{"instruction": "x", "output": "y", "history": ["a"]}]),
+        "history must be a list of pairs",
     ),
     "a chain of LangSmith": (
         lines({"id": "x", "run_type": "chain", "inputs": {"question": "hi"}}),

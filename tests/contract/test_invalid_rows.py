@@ -1,7 +1,5 @@
 """A row that cannot be read is named, by table, key and column, and nothing of it is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sqlite3

@@ -1,8 +1,6 @@
 """An engine that the application made keeps the isolation level that the application chose."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -66,9 +64,7 @@ CHOSEN = [
 
 
 @contextmanager
-def on_its_engine(
-    make: Callable[[Any, str], AnEngine], url: str, *, asynchronous: bool
-) -> Iterator[Any]:
+def on_its_engine(make, url, *, asynchronous):
     """Open a store on an engine of the application's, and dispose of it."""
     if asynchronous:
         engine = make(create_async_engine, url)

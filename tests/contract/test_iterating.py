@@ -1,7 +1,5 @@
 """Generators over all pages: everything once, in the order of the pages, with nothing left open."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

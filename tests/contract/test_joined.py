@@ -1,7 +1,5 @@
 """The store inside a transaction of the application's own: on a connection, or an ORM session."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import sqlite3
@@ -19,17 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from agentstore import AsyncStore, Store
+from agentstore import AsyncStore, Store, errors
 from agentstore.aio import AsyncRepositories, AsyncRepository
-from agentstore.errors import (
-    AlreadyExists,
-    ConstraintViolation,
-    DatabaseReadOnly,
-    InvalidInput,
-    NotFound,
-    TransactionConflict,
-    TransactionMisuse,
-)
 from agentstore.models import User
 from agentstore.testing import LoopThread
 from tests.conftest import VERSIONS, Place, on
@@ -189,7 +178,7 @@ def test_savepoints_of_the_application_and_of_the_store_stand_in_each_other(app,
                 raise LookupError
             with caller.on.begin_nested():
                 inner = tx.users.create("inner")
-            with pytest.raises(AlreadyExists):  # nothing of this call is left, all else is
+            with pytest.raises(errors.AlreadyExists):  # nothing of this call is left, all else is
                 tx.sessions.create(id="one")
                 tx.sessions.create(id="one")
             caller.insert(2)
@@ -210,7 +199,7 @@ def test_a_session_is_flushed_before_a_call_unless_it_does_not_flush_by_itself(a
             now = app.store.users.create("Ada").created_at
             columns = {"quota_used": 0, "quota_reserved": 0, "preferences": {}}
             caller.on.add(User(id="pending", name="P", created_at=now, updated_at=now, **columns))
-            with caller.on.no_autoflush, pytest.raises(NotFound):
+            with caller.on.no_autoflush, pytest.raises(errors.NotFound):
                 tx.sessions.create(user_id="pending")
             made = tx.sessions.create(user_id="pending")
             caller.on.commit()
@@ -250,9 +239,9 @@ def test_a_scope_in_the_application_s_transaction_ends_with_each_call(app, kind)
             made = scoped.sessions.create(title="Mine")
             assert made.user_id == mine.id
             for _ in range(2):
-                with pytest.raises(NotFound):
+                with pytest.raises(errors.NotFound):
                     scoped.sessions.get(theirs.id)
-                with pytest.raises(NotFound):
+                with pytest.raises(errors.NotFound):
                     scoped.messages.save(theirs.id, "user", "hello")
                 tx = app.store.joined(caller.given)
                 assert tx.sessions.get(theirs.id).user_id == other.id
@@ -272,7 +261,7 @@ def refused(app: Application, given: Any, match: str) -> None:
         lambda tx: tx.users.create("Ada"),
         lambda tx: tx.usage.record("s", input_tokens=1),
     ):
-        with pytest.raises(TransactionMisuse, match=match):
+        with pytest.raises(errors.TransactionMisuse, match=match):
             call(app.store.joined(given))
 
 
@@ -318,7 +307,7 @@ def test_a_connection_that_cannot_carry_a_call_is_refused(app, place):
             if other.loop:
                 other.loop.close()
         for wrong in (None, "connection", app.engine, object()):
-            with pytest.raises(InvalidInput, match="connection must be"):
+            with pytest.raises(errors.InvalidInput, match="connection must be"):
                 app.store.joined(wrong)
 
     app.run(body)
@@ -353,7 +342,7 @@ def test_a_store_that_is_closed_or_only_reads_or_is_in_a_transaction_refuses(app
             tx = app.store.joined(caller.given)
             tx.users.list()
             app.store.close()
-            with pytest.raises(TransactionMisuse, match="store is closed"):
+            with pytest.raises(errors.TransactionMisuse, match="store is closed"):
                 tx.users.list()
 
     app.run(body)
@@ -363,7 +352,7 @@ def test_a_store_that_is_closed_or_only_reads_or_is_in_a_transaction_refuses(app
         with app.caller("connection") as caller:
             tx = app.store.joined(caller.given)
             assert tx.users.list().items == ()
-            with pytest.raises(DatabaseReadOnly):
+            with pytest.raises(errors.DatabaseReadOnly):
                 tx.users.create("Ada")
 
     app.run(only_read)
@@ -374,11 +363,11 @@ def test_a_store_whose_engine_is_its_own_says_that_it_needs_the_application_s(pl
     async def look() -> None:
         engine = create_async_engine(place.url.replace("sqlite:", "sqlite+aiosqlite:"))
         async with AsyncStore(place.url) as store, engine.connect() as connection:
-            with pytest.raises(TransactionMisuse, match="engine=async_engine"):
+            with pytest.raises(errors.TransactionMisuse, match="engine=async_engine"):
                 store.joined(connection)
-            with pytest.raises(InvalidInput, match="AsyncConnection"):
+            with pytest.raises(errors.InvalidInput, match="AsyncConnection"):
                 store.joined("no connection")
-        with pytest.raises(TransactionMisuse, match="is not open"):
+        with pytest.raises(errors.TransactionMisuse, match="is not open"):
             AsyncStore(engine=engine).joined(engine.connect())
         await engine.dispose()
 
@@ -446,14 +435,14 @@ def test_a_snapshot_that_is_old_cannot_write_and_a_writer_never_has_one(app, kin
             app.store.users.create("Meanwhile")
             tx = app.store.joined(caller.given)
             assert tx.users.list().items == ()  # of the transaction's own state
-            with pytest.raises(TransactionConflict, match="agentstore_writes=True"):
+            with pytest.raises(errors.TransactionConflict, match="agentstore_writes=True"):
                 tx.users.create("Ada")
             caller.on.rollback()
             assert tx.users.create("Ada").name == "Ada"
             caller.on.commit()
         with app.caller(kind, app.engine.execution_options(agentstore_writes=True)) as caller:
             caller.on.execute(read).all()
-            with pytest.raises(TransactionMisuse, match="wait for its own caller"):
+            with pytest.raises(errors.TransactionMisuse, match="wait for its own caller"):
                 app.store.users.create("Meanwhile")
             app.store.joined(caller.given).users.create("Grace")
             caller.on.commit()
@@ -500,7 +489,7 @@ def test_a_call_that_would_wait_for_its_own_caller_is_refused_at_once(app, kind)
                 lambda: app.store.scoped("u").sessions.create(),
                 lambda: app.store.run(lambda tx: tx.users.create("Ada")),
             ):
-                with pytest.raises(TransactionMisuse, match=r"store\.joined"):
+                with pytest.raises(errors.TransactionMisuse, match=r"store\.joined"):
                     call()
             assert len(app.store.users.list().items) == 1  # reading waits for nobody
             caller.on.commit()
@@ -519,7 +508,7 @@ def test_a_task_may_wait_for_the_transaction_of_the_one_that_began_it(place):
         engine = create_async_engine(place.driver.url(place.url))
         async with AsyncStore(engine=engine) as store, engine.connect() as connection:
             await store.joined(connection).users.create("Ada")
-            with pytest.raises(TransactionMisuse, match="wait for its own caller"):
+            with pytest.raises(errors.TransactionMisuse, match="wait for its own caller"):
                 await store.users.create("Grace")
             waiting = asyncio.create_task(store.users.create("Grace"))
             await asyncio.sleep(0)
@@ -549,7 +538,7 @@ def test_a_database_in_memory_has_the_store_in_the_application_s_transaction_or_
     with Store(engine=engine) as store, Session(engine) as db:
         user = store.joined(db).users.create("Ada")
         for call in (lambda: store.users.create("Grace"), lambda: store.users.find(user.id)):
-            with pytest.raises(TransactionMisuse, match="joined"):
+            with pytest.raises(errors.TransactionMisuse, match="joined"):
                 call()
         db.rollback()
         assert store.users.find(user.id) is None
@@ -573,7 +562,7 @@ def test_a_transaction_that_sqlite_undid_cannot_be_committed(app, kind):
         with app.caller(kind) as caller:
             tx = app.store.joined(caller.given)
             tx.sessions.create()
-            with pytest.raises(ConstraintViolation, match="undone"):
+            with pytest.raises(errors.ConstraintViolation, match="undone"):
                 tx.users.create("Ada")
             refused(app, caller.given, "Roll back, and begin again|Roll it back")
             with pytest.raises(PendingRollbackError):
@@ -622,7 +611,7 @@ def test_the_application_s_isolation_level_holds_and_a_conflict_is_the_applicati
             level = text("SHOW transaction_isolation")
             assert caller.on.execute(level).scalar() == "serializable"
             app.store.users.consume_quota(user.id, 1)
-            with pytest.raises(TransactionConflict, match="Repeat the transaction"):
+            with pytest.raises(errors.TransactionConflict, match="Repeat the transaction"):
                 tx.users.consume_quota(user.id, 1)
             caller.on.rollback()
             tx.users.consume_quota(user.id, 1)
@@ -630,7 +619,7 @@ def test_the_application_s_isolation_level_holds_and_a_conflict_is_the_applicati
         assert app.store.users.get(user.id).quota_used == 2
         with app.caller("connection") as caller:
             caller.on.execution_options(postgresql_readonly=True)
-            with pytest.raises(DatabaseReadOnly, match="transaction is read-only"):
+            with pytest.raises(errors.DatabaseReadOnly, match="transaction is read-only"):
                 app.store.joined(caller.given).users.create("Ada")
 
     app.run(body)
@@ -679,7 +668,7 @@ def test_row_level_security_holds_in_a_scope_and_what_the_application_set_stays(
         assert connection.execute(names).all() == []  # as before: no scope, and no rights
         scope = text("SELECT set_config('agentstore.user_id', :id, true)")
         connection.execute(scope, {"id": other.id})
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             scoped.users.get(other.id)
         assert scoped.sessions.create().user_id == mine.id
         assert connection.execute(names).scalars().all() == ["Eve"]

@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "kept.db"
 
 
-def test_a_read_takes_the_connection_of_the_one_before_and_none_of_the_pool(path: Path) -> None:
+def test_a_read_takes_the_connection_of_the_one_before_and_none_of_the_pool(path):
     with Store(path.as_posix(), pool_size=1, max_overflow=0, pool_timeout=0.1) as store:
         session = store.sessions.create().id
         assert store.sessions.get(session).id == session
@@ -54,9 +54,7 @@ def test_a_read_takes_the_connection_of_the_one_before_and_none_of_the_pool(path
         assert taken == [1]
 
 
-def test_a_reader_has_no_transaction_open_afterwards_even_where_a_tracer_listens(
-    path: Path,
-) -> None:
+def test_a_reader_has_no_transaction_open_afterwards_even_where_a_tracer_listens(path):
     with Store(path.as_posix()) as store:
         session = store.sessions.create().id
         heard: list[str] = []
@@ -73,9 +71,7 @@ def test_a_reader_has_no_transaction_open_afterwards_even_where_a_tracer_listens
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_no_more_are_kept_than_the_pool_would_and_none_once_the_store_is_closed(
-    path: Path,
-) -> None:
+def test_no_more_are_kept_than_the_pool_would_and_none_once_the_store_is_closed(path):
     store = Store(path.as_posix(), pool_size=2)
     session = store.sessions.create().id
     with ThreadPoolExecutor(8) as threads:
@@ -86,7 +82,7 @@ def test_no_more_are_kept_than_the_pool_would_and_none_once_the_store_is_closed(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_an_asynchronous_store_closes_them_too(path: Path) -> None:
+def test_an_asynchronous_store_closes_them_too(path):
     async def main() -> None:
         async with AsyncStore(path.as_posix()) as store:
             session = (await store.sessions.create()).id
@@ -97,7 +93,7 @@ def test_an_asynchronous_store_closes_them_too(path: Path) -> None:
     assert open_on(path) == 0
 
 
-def test_a_reader_that_was_interrupted_is_not_used_again(path: Path) -> None:
+def test_a_reader_that_was_interrupted_is_not_used_again(path):
     with Store(path.as_posix()) as store:
         session = store.sessions.create().id
         store.sessions.get(session)
@@ -115,7 +111,7 @@ def test_a_reader_that_was_interrupted_is_not_used_again(path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_a_child_closes_what_its_parent_kept_before_it_opens_the_file(path: Path) -> None:
+def test_a_child_closes_what_its_parent_kept_before_it_opens_the_file(path):
     def work() -> object:
         with Store(path.as_posix()) as own:
             own.sessions.get(session)
@@ -128,7 +124,7 @@ def test_a_child_closes_what_its_parent_kept_before_it_opens_the_file(path: Path
         assert store.sessions.get(session).id == session
 
 
-def test_a_child_opens_no_file_that_its_parent_was_reading(path: Path) -> None:
+def test_a_child_opens_no_file_that_its_parent_was_reading(path):
     def work() -> object:
         with pytest.raises(TransactionMisuse, match="in another thread"):
             Store(path.as_posix())

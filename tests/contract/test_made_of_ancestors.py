@@ -2,8 +2,6 @@
 them, whatever else goes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from copy import copy
@@ -126,9 +124,7 @@ REMOVALS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("removal_", REMOVALS)
-def test_what_a_checkpoint_is_made_of_stays_whatever_removes_the_rest(
-    timed: Any, clock: Clock, removal_: str
-) -> None:
+def test_what_a_checkpoint_is_made_of_stays_whatever_removes_the_rest(timed, clock, removal_):
     thread = a_thread(timed)
     before = thread.state("0009")
     assert before["log"] == [["log after 0008"], ["log up to 0008"]]
@@ -142,7 +138,7 @@ def test_what_a_checkpoint_is_made_of_stays_whatever_removes_the_rest(
     assert {c.id for c in path} == NEEDED | late
 
 
-def test_it_goes_with_the_last_that_is_made_of_it(store: Any) -> None:
+def test_it_goes_with_the_last_that_is_made_of_it(store):
     thread = a_thread(store)
     store.checkpoints.prune("thread", keep_last=1)
     thread.put(*NAMES)
@@ -151,7 +147,7 @@ def test_it_goes_with_the_last_that_is_made_of_it(store: Any) -> None:
     assert thread.left() == {"0010"}
 
 
-def test_a_retention_policy_keeps_it_and_a_dry_run_knew_it(timed: Any, clock: Clock) -> None:
+def test_a_retention_policy_keeps_it_and_a_dry_run_knew_it(timed, clock):
     thread, other = a_thread(timed), a_thread(timed, "other")
     other.put(*NAMES)
     before = thread.state("0009")
@@ -162,8 +158,8 @@ def test_a_retention_policy_keeps_it_and_a_dry_run_knew_it(timed: Any, clock: Cl
 
 
 def test_what_is_forked_from_a_checkpoint_meanwhile_keeps_what_it_is_made_of(
-    place: Any, timed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, timed, monkeypatch
+):
     """Between the look that finds what is old and the transaction that deletes it."""
     thread = a_thread(timed)
     forked: list[str] = []
@@ -184,9 +180,7 @@ def test_what_is_forked_from_a_checkpoint_meanwhile_keeps_what_it_is_made_of(
     assert thread.state(forked[0])["log"] == [["log after 0003"], ["log up to 0001"]]
 
 
-def test_after_each_transaction_all_that_is_left_has_its_state(
-    timed: Any, place: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_each_transaction_all_that_is_left_has_its_state(timed, place, monkeypatch):
     monkeypatch.setattr(pruning, "MOST", 2)
     thread = a_thread(timed)
     before = {id: thread.state(id) for id in thread.ids}
@@ -208,9 +202,7 @@ def test_after_each_transaction_all_that_is_left_has_its_state(
     assert len(left) > 3
 
 
-def test_pruning_looks_no_further_than_to_the_next_that_holds_the_values(
-    timed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pruning_looks_no_further_than_to_the_next_that_holds_the_values(timed, monkeypatch):
     thread = Thread(timed)
     for n in range(60):
         thread.put(*(["log"] if n % 6 == 0 else ["notes"] if n % 6 == 3 else []), "never")
@@ -233,9 +225,7 @@ def test_pruning_looks_no_further_than_to_the_next_that_holds_the_values(
     assert sum(read) <= 60 / 5 * 3 * 4
 
 
-def test_where_nothing_is_made_of_ancestors_pruning_reads_no_more(
-    timed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_is_made_of_ancestors_pruning_reads_no_more(timed, monkeypatch):
     for n in range(20):
         timed.checkpoints.put("thread", {"n": n}, metadata={"step": n})
     monkeypatch.delattr(removal, "_below")
@@ -245,14 +235,14 @@ def test_where_nothing_is_made_of_ancestors_pruning_reads_no_more(
     assert timed.checkpoints.prune("thread", keep_last=1).rows["checkpoints"] == 4
 
 
-def test_metadata_of_an_application_that_only_look_alike_keep_nothing(store: Any) -> None:
+def test_metadata_of_an_application_that_only_look_alike_keep_nothing(store):
     for counters in ([1], "log", {"log": [1, 1]}, {}, None):
         metadata = {"counters_since_delta_snapshot": counters}
         store.checkpoints.put("thread", {}, metadata=metadata)
     assert store.checkpoints.prune("thread", keep_last=1).rows["checkpoints"] == 4
 
 
-def test_a_checkpoint_is_not_forked_without_what_it_is_made_of(store: Any) -> None:
+def test_a_checkpoint_is_not_forked_without_what_it_is_made_of(store):
     thread = a_thread(store)
     for target in ({}, {"to_thread": "other"}):
         with pytest.raises(InvalidInput, match="copy_thread"):
@@ -287,8 +277,8 @@ STEPS = st.lists(
     small=st.booleans(),
 )
 def test_whatever_the_tree_and_the_policy_what_stays_has_its_state_and_no_more_stays(
-    place: Any, steps: Any, keep_last: int | None, hours: int, by_age: bool, small: bool
-) -> None:
+    place, steps, keep_last, hours, by_age, small
+):
     rules: dict[str, Any] = {"keep_tags": ("tag",)}
     if by_age or keep_last is None:
         rules["max_age"] = hours * HOUR

@@ -1,7 +1,5 @@
 """Marks sort an agent's memory: what is looked up by them, left out, changed and deleted."""
 
-from __future__ import annotations
-
 from enum import Enum, StrEnum
 
 import pytest

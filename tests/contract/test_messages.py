@@ -1,7 +1,5 @@
 """Messages are saved all or none, in order, counted, found and taken back."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from agentstore.errors import (
-    AlreadyExists,
-    DatabaseBusy,
-    InvalidInput,
-    InvalidJson,
-    NotFound,
-    StreamUnfinished,
-)
+from agentstore import errors
 from agentstore.retention import RetentionPolicy
 from tests.contract.clocks import at_once
 
@@ -66,9 +57,9 @@ def counters_agree_at_the_end(request):
 def test_an_unknown_role_is_refused(store, session, subtests):
     for role in ("User", "function", "", "user ", None, 5, ["user"]):
         with subtests.test(role=role):
-            with pytest.raises(InvalidInput, match="assistant"):
+            with pytest.raises(errors.InvalidInput, match="assistant"):
                 store.messages.save(session.id, role, "hello")
-            with pytest.raises(InvalidInput, match=r"messages\[0\].*assistant"):
+            with pytest.raises(errors.InvalidInput, match=r"messages\[0\].*assistant"):
                 store.messages.save_many(session.id, [{"role": role, "content": "hello"}])
     assert_empty(store, session)
 
@@ -123,7 +114,7 @@ BAD = [
 
 def test_one_bad_message_in_the_middle_leaves_none_of_the_batch(store, session, subtests):
     for bad in BAD:
-        with subtests.test(bad=bad), pytest.raises(InvalidInput, match=r"messages\[1\]"):
+        with subtests.test(bad=bad), pytest.raises(errors.InvalidInput, match=r"messages\[1\]"):
             store.messages.save_many(session.id, [user("before"), bad, user("after")])
     assert_empty(store, session)
 
@@ -131,7 +122,7 @@ def test_one_bad_message_in_the_middle_leaves_none_of_the_batch(store, session, 
 def test_a_batch_is_a_list_and_nothing_that_can_be_read_only_once(store, session, subtests):
     once = ({"role": "user"} for _ in range(2))
     for messages in ("hello", {"role": "user"}, None, 5, iter([]), once):
-        with subtests.test(messages=messages), pytest.raises(InvalidInput, match="list"):
+        with subtests.test(messages=messages), pytest.raises(errors.InvalidInput, match="list"):
             store.messages.save_many(session.id, messages)
     assert store.messages.save_many(session.id, ()) == []
     assert store.messages.save_many(session.id, [], idempotency_key="k") == []
@@ -238,7 +229,7 @@ def test_a_turn_that_was_taken_back_is_counted_again(store, session):
 def test_delete_takes_a_list_of_ids(store, session, subtests):
     store.messages.save(session.id, "user", "stays")
     for ids in ("an id", None, 5, [5], [None], [b"id"]):
-        with subtests.test(ids=ids), pytest.raises(InvalidInput, match="ids"):
+        with subtests.test(ids=ids), pytest.raises(errors.InvalidInput, match="ids"):
             store.messages.delete(ids)
     assert contents(history(store, session)) == ["stays"]
 
@@ -260,7 +251,7 @@ def test_a_message_is_found_by_its_external_id_in_its_session_only(store, sessio
 
 def test_an_external_id_twice_in_a_batch_is_one_message_or_refused(store, session):
     batch = [user("a", external_id="x"), user("b"), user("c", external_id="x"), user("d")]
-    with pytest.raises(AlreadyExists) as caught:
+    with pytest.raises(errors.AlreadyExists) as caught:
         store.messages.save_many(session.id, batch, on_duplicate="refuse")
     assert caught.value.key == "x"
     assert_empty(store, session)
@@ -313,9 +304,9 @@ def test_a_repeated_batch_gives_the_same_though_some_of_it_was_skipped(store, th
 
 def test_a_call_that_failed_has_not_used_its_key_up(store, session):
     for key in ("", "x" * 256, 5, b"key"):
-        with pytest.raises(InvalidInput, match="idempotency_key"):
+        with pytest.raises(errors.InvalidInput, match="idempotency_key"):
             store.messages.save(session.id, "user", "a", idempotency_key=key)
-    with pytest.raises(InvalidJson):
+    with pytest.raises(errors.InvalidJson):
         store.messages.save(session.id, "user", payload={1, 2}, idempotency_key="k")
     assert store.messages.save(session.id, "user", payload=[1, 2], idempotency_key="k").seq == 1
 
@@ -329,7 +320,7 @@ def test_a_rival_that_takes_the_same_key_in_between_is_found_or_comes_too_late(p
     writes = iter(())
 
     def clock():
-        with suppress(DatabaseBusy):
+        with suppress(errors.DatabaseBusy):
             next(writes, lambda: None)()
         return datetime.now(UTC)
 
@@ -423,15 +414,9 @@ def test_threads_that_save_and_take_back_leave_counters_that_agree(store, sessio
 def test_an_update_changes_what_is_given_and_nothing_else(store, session):
     made = call("search")
     given_once = {
-        "tool_calls": [made],
-        "name": "bot",
-        "token_count": 7,
-        "cost": "0.5",
-        "metadata": {"a": 1},
-        "payload": {"p": 1},
-        "external_id": "e",
-        "marks": ["x"],
-    }
+        "tool_calls": [made], "name": "bot", "token_count": 7, "cost": "0.5", "metadata": {"a": 1},
+        "payload": {"p": 1}, "external_id": "e", "marks": ["x"],
+    }  # fmt: skip
     old = store.messages.save(session.id, "assistant", "old words", **given_once)
     attached = store.attachments.add(old.id, b"x", "text/plain")
     assert store.messages.update(old.id) == old
@@ -487,18 +472,18 @@ def test_every_branch_that_shows_a_message_shows_it_changed(store, session):
 def test_an_update_is_refused_where_it_cannot_be_right(store, session):
     message = store.messages.save(session.id, "user", "hello")
     stream = store.messages.begin(session.id)
-    with pytest.raises(StreamUnfinished):
+    with pytest.raises(errors.StreamUnfinished):
         store.messages.update(stream.id, metadata={"a": 1})
     store.messages.append(stream.id, "half")
     store.messages.abort(stream.id)
     assert store.messages.update(stream.id, content="whole").status == "incomplete"
     for bad in ({"content": 5}, {"metadata": [1]}, {"marks": [""]}, {"token_count": -1}):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(errors.InvalidInput):
             store.messages.update(message.id, **bad)
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         store.messages.update("no such message", content="x")
     other = store.users.create("Eve")
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         store.scoped(other.id).messages.update(message.id, content="x")
     with pytest.raises(RuntimeError), store.transaction() as tx:
         tx.messages.update(message.id, content="x")

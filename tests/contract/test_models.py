@@ -1,7 +1,5 @@
 """The models in an ORM session of an application's own: what leads where, and by which index."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta

@@ -1,7 +1,5 @@
 """A schema and a table prefix of one's own: the same store under other names."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import column, create_engine, select, table, text
 

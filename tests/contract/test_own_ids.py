@@ -1,7 +1,5 @@
 """Ids that agentstore made are found in their usual form alone, on either engine."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import create_engine, insert, select
 from sqlalchemy.orm import Session

@@ -1,7 +1,5 @@
 """Every list is paged by a cursor: each record exactly once, in order, and no other query's."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -71,15 +71,13 @@ def talk(stores: list[Any], calls: int = 20) -> None:
 
 
 @on_a_server
-def test_clients_of_a_pooler_that_lends_connections_read_what_is_theirs(
-    place: Place, pooler: str
-) -> None:
+def test_clients_of_a_pooler_that_lends_connections_read_what_is_theirs(place, pooler):
     with ExitStack() as opened:
         talk([opened.enter_context(place.driver.open(pooler)) for _ in range(3)])
 
 
 @on_a_server
-def test_transactions_behind_a_pooler_are_whole(place: Place, pooler: str) -> None:
+def test_transactions_behind_a_pooler_are_whole(place, pooler):
     with place.driver.open(pooler) as one, place.driver.open(pooler) as other:
         session = one.sessions.create()
         for number in range(3 * PREPARED):
@@ -96,9 +94,7 @@ def test_transactions_behind_a_pooler_are_whole(place: Place, pooler: str) -> No
 
 
 @on_a_server
-def test_a_pooler_is_said_once_and_names_the_setting(
-    place: Place, pooler: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pooler_is_said_once_and_names_the_setting(place, pooler, caplog):
     with caplog.at_level(logging.WARNING), place.driver.open(pooler) as store:
         session = store.sessions.create()
         together = threading.Barrier(2)
@@ -118,9 +114,7 @@ def test_a_pooler_is_said_once_and_names_the_setting(
 
 
 @on_a_server
-def test_without_a_pooler_statements_are_prepared_and_nothing_is_said(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_pooler_statements_are_prepared_and_nothing_is_said(place, caplog):
     with caplog.at_level(logging.WARNING), place.open() as store:
         session = store.sessions.create()
         for _ in range(3 * PREPARED):
@@ -133,9 +127,7 @@ def test_without_a_pooler_statements_are_prepared_and_nothing_is_said(
 
 
 @on_a_server
-def test_who_says_none_is_not_warned(
-    place: Place, pooler: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_says_none_is_not_warned(place, pooler, caplog):
     with (
         caplog.at_level(logging.WARNING),
         place.driver.open(pooler, prepare_threshold=None) as one,
@@ -147,8 +139,8 @@ def test_who_says_none_is_not_warned(
 
 @on_a_server
 def test_who_prepares_behind_a_pooler_gets_an_error_that_names_the_setting_and_no_wrong_answer(
-    place: Place,
-) -> None:
+    place,
+):
     with (
         pooled(OURS, place.url) as url,
         place.driver.open(url, prepare_threshold=PREPARED) as one,
@@ -159,9 +151,7 @@ def test_who_prepares_behind_a_pooler_gets_an_error_that_names_the_setting_and_n
 
 
 @pytest.mark.parametrize("kind", POOLERS)
-def test_an_application_s_own_engine_prepares_nothing_behind_a_pooler(
-    direct_url: str, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_application_s_own_engine_prepares_nothing_behind_a_pooler(direct_url, kind, caplog):
     with pooled(kind, direct_url) as url, ExitStack() as opened:
         engines = [create_engine(url) for _ in range(2)]
         for engine in engines:
@@ -179,9 +169,7 @@ def test_an_application_s_own_engine_prepares_nothing_behind_a_pooler(
 
 
 @pytest.mark.parametrize("kind", POOLERS)
-def test_an_application_s_own_asynchronous_engine_prepares_nothing_either(
-    direct_url: str, kind: str
-) -> None:
+def test_an_application_s_own_asynchronous_engine_prepares_nothing_either(direct_url, kind):
     async def use(url: str) -> None:
         engines = [create_async_engine(url) for _ in range(2)]
         stores = [AsyncStore(engine=engine) for engine in engines]
@@ -200,7 +188,7 @@ def test_an_application_s_own_asynchronous_engine_prepares_nothing_either(
         asyncio.run(use(url))
 
 
-def test_an_application_that_insists_on_preparing_keeps_its_connections(direct_url: str) -> None:
+def test_an_application_that_insists_on_preparing_keeps_its_connections(direct_url):
     with pooled(OURS, direct_url) as url:
         engine = create_engine(url)
         with Store(engine=engine, prepare_threshold=PREPARED), engine.connect() as connection:
@@ -210,9 +198,7 @@ def test_an_application_that_insists_on_preparing_keeps_its_connections(direct_u
 
 
 @pytest.mark.parametrize("kind", POOLERS)
-def test_the_command_line_works_behind_a_pooler(
-    direct_url: str, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_works_behind_a_pooler(direct_url, kind, capsys):
     with Store(direct_url) as store:
         session = store.sessions.create(title="Weather")
         for number in range(20):
@@ -235,7 +221,7 @@ def test_the_command_line_works_behind_a_pooler(
     reason="needs a pgbouncer from 1.21 on, which keeps prepared statements apart",
 )
 @on_a_server
-def test_a_pooler_that_keeps_statements_apart_lets_them_be_prepared(place: Place) -> None:
+def test_a_pooler_that_keeps_statements_apart_lets_them_be_prepared(place):
     with (
         pooled("pgbouncer", place.url, prepared=200) as url,
         place.driver.open(url, prepare_threshold=PREPARED) as one,
@@ -245,6 +231,6 @@ def test_a_pooler_that_keeps_statements_apart_lets_them_be_prepared(place: Place
 
 
 @pytest.mark.parametrize("wrong", ["always", -1, True, 1.5])
-def test_a_threshold_that_is_none_is_refused(wrong: Any) -> None:
+def test_a_threshold_that_is_none_is_refused(wrong):
     with pytest.raises(InvalidInput, match="prepare_threshold"):
         Store("sqlite://", prepare_threshold=wrong)

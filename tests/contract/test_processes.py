@@ -1,7 +1,5 @@
 """Any number of processes may use one database, begin together, and die."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -61,32 +59,24 @@ def write_together(workers: list[Worker], url: str, count: int) -> None:
 
 
 @pytest.mark.crash
-def test_eight_processes_that_make_one_sqlite_file_together_lose_no_message(
-    workers: list[Worker], tmp_path: Path
-) -> None:
+def test_eight_processes_that_make_one_sqlite_file_together_lose_no_message(workers, tmp_path):
     write_together(workers, f"sqlite:///{tmp_path / 'new.db'}", 40)
 
 
 @pytest.mark.long
 @pytest.mark.crash
-def test_eight_processes_make_one_sqlite_file_together_time_and_again(
-    workers: list[Worker], tmp_path: Path
-) -> None:
+def test_eight_processes_make_one_sqlite_file_together_time_and_again(workers, tmp_path):
     for number in range(6):
         write_together(workers, f"sqlite:///{tmp_path / f'{number}.db'}", 6)
 
 
 @pytest.mark.crash
-def test_eight_processes_that_write_to_one_database_lose_no_message(
-    workers: list[Worker], engine_url: str
-) -> None:
+def test_eight_processes_that_write_to_one_database_lose_no_message(workers, engine_url):
     write_together(workers, engine_url, 40)
 
 
 @pytest.mark.crash
-def test_eight_processes_that_migrate_one_empty_database_together_all_succeed(
-    workers: list[Worker], empty_url: str
-) -> None:
+def test_eight_processes_that_migrate_one_empty_database_together_all_succeed(workers, empty_url):
     commands = [{"do": "upgrade", "url": empty_url}] * PROCESSES
     assert run_together(workers, commands) == [migrations.HEAD] * PROCESSES
     write_together(workers[:2], empty_url, 2)
@@ -101,7 +91,7 @@ def killable_url(request: pytest.FixtureRequest, servers: Servers, tmp_path: Pat
 
 
 @pytest.mark.crash
-def test_a_killed_process_loses_nothing_that_was_acknowledged(killable_url: str) -> None:
+def test_a_killed_process_loses_nothing_that_was_acknowledged(killable_url):
     rng = random.Random(0)  # noqa: S311 - the points at which to kill
     with Store(killable_url) as store:
         session_id = store.sessions.create().id
@@ -140,9 +130,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(killable_url: str)
 @pytest.mark.crash
 @pytest.mark.timeout(3_600 if FULL else 180)
 @pytest.mark.parametrize("crowd", ["crowd", "crowd_async"])
-def test_a_killed_crowd_of_64_writers_loses_nothing_that_was_acknowledged(
-    tmp_path: Path, crowd: str
-) -> None:
+def test_a_killed_crowd_of_64_writers_loses_nothing_that_was_acknowledged(tmp_path, crowd):
     rng = random.Random(0)  # noqa: S311 - the points at which to kill
     path = tmp_path / "killed.db"
     url = f"sqlite:///{path}"

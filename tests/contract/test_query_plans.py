@@ -6,8 +6,6 @@ be read in full, and what is put in order must come out of an index in that orde
 is written down in ``EXCEPTIONS``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -198,11 +196,14 @@ class Filled:
     sent: list[Sent] = field(default_factory=list)
 
     def record(self) -> None:
-        """Make every call, and keep what it sends."""
+        """Make every call, and keep what it sends: a statement that is repeated once."""
         label, mode, listening = "", None, False
+        known: set[tuple[str, str]] = set()
 
         def keep(_c: Any, _k: Any, sql: str, parameters: Any, _x: Any, many: bool) -> None:
-            if listening and re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b", sql):
+            new = listening and (label, sql) not in known
+            if new and re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b", sql):
+                known.add((label, sql))
                 self.sent.append(Sent(label, mode, sql, parameters[0] if many else parameters))
 
         event.listen(self.store._engine, "before_cursor_execute", keep)
@@ -349,9 +350,7 @@ def unqualified(words: str) -> str:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def filled(
-    request: pytest.FixtureRequest, servers: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Filled]:
+def filled(request, servers, tmp_path_factory):
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('plans') / 'plans.db'}"
     else:
@@ -496,19 +495,10 @@ def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_ta
 
 
 OFTEN = (
-    "*.list(*",
-    "sessions.get(*",
-    "messages.history(*",
-    "messages.chat(*",
-    "messages.payloads(*",
-    "messages.page(*",
-    "messages.follow(*",
-    "messages.pop(*",
-    "checkpoints.get(*",
-    "checkpoints.latest(*",
-    "checkpoints.put(*",
-    "checkpoints.threads(*",
-)
+    "*.list(*", "sessions.get(*", "messages.history(*", "messages.chat(*", "messages.payloads(*",
+    "messages.page(*", "messages.follow(*", "messages.pop(*", "checkpoints.get(*",
+    "checkpoints.latest(*", "checkpoints.put(*", "checkpoints.threads(*",
+)  # fmt: skip
 """What agents and their pages call all day."""
 
 

@@ -12,15 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, create_engine, event, make_url
 
-from agentstore import AsyncStore, Store, migrations
+from agentstore import AsyncStore, Store, errors, migrations
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import (
-    DatabaseReadOnly,
-    DatabaseUnreachable,
-    InvalidInput,
-    SchemaMissing,
-    SchemaOutdated,
-)
 from agentstore.moving.backup import backup
 from agentstore.repositories import search
 from agentstore.testing import BlockingStore
@@ -48,7 +41,7 @@ def test_whatever_would_write_is_refused_and_nothing_is_written(place, store, se
         for what, write in WRITES.items():
             with (
                 subtests.test(what),
-                pytest.raises(DatabaseReadOnly, match=r"open a store without read_only"),
+                pytest.raises(errors.DatabaseReadOnly, match=r"open a store without read_only"),
             ):
                 write(reader, session.id)
         assert reader.usage.totals() == before
@@ -69,7 +62,7 @@ def test_the_database_itself_refuses_to_write(engine_url):
         session = writer.sessions.create().id
     with Store(engine_url, read_only=True) as reader:
         for mode in Mode:
-            with pytest.raises(DatabaseReadOnly, match="read"):
+            with pytest.raises(errors.DatabaseReadOnly, match="read"):
                 reader._runner.run(
                     mode,
                     lambda unit: unit.connection.execute(unit.tables.sessions.delete()),
@@ -153,7 +146,7 @@ def test_what_waits_is_looked_at_in_pieces_and_each_hit_comes_once(place, store,
 
 def test_a_database_behind_head_is_refused_and_stays_where_it_is(empty_url):
     revision = behind(empty_url)
-    with pytest.raises(SchemaOutdated, match="agentstore upgrade"):
+    with pytest.raises(errors.SchemaOutdated, match="agentstore upgrade"):
         Store(empty_url, read_only=True)
     assert migrations.revision_of(empty_url) == revision
 
@@ -162,17 +155,17 @@ def test_an_empty_database_stays_empty(empty_url, tmp_path):
     if empty_url.startswith("sqlite"):
         path = tmp_path / "empty.db"
         empty_url = f"sqlite:///{path}"
-        with pytest.raises(DatabaseUnreachable, match="no file"):
+        with pytest.raises(errors.DatabaseUnreachable, match="no file"):
             Store(empty_url, read_only=True)
         assert not path.exists()
         path.touch()
-    with pytest.raises(SchemaMissing):
+    with pytest.raises(errors.SchemaMissing):
         Store(empty_url, read_only=True)
     assert migrations.revision_of(empty_url) is None
 
 
 def test_memory_has_nothing_to_read():
-    with pytest.raises(SchemaMissing):
+    with pytest.raises(errors.SchemaMissing):
         Store("sqlite://", read_only=True)
 
 
@@ -184,7 +177,7 @@ def test_an_engine_of_the_application_s_own_can_go_on_writing(engine_url):
     with Store(engine=engine) as writer, Store(engine=engine, read_only=True) as reader:
         session = writer.sessions.create()
         assert reader.sessions.get(session.id) == session
-        with pytest.raises(DatabaseReadOnly):
+        with pytest.raises(errors.DatabaseReadOnly):
             reader.messages.save(session.id, "user", "hello")
         writer.messages.save(session.id, "user", "hello")
         assert reader.sessions.get(session.id).message_count == 1
@@ -192,7 +185,7 @@ def test_an_engine_of_the_application_s_own_can_go_on_writing(engine_url):
 
 
 def test_it_is_said_with_true_or_false():
-    with pytest.raises(InvalidInput, match="read_only"):
+    with pytest.raises(errors.InvalidInput, match="read_only"):
         Store("sqlite://", read_only="yes")
 
 

@@ -19,14 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import make_url
 
-from agentstore import AsyncStore, NotFound, Store, migrations
-from agentstore.errors import (
-    ConnectionLost,
-    DatabaseReadOnly,
-    DatabaseUnreachable,
-    InvalidInput,
-    TransactionConflict,
-)
+from agentstore import AsyncStore, NotFound, Store, errors, migrations
 from agentstore.execution.standbys import Standbys
 from agentstore.execution.unit import UnitFailure
 from agentstore.records import ReadNodeRecord
@@ -95,15 +88,13 @@ def reads(store: Any) -> int:
     return sum(node.reads for node in store._standbys.nodes)
 
 
-def test_what_a_store_wrote_is_seen_on_a_standby_that_lags_behind(pair: Pair) -> None:
+def test_what_a_store_wrote_is_seen_on_a_standby_that_lags_behind(pair):
     with delayed(pair, 15), Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
         assert writes_and_reads(store, 40) == 0
         assert reads(store) >= 40
 
 
-def test_what_an_asynchronous_store_wrote_is_seen_on_a_standby_that_lags_behind(
-    pair: Pair,
-) -> None:
+def test_what_an_asynchronous_store_wrote_is_seen_on_a_standby_that_lags_behind(pair):
     async def go() -> None:
         async with AsyncStore(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
             found = await asyncio.gather(*(writes_and_reads_async(store, 15) for _ in range(4)))
@@ -118,7 +109,7 @@ def test_what_an_asynchronous_store_wrote_is_seen_on_a_standby_that_lags_behind(
 
 
 @pytest.mark.long
-def test_thousands_of_writes_are_seen_while_the_standby_lags_and_freezes(pair: Pair) -> None:
+def test_thousands_of_writes_are_seen_while_the_standby_lags_and_freezes(pair):
     over, chance = threading.Event(), random.Random(7)  # noqa: S311
 
     def trouble() -> None:
@@ -149,7 +140,7 @@ def test_thousands_of_writes_are_seen_while_the_standby_lags_and_freezes(pair: P
         troubling.join()
 
 
-def test_who_asks_for_any_state_misses_what_was_just_written(pair: Pair) -> None:
+def test_who_asks_for_any_state_misses_what_was_just_written(pair):
     with delayed(pair, 50), Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
         store.sessions.list()
         with store.reading("any"):
@@ -161,7 +152,7 @@ def test_who_asks_for_any_state_misses_what_was_just_written(pair: Pair) -> None
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.05])
-def test_a_standby_that_shows_nothing_new_is_not_read(pair: Pair, wait: float) -> None:
+def test_a_standby_that_shows_nothing_new_is_not_read(pair, wait):
     with Store(pair.url, read_url=pair.on_the_standby(), read_wait=wait) as store:
         with paused(pair):
             assert writes_and_reads(store, 20) == 0
@@ -169,7 +160,7 @@ def test_a_standby_that_shows_nothing_new_is_not_read(pair: Pair, wait: float) -
         assert wait_for(lambda: not store.sessions.list().items or reads(store) > 0)
 
 
-def test_what_is_too_old_is_not_read_whatever_is_asked_for(pair: Pair) -> None:
+def test_what_is_too_old_is_not_read_whatever_is_asked_for(pair):
     options = {"read_url": pair.on_the_standby(), "max_staleness": 0.2}
     with Store(pair.url, **options) as store, paused(pair), store.reading("any"):
         session = store.sessions.create().id
@@ -179,7 +170,7 @@ def test_what_is_too_old_is_not_read_whatever_is_asked_for(pair: Pair) -> None:
         assert reads(store) == before
 
 
-def test_a_standby_that_is_gone_is_passed_over_until_it_is_back(pair: Pair) -> None:
+def test_a_standby_that_is_gone_is_passed_over_until_it_is_back(pair):
     with Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
         assert writes_and_reads(store, 3) == 0
         before = reads(store)
@@ -193,11 +184,9 @@ def test_a_standby_that_is_gone_is_passed_over_until_it_is_back(pair: Pair) -> N
         assert wait_for(lambda: bool(store.sessions.list().items) and reads(store) > before)
 
 
-def test_a_read_that_a_standby_cancels_goes_to_the_primary_quietly(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_that_a_standby_cancels_goes_to_the_primary_quietly(pair, monkeypatch):
     def cancelled(*_: Any, **__: Any) -> Any:
-        conflict = TransactionConflict("conflict with recovery")
+        conflict = errors.TransactionConflict("conflict with recovery")
         raise UnitFailure(conflict, repeatable=True, in_doubt=False)
 
     with Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
@@ -212,9 +201,7 @@ def test_a_read_that_a_standby_cancels_goes_to_the_primary_quietly(
         assert node.reads > before
 
 
-def test_a_standby_with_another_history_than_the_new_primarys_is_not_read(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_standby_with_another_history_than_the_new_primarys_is_not_read(pair, monkeypatch):
     asked: list[Any] = []
     monkeypatch.setattr(Standbys, "_ask", lambda _, *given, **__: asked.extend(given[1:]))
     settings = replace(Settings(), read_url=pair.on_the_standby(), max_staleness=60.0)
@@ -244,9 +231,7 @@ def test_a_standby_with_another_history_than_the_new_primarys_is_not_read(
     assert round_of("0/200", "0/200")
 
 
-def test_a_span_and_a_duration_name_the_standby_that_answered(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_span_and_a_duration_name_the_standby_that_answered(pair, monkeypatch):
     told: list[tuple[str, str | None]] = []
     pytest.importorskip("opentelemetry")
     from agentstore.execution.telemetry import Telemetry
@@ -265,9 +250,7 @@ def test_a_span_and_a_duration_name_the_standby_that_answered(
     assert [node for name, node in told if name.startswith("sessions.")] == [None, here, None]
 
 
-def test_metrics_say_how_far_a_standby_is_behind_while_it_is_read(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_say_how_far_a_standby_is_behind_while_it_is_read(pair, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -301,7 +284,7 @@ def test_metrics_say_how_far_a_standby_is_behind_while_it_is_read(
             assert wait_for(lambda: not lags())  # nobody reads, so nobody asks
 
 
-def test_a_position_carries_what_was_written_to_another_store(pair: Pair) -> None:
+def test_a_position_carries_what_was_written_to_another_store(pair):
     with (
         Store(pair.url) as writer,
         Store(pair.url, read_url=pair.on_the_standby(), max_staleness=30.0) as reader,
@@ -323,7 +306,7 @@ def test_a_position_carries_what_was_written_to_another_store(pair: Pair) -> Non
             assert reader.sessions.find(session) is not None
 
 
-def test_scopes_hold_on_a_standby(pair: Pair) -> None:
+def test_scopes_hold_on_a_standby(pair):
     with Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
         users = [store.users.create(name).id for name in ("a", "b")]
         mine, other = map(store.scoped, users)
@@ -335,7 +318,7 @@ def test_scopes_hold_on_a_standby(pair: Pair) -> None:
         assert reads(store) == before + 3
 
 
-def test_transactions_and_what_they_wrote_are_the_primarys(pair: Pair) -> None:
+def test_transactions_and_what_they_wrote_are_the_primarys(pair):
     with delayed(pair, 30), Store(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
         for _ in range(3):
             with store.transaction() as tx:
@@ -347,7 +330,7 @@ def test_transactions_and_what_they_wrote_are_the_primarys(pair: Pair) -> None:
         assert reads(store) >= 6
 
 
-def test_where_a_function_says_the_lag_it_decides(pair: Pair) -> None:
+def test_where_a_function_says_the_lag_it_decides(pair):
     lag: list[float | None] = [None]
     options = {"read_url": pair.on_the_standby(), "read_lag": lambda name: lag[0]}
     with Store(pair.url, **options) as store:
@@ -362,7 +345,7 @@ def test_where_a_function_says_the_lag_it_decides(pair: Pair) -> None:
         assert reads(store) == before
 
 
-def test_several_standbys_are_named_in_one_url_or_in_several(pair: Pair) -> None:
+def test_several_standbys_are_named_in_one_url_or_in_several(pair):
     gone = make_url(pair.url).update_query_dict({"host": "/nowhere"})
     several = [gone.render_as_string(hide_password=False), pair.on_the_standby()]
     with Store(pair.url, read_url=several, **PATIENT) as store:
@@ -419,9 +402,7 @@ def cancel(pair: Pair, user: str, goes_on: threading.Event, *, idle: bool) -> No
 
 @pytest.mark.parametrize("idle", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_long_read_that_recovery_cancels_is_answered_by_the_primary(
-    pair: Pair, asynchronous: bool, idle: bool
-) -> None:
+def test_a_long_read_that_recovery_cancels_is_answered_by_the_primary(pair, asynchronous, idle):
     with Store(pair.url) as store:
         user, session = store.users.create("Old").id, store.sessions.create().id
         store.messages.save(session, "user", "still there")
@@ -469,7 +450,7 @@ def under_load(store: Any) -> Iterator[Counter[str]]:
         while True:
             try:
                 return call()
-            except (ConnectionLost, DatabaseUnreachable, DatabaseReadOnly):
+            except (errors.ConnectionLost, errors.DatabaseUnreachable, errors.DatabaseReadOnly):
                 found["failed"] += 1
                 time.sleep(0.05)
 
@@ -502,9 +483,7 @@ def goes_on(found: Counter[str]) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("make", KINDS, ids=["threads", "tasks"])
-def test_of_two_standbys_one_dies_and_the_other_one_is_read(
-    pair: Pair, make: Callable[..., Any]
-) -> None:
+def test_of_two_standbys_one_dies_and_the_other_one_is_read(pair, make):
     with Standby(installations()[0], pair.primary) as second:
         there = {str(each.directory): each for each in (pair.standby, second)}
         read_url = make_url(pair.on_the_standby()).update_query_dict({"host": ",".join(there)})
@@ -532,9 +511,7 @@ def test_of_two_standbys_one_dies_and_the_other_one_is_read(
 
 @pytest.mark.long
 @pytest.mark.parametrize("make", KINDS, ids=["threads", "tasks"])
-def test_a_standby_that_is_promoted_takes_the_writes_and_the_other_one_is_read(
-    make: Callable[..., Any],
-) -> None:
+def test_a_standby_that_is_promoted_takes_the_writes_and_the_other_one_is_read(make):
     newest = installations()[0]
     with (
         Server(newest, durable=True) as primary,
@@ -583,26 +560,26 @@ def received(standby: Standby) -> int:
     return int(row[0])
 
 
-def test_a_file_has_no_standbys(tmp_path: Any) -> None:
+def test_a_file_has_no_standbys(tmp_path):
     url = f"sqlite:///{tmp_path}/a.db"
     for make in (Store, AsyncStore):
-        with pytest.raises(InvalidInput, match="PostgreSQL server"):
+        with pytest.raises(errors.InvalidInput, match="PostgreSQL server"):
             make(url, read_url="postgresql://me@one/db")
     with Store(url) as store:
-        with pytest.raises(InvalidInput, match="PostgreSQL server"):
+        with pytest.raises(errors.InvalidInput, match="PostgreSQL server"):
             store.position()
         with store.reading("primary"):
             assert store.sessions.list().items == ()
 
 
 @pytest.mark.parametrize("after", ["", "x", "0/", "/1", "0/zz", 5, "1"])
-def test_a_position_that_is_none_is_refused(tmp_path: Any, after: Any) -> None:
+def test_a_position_that_is_none_is_refused(tmp_path, after):
     with Store(f"sqlite:///{tmp_path}/a.db") as store:
-        with pytest.raises(InvalidInput, match="after must be"):
+        with pytest.raises(errors.InvalidInput, match="after must be"):
             store.reading(after=after)
-        with pytest.raises(InvalidInput, match="consistency must be one of"):
+        with pytest.raises(errors.InvalidInput, match="consistency must be one of"):
             store.reading("mine")  # type: ignore[arg-type]
 
 
-def test_no_password_of_a_standby_is_shown() -> None:
+def test_no_password_of_a_standby_is_shown():
     assert "pass-word" not in repr(replace(Settings(), read_url="postgresql://me:pass-word@one/db"))

@@ -107,7 +107,7 @@ def both(url: str, **options: Any) -> list[HealthRecord]:
         return [store.health(), asyncio.run(ask())]
 
 
-def test_health_names_the_standbys_of_a_primary(pair: Pair) -> None:
+def test_health_names_the_standbys_of_a_primary(pair):
     for names, state, needed in (("", "async", 0), ("*", "sync", 1), ("ANY 1 (*)", "quorum", 1)):
         pair.wait_for(names)
         assert wait_for(lambda state=state: pair.streams(state))
@@ -123,7 +123,7 @@ def test_health_names_the_standbys_of_a_primary(pair: Pair) -> None:
             assert (replication.problem, replication.warning) == (None, None)
 
 
-def test_health_is_not_ok_while_commits_wait_for_a_standby_that_is_gone(pair: Pair) -> None:
+def test_health_is_not_ok_while_commits_wait_for_a_standby_that_is_gone(pair):
     pair.wait_for("*")
     assert wait_for(lambda: pair.streams("sync"))
     pair.standby._halt(signal.SIGINT)
@@ -149,7 +149,7 @@ def test_health_is_not_ok_while_commits_wait_for_a_standby_that_is_gone(pair: Pa
     assert all(found.ok for found in both(pair.url))
 
 
-def test_health_is_not_ok_with_fewer_standbys_than_commits_need(pair: Pair) -> None:
+def test_health_is_not_ok_with_fewer_standbys_than_commits_need(pair):
     for names in ("FIRST 2 (walreceiver, other)", "ANY 2 (*)", "2 (walreceiver, b)", "other"):
         pair.wait_for(names)
         for found in both(pair.url):
@@ -162,9 +162,7 @@ def test_health_is_not_ok_with_fewer_standbys_than_commits_need(pair: Pair) -> N
         assert all(found.ok for found in both(pair.url)), names
 
 
-def test_health_is_not_ok_while_a_frozen_standby_holds_a_commit_up(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_is_not_ok_while_a_frozen_standby_holds_a_commit_up(pair, monkeypatch):
     pair.wait_for("*")
     assert wait_for(lambda: pair.streams("sync"))
     asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -183,7 +181,7 @@ def test_health_is_not_ok_while_a_frozen_standby_holds_a_commit_up(
         assert store.sessions.get("waits")
 
 
-def test_what_a_store_asks_for_decides_whether_its_commits_hang(pair: Pair) -> None:
+def test_what_a_store_asks_for_decides_whether_its_commits_hang(pair):
     pair.wait_for("", "on")
     for level in ("remote_write", "remote_apply"):
         for found in both(pair.url, synchronous_commit=level):
@@ -207,7 +205,7 @@ def test_what_a_store_asks_for_decides_whether_its_commits_hang(pair: Pair) -> N
         assert len(store.messages.history(session.id)) == 2
 
 
-def test_what_is_applied_is_seen_on_the_standby_when_the_call_returns(pair: Pair) -> None:
+def test_what_is_applied_is_seen_on_the_standby_when_the_call_returns(pair):
     pair.wait_for("*", "local")
     with (
         Store(pair.url, synchronous_commit="remote_apply") as store,
@@ -219,7 +217,7 @@ def test_what_is_applied_is_seen_on_the_standby_when_the_call_returns(pair: Pair
             assert there.messages.get(message.id) == message
 
 
-def test_a_role_that_sees_no_states_is_told_that_it_cannot_tell(pair: Pair) -> None:
+def test_a_role_that_sees_no_states_is_told_that_it_cannot_tell(pair):
     pair.wait_for("*")
     assert wait_for(lambda: pair.streams("sync"))
     for found in both(pair.as_role(PLAIN)):
@@ -236,7 +234,7 @@ def test_a_role_that_sees_no_states_is_told_that_it_cannot_tell(pair: Pair) -> N
         pair.run(f"REVOKE pg_read_all_stats FROM {PLAIN}")
 
 
-def test_a_standby_says_how_far_behind_it_is(pair: Pair) -> None:
+def test_a_standby_says_how_far_behind_it_is(pair):
     pair.wait_for("*")
     for found in both(pair.on_the_standby(), read_only=True):
         assert found.ok
@@ -251,7 +249,7 @@ def test_a_standby_says_how_far_behind_it_is(pair: Pair) -> None:
         assert "primary" in found.reason
 
 
-def test_there_is_no_replication_in_a_file(tmp_path: Any) -> None:
+def test_there_is_no_replication_in_a_file(tmp_path):
     with Store(f"sqlite:///{tmp_path}/a.db") as store:
         assert store.health().replication is None
 
@@ -267,9 +265,7 @@ def told(url: str) -> dict[Severity, list[str]]:
     return found
 
 
-def test_the_doctor_names_the_standbys_and_says_when_commits_wait_for_one_that_is_gone(
-    pair: Pair,
-) -> None:
+def test_the_doctor_names_the_standbys_and_says_when_commits_wait_for_one_that_is_gone(pair):
     found = told(pair.url)
     assert found[Severity.ERROR] == found[Severity.WARNING] == []
     follows, asynchronous = found[Severity.INFO]
@@ -300,24 +296,13 @@ def test_the_doctor_names_the_standbys_and_says_when_commits_wait_for_one_that_i
 @pytest.mark.parametrize(
     ("names", "needed"),
     [
-        ("", 0),
-        ("*", 1),
-        ("a", 1),
-        ("a, b, c", 1),
-        ("2 (a, b)", 2),
-        ("12(a)", 12),
-        ("FIRST 2 (a, b, c)", 2),
-        ("first 3 (*)", 3),
-        ("ANY 2 (a, b, c)", 2),
-        (" any  2( a, b )", 2),
-        ('"any 2 (x)"', 1),
-        ('"2 (x)", b', 1),
-        ("2", 1),
-        ("first_one, b", 1),
-        ("any2", 1),
+        ("", 0), ("*", 1), ("a", 1), ("a, b, c", 1), ("2 (a, b)", 2), ("12(a)", 12),
+        ("FIRST 2 (a, b, c)", 2), ("first 3 (*)", 3), ("ANY 2 (a, b, c)", 2),
+        (" any  2( a, b )", 2), ('"any 2 (x)"', 1), ('"2 (x)", b', 1), ("2", 1),
+        ("first_one, b", 1), ("any2", 1),
     ],
-)
-def test_the_setting_says_how_many_standbys_a_commit_waits_for(names: str, needed: int) -> None:
+)  # fmt: skip
+def test_the_setting_says_how_many_standbys_a_commit_waits_for(names, needed):
     assert standbys_needed(names) == needed
 
 
@@ -361,24 +346,13 @@ HIDDEN = [None, None, None, None, False, None, None]
     ],
 )
 def test_commits_hang_where_fewer_stream_than_the_setting_needs(
-    names: str,
-    level: str,
-    standbys: list[list[Any]],
-    waiting: float | None,
-    problem: str | None,
-    warning: str | None,
-) -> None:
+    names, level, standbys, waiting, problem, warning
+):
     answer = {
-        "recovering": False,
-        "names": names,
-        "level": level,
-        "visible": HIDDEN not in standbys,
-        "standbys": json.dumps(standbys),
-        "waiting": waiting,
-        "receiving": False,
-        "behind": None,
+        "recovering": False, "names": names, "level": level, "visible": HIDDEN not in standbys,
+        "standbys": json.dumps(standbys), "waiting": waiting, "receiving": False, "behind": None,
         "age": None,
-    }
+    }  # fmt: skip
     found = replication_of(SimpleNamespace(**answer), None)
     assert problem in found.problem if problem else found.problem is None
     assert warning in found.warning if warning else found.warning is None
@@ -390,9 +364,7 @@ def test_commits_hang_where_fewer_stream_than_the_setting_needs(
     assert "not connected" in there.warning
 
 
-def test_a_write_whose_wait_for_its_standby_was_cancelled_is_in_doubt_and_not_repeated(
-    pair: Pair,
-) -> None:
+def test_a_write_whose_wait_for_its_standby_was_cancelled_is_in_doubt_and_not_repeated(pair):
     over = threading.Event()
 
     def cancel() -> None:

@@ -1,7 +1,5 @@
 """A process that died left everything in the database, and another one takes it from there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -188,7 +186,7 @@ def begun(store: Any) -> dict[str, str]:
     return ids
 
 
-def test_turns_that_began_and_did_not_end_are_found_with_what_is_known(timed: Any, clock: Any):
+def test_turns_that_began_and_did_not_end_are_found_with_what_is_known(timed, clock):
     ids = begun(timed)
     assert list(timed.sessions.iter_interrupted()) == []
     clock.now += timedelta(minutes=6)
@@ -209,7 +207,7 @@ def test_turns_that_began_and_did_not_end_are_found_with_what_is_known(timed: An
         assert len(timed.sessions.interrupted(older_than=longer)) == 0
 
 
-def test_a_turn_that_somebody_works_on_is_not_interrupted(timed: Any, clock: Any):
+def test_a_turn_that_somebody_works_on_is_not_interrupted(timed, clock):
     ids = begun(timed)
     clock.now += timedelta(minutes=6)
     turns = {t.session.id: t for t in timed.sessions.interrupted()}
@@ -225,7 +223,7 @@ def test_a_turn_that_somebody_works_on_is_not_interrupted(timed: Any, clock: Any
     assert again >= {ids["streamed"], ids["reserved"]}
 
 
-def test_interrupted_turns_of_a_branch_are_those_of_the_active_one(timed: Any, clock: Any):
+def test_interrupted_turns_of_a_branch_are_those_of_the_active_one(timed, clock):
     session = timed.sessions.create().id
     timed.messages.save(session, "user", "one")
     timed.messages.save(session, "assistant", "two")
@@ -247,9 +245,7 @@ FORKED = {
 
 
 @pytest.mark.parametrize("what", FORKED)
-def test_a_turn_that_branches_share_is_open_if_what_its_branch_shows_last_is(
-    timed: Any, clock: Any, what: str
-):
+def test_a_turn_that_branches_share_is_open_if_what_its_branch_shows_last_is(timed, clock, what):
     said, then, role = FORKED[what]
     session = timed.sessions.create().id
     for each in said:

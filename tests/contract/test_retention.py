@@ -187,6 +187,126 @@ def test_of_a_session_that_others_write_to_all_or_nothing_is_there(place, timed,
         assert timed.sessions.verify(id).agree
 
 
+# --- Threads ---------------------------------------------------------------------------------
+
+
+def threads_of(store: Any) -> set[str]:
+    return {each.id for each in store.checkpoints.threads()}
+
+
+def test_idle_threads_go_with_all_that_is_theirs_and_used_ones_stay(timed, clock):
+    put, session = timed.checkpoints.put, timed.sessions.create().id
+    first = {}
+    for name in ("idle", "of a session", "touched", "inner", "earlier"):
+        owner = session if name == "of a session" else None
+        first[name] = put(name, {"list": ["x" * 300]}, session_id=owner).id
+        put(name, {"list": ["x" * 300, "y"]})
+        timed.checkpoints.put_writes(name, first[name], "task", [("channel", name)])
+    clock.now += DAY
+    assert prune(timed, threads_idle=DAY).rows == {}
+    timed.checkpoints.touch("touched")
+    put("inner", {}, namespace="inner")
+    put("earlier", {}, parent_id=first["earlier"], step=0)
+    timed.checkpoints.copy_thread("idle", "copied")
+    clock.now += timedelta(microseconds=1)
+    report = prune(timed, threads_idle=DAY)
+    assert report.rules == {"threads": 2}
+    assert sorted(report.rows) == sorted(
+        f"checkpoint{name}" for name in ("s", "_threads", "_values", "_writes")
+    )
+    assert threads_of(timed) == {"touched", "inner", "earlier", "copied"}
+    assert timed.sessions.find(session)
+    clock.now += DAY
+    assert prune(timed, threads_idle=DAY).rules == {"threads": 4}
+
+
+def test_idle_threads_can_be_chosen_by_their_namespaces(timed, clock):
+    for name, namespace in (("a", "langgraph"), ("b", ""), ("c", "other")):
+        timed.checkpoints.put(name, {}, namespace=namespace)
+    clock.now += 2 * DAY
+    both = ("langgraph", "other")
+    assert prune(timed, threads_idle=DAY, thread_namespaces=both).rules == {"threads": 2}
+    assert threads_of(timed) == {"b"}
+
+
+def test_a_thread_is_touched_as_often_as_is_asked_for(timed, clock):
+    timed.checkpoints.put("thread", {"a": 1})
+    touch = timed.checkpoints.touch
+    assert touch("thread", every=DAY)
+    clock.now += DAY
+    assert not touch("thread", every=DAY)
+    clock.now += timedelta(microseconds=1)
+    assert touch("thread", every=DAY)
+    assert touch("thread")
+    assert timed.checkpoints.namespaces("thread") == ("",)
+    assert rows_of(timed)["checkpoint_writes"] == 1
+    for every in (timedelta(0), DAY):
+        with pytest.raises(NotFound):
+            touch("other", every=every)
+    for wrong in (-DAY, 5, None):
+        with pytest.raises(InvalidInput):
+            touch("thread", every=wrong)
+    assert threads_of(timed) == {"thread"}
+
+
+@pytest.mark.parametrize("use", ["put", "touch"])
+def test_a_thread_that_is_used_after_it_was_found_idle_stays(place, timed, clock, use):
+    timed.checkpoints.put("thread", {"a": 1})
+    clock.now += 2 * DAY
+    engine = engine_of(timed)
+    happened: list[Any] = []
+    with place.open(clock=clock) as other:
+
+        def be_used(_c: Any, _k: Any, sql: str, *_: Any) -> None:
+            if "checkpoint_writes" in sql and not happened:
+                happened.append(sql)
+                # After the look, in another transaction.
+                if use == "put":
+                    other.checkpoints.put("thread", {"a": 2})
+                else:
+                    other.checkpoints.touch("thread")
+
+        event.listen(engine, "after_cursor_execute", be_used)
+        report = timed.prune(RetentionPolicy(threads_idle=DAY))
+        event.remove(engine, "after_cursor_execute", be_used)
+    assert happened
+    assert report.rows == {}
+    assert threads_of(timed) == {"thread"}
+
+
+def test_of_threads_that_others_put_into_while_two_prune_all_or_nothing_is_there(
+    place, timed, clock
+):
+    ids = [f"thread-{number}" for number in range(12)]
+    for id in ids:
+        for number in range(3):
+            timed.checkpoints.put(id, {"list": [*range(number)]})
+    clock.now += 2 * DAY
+    policy = RetentionPolicy(threads_idle=DAY)
+    with place.open(clock=clock) as another:
+
+        def work(n: int) -> list[str]:
+            if n < 2:
+                [another, timed][n].prune(policy, reclaim=False)
+                return []
+            put = []
+            for id in ids[::-1] if n % 2 else ids:
+                try:
+                    timed.checkpoints.put(id, {"list": [0] * n}, thread_missing="refuse")
+                except NotFound:
+                    continue
+                put.append(id)
+            return put
+
+        results = at_once(6, work)
+    put = {id for found in results for id in found}
+    assert threads_of(timed) == put
+    for id in put:
+        listed = timed.checkpoints.list(id, values=True).items
+        assert len(listed) == 3 + sum(id in found for found in results)
+    no_orphans(place)
+
+
 # --- Rows of their own ------------------------------------------------------------------------
 
 
@@ -386,6 +506,7 @@ POLICIES = st.builds(
     checkpoints_max_age=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
     checkpoints_keep_tags=st.sampled_from([(), ("a",), ("a", "b")]),
     sessions_idle=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
+    threads_idle=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
     tool_logs=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
     finished_tasks=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
     expired_sessions=st.booleans(),
@@ -399,9 +520,7 @@ POLICIES = st.builds(
 @pytest.mark.long(but=["sqlite3"])
 @settings(max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "25" if FULL else "6")))
 @given(acts=ACTS, rules=POLICIES, small=st.booleans())
-def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
-    place: Any, acts: Any, rules: Any, small: bool
-) -> None:
+def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(place, acts, rules, small):
     with pytest.MonkeyPatch.context() as patch:
         if small:  # many transactions, many pages
             patch.setattr(deletion, "ROWS", 7)

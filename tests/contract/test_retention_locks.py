@@ -1,7 +1,5 @@
 """What somebody else has locked is passed over, and judged by what they did with it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -4,8 +4,6 @@ As a role that owns nothing, made as docs/isolation.md says, and as the owner of
 whom FORCE is. Superusers, as which the other tests connect, pass every policy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,21 +1,12 @@
 """What is saved into a session that is not there makes it, if the caller says so."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from agentstore import AsyncStore
-from agentstore.errors import (
-    AlreadyExists,
-    CrossTenantAccess,
-    InvalidInput,
-    NotFound,
-    SecretRefused,
-)
+from agentstore import AsyncStore, errors
 from agentstore.repositories.new_sessions import NewSession
 from tests.contract.test_branches import statements
 from tests.contract.test_sessions import KEY, at_once
@@ -36,7 +27,7 @@ def test_a_session_is_made_with_its_first_message_and_is_like_any_other(store):
     ada = store.users.create("Ada")
     begins = {"title": "T", "model": "m", "metadata": {"a": 1}, "config": {"b": 2}, "state": [3]}
     for n, save in enumerate(ways(store)):
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             save(f"{n}")
         first = save(f"{n}", create_session={**begins, "ttl": timedelta(hours=1)})
         made = store.sessions.get(f"{n}")
@@ -70,7 +61,7 @@ def test_what_looks_first_makes_the_session_too_and_a_repeated_call_writes_nothi
         assert save("empty", [], create_session=True) == []
         assert store.sessions.get("empty").message_count == 0
         store.sessions.delete("empty")
-    with pytest.raises(NotFound, match="branch"):
+    with pytest.raises(errors.NotFound, match="branch"):
         store.messages.save("none", **HELLO, branch="side", create_session=True)
     assert store.sessions.find("none") is None
 
@@ -79,21 +70,21 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_left(store):
     store.sessions.create(id="there")
     for id in ("there", "new"):
         for wrong, error in (
-            ({"ttl": timedelta(0)}, InvalidInput),
-            ({"config": {"api_key": KEY}}, SecretRefused),
-            ({"id": "x"}, InvalidInput),
-            ({"owner": "x"}, InvalidInput),
-            ("yes", InvalidInput),
-            (1, InvalidInput),
+            ({"ttl": timedelta(0)}, errors.InvalidInput),
+            ({"config": {"api_key": KEY}}, errors.SecretRefused),
+            ({"id": "x"}, errors.InvalidInput),
+            ({"owner": "x"}, errors.InvalidInput),
+            ("yes", errors.InvalidInput),
+            (1, errors.InvalidInput),
         ):
             for save in ways(store):
                 with pytest.raises(error) as refused:
                     save(id, create_session=wrong)
                 assert KEY not in str(refused.value)
     for id in ("", "x" * 1_000):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(errors.InvalidInput):
             store.messages.save(id, **HELLO, create_session=True)
-    with pytest.raises(NotFound) as missing:
+    with pytest.raises(errors.NotFound) as missing:
         store.messages.save("new", **HELLO, create_session={"user_id": "no such user"})
     assert missing.value.kind == "user"
     assert store.sessions.count() == 1
@@ -109,13 +100,13 @@ def test_in_a_scope_the_session_is_its_users_and_that_of_others_cannot_be_had(st
         save(f"{n}", create_session=True)
         save(f"{n}", create_session={"user_id": bob.id, "title": "other"})
         for taken in ("theirs", "of nobody"):
-            with pytest.raises(AlreadyExists) as refused:
+            with pytest.raises(errors.AlreadyExists) as refused:
                 save(taken, create_session=True)
             assert (refused.value.kind, refused.value.key) == ("session", taken)
-            with pytest.raises(NotFound):
+            with pytest.raises(errors.NotFound):
                 save(taken)
         for id in (f"{n}", "another"):
-            with pytest.raises(CrossTenantAccess):
+            with pytest.raises(errors.CrossTenantAccess):
                 save(id, create_session={"user_id": ada.id})
     assert [s.user_id for s in scope.sessions.list()] == [bob.id] * 3
     assert store.sessions.get("theirs") == theirs
@@ -135,7 +126,7 @@ def test_who_comes_second_with_somebody_elses_id_is_refused_and_saves_nothing(st
         lambda: store.messages.save("new", **HELLO, create_session={"user_id": bob.id}),
         lambda: store.scoped(bob.id).messages.save("new", **HELLO, create_session=True),
     ):
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(errors.AlreadyExists):
             save()
         assert store.sessions.find("new") is None
     assert store.messages.save("new", **HELLO, create_session=True).seq == 1

@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentstore.errors import NotFound, WrongSession
+from tests.contract.clocks import paged
 
 NAMES = ["alice", "Alice", "alice ", "alic", "%", "_lice"]
 """Users who must never be taken for each other."""
@@ -163,13 +164,7 @@ def test_a_page_of_ones_sessions_never_goes_on_with_anothers(store):
     users = [store.users.create(name).id for name in ("Alice", "Bob")]
     made = [store.sessions.create(users[n % 2]).id for n in range(8)]
     for n, user_id in enumerate(users):
-        seen, cursor = [], None
-        while True:
-            page = store.sessions.list(user_id=user_id, limit=1, cursor=cursor)
-            seen += [session.id for session in page]
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        seen = [session.id for session in paged(store.sessions.list, user_id=user_id, limit=1)]
         assert seen == made[n::2][::-1]
 
 

@@ -5,8 +5,6 @@ that nobody has. On PostgreSQL the same is asked of row-level security alone, wi
 the queries taken out, as a role that owns nothing and as the owner of the tables.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from contextlib import contextmanager
@@ -14,19 +12,8 @@ from datetime import timedelta
 
 import pytest
 
-from agentstore import AsyncStore, Store, repositories
+from agentstore import AsyncStore, Store, errors, repositories
 from agentstore.database import open_engine, parse_url
-from agentstore.errors import (
-    AgentStoreError,
-    AlreadyExists,
-    CrossTenantAccess,
-    InvalidInput,
-    NotAllowedInScope,
-    NotFound,
-    TransactionMisuse,
-    WrongOwner,
-    WrongThread,
-)
 from agentstore.repositories import search
 from agentstore.repositories.operations import reads, several_units
 from agentstore.repositories.scopes import (
@@ -128,7 +115,7 @@ def outcome(call, names=NOBODYS):
     """Run a call; give what came of it, with the names of what is meant for its ids."""
     try:
         result = call()
-    except AgentStoreError as error:
+    except errors.AgentStoreError as error:
         facts = {name: value for name, value in vars(error).items() if name != "retriable"}
         return type(error).__name__, names.written(f"{error} {facts}")
     return "gave", names.written(words_of(result))
@@ -260,7 +247,7 @@ def test_a_method_without_a_decision_is_refused():
 
     for name in ("get", "novelty"):
         assert isinstance(decision_on(Novelties, name), Refused)
-        with pytest.raises(NotAllowedInScope):
+        with pytest.raises(errors.NotAllowedInScope):
             getattr(scoped(Novelties)(None), name)()
     assert decision_on(Novelties, "find") is decision_on(repositories.Users, "find")
 
@@ -344,7 +331,9 @@ def test_of_an_id_that_somebody_else_has_one_learns_that_it_is_taken(furnished, 
     for method, calls in TAKEN.items():
         for arguments in calls:
             given = filled(arguments, alice, bob)
-            with pytest.raises((AlreadyExists, WrongOwner, WrongThread)) as refused:
+            with pytest.raises(
+                (errors.AlreadyExists, errors.WrongOwner, errors.WrongThread)
+            ) as refused:
                 called(scope, method, given)
             assert "bob" in str(refused.value), method  # what was passed, nothing else of his
     assert watch.sees_no_change()
@@ -355,7 +344,7 @@ def test_nothing_is_made_for_somebody_else(furnished, watch):
     for method, calls in FOR_SOMEBODY_ELSE.items():
         for arguments in calls:
             for theirs in (bob, NOBODYS):
-                with pytest.raises(CrossTenantAccess) as refused:
+                with pytest.raises(errors.CrossTenantAccess) as refused:
                     called(scope, method, filled(arguments, alice, theirs))
                 assert refused.value.value == theirs.user
     assert watch.sees_no_change()
@@ -365,9 +354,9 @@ def test_what_belongs_to_nobody_is_not_there(furnished):
     scope, *_ = furnished
     assert scope.sessions.find("session of nobody") is None
     assert scope.checkpoints.find("checkpoint of nobody") is None
-    with pytest.raises(WrongOwner):
+    with pytest.raises(errors.WrongOwner):
         scope.checkpoints.put("thread of nobody", {})
-    with pytest.raises(CrossTenantAccess):
+    with pytest.raises(errors.CrossTenantAccess):
         scope.tasks.create(None, "mail")
 
 
@@ -464,13 +453,13 @@ def test_what_another_process_makes_for_the_user_meanwhile_is_the_users(place, m
 def test_a_scope_of_nobody_is_empty_and_makes_nothing(store):
     scope = store.scoped("nobody")
     assert scope.sessions.list().items == ()
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         scope.sessions.create()
 
 
 def test_a_scope_needs_a_users_id(store):
     for user_id in ("", None, 7, "x" * 10_000):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(errors.InvalidInput):
             store.scoped(user_id)
 
 
@@ -499,7 +488,7 @@ def test_a_thread_without_a_user_is_its_sessions_users(store):
     assert scope.checkpoints.latest("of bob") is None
     assert scope.checkpoints.latest("of alice").values == {"a": 1}
     scope.checkpoints.put("of alice", {"a": 2})
-    with pytest.raises(WrongOwner):
+    with pytest.raises(errors.WrongOwner):
         scope.checkpoints.put("of bob", {"a": 2})
 
 
@@ -564,7 +553,7 @@ def test_what_is_for_everybodys_data_is_refused_and_does_nothing(furnished, watc
     scope, *_ = furnished
     for method in REFUSED:
         repository, _, name = method.partition(".")
-        with pytest.raises(NotAllowedInScope) as refused:
+        with pytest.raises(errors.NotAllowedInScope) as refused:
             getattr(getattr(scope, repository), name)("anything", at="all")
         assert refused.value.method == f"{CLASSES[repository].__name__}.{name}()"
     assert watch.sees_no_change()
@@ -584,7 +573,7 @@ def test_what_the_store_itself_offers_is_there_or_refused(kind, tmp_path):
             *REPOSITORIES,
         ):
             continue
-        with pytest.raises(NotAllowedInScope):
+        with pytest.raises(errors.NotAllowedInScope):
             getattr(scope, name)
     assert not hasattr(type(scope), "close")
     with pytest.raises(AttributeError):
@@ -601,10 +590,10 @@ def test_a_transaction_of_a_scope_is_one_and_in_the_scope(furnished):
     scope, alice, bob = furnished
     with pytest.raises(_Back), scope.transaction() as transaction:
         transaction.messages.save(alice.session, "user", "one")
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             transaction.messages.save(bob.session, "user", "two")
         assert transaction.sessions.count() == 2
-        with pytest.raises(NotAllowedInScope):
+        with pytest.raises(errors.NotAllowedInScope):
             transaction.tasks.claim("worker")
         raise _Back
     assert len(scope.messages.history(alice.session)) == 4
@@ -625,9 +614,9 @@ def test_a_function_runs_in_a_transaction_of_the_scope(furnished):
 def test_a_scope_is_called_by_itself_in_a_transaction_of_nobodys_else(store):
     store.users.create("Alice", id="alice")
     scope = store.scoped("alice")
-    with scope.transaction(), pytest.raises(TransactionMisuse):
+    with scope.transaction(), pytest.raises(errors.TransactionMisuse):
         scope.sessions.create()
-    with store.transaction(), pytest.raises(TransactionMisuse):
+    with store.transaction(), pytest.raises(errors.TransactionMisuse):
         scope.sessions.create()
 
 
@@ -638,10 +627,10 @@ def test_a_scope_of_coroutines_is_called_by_itself_in_a_transaction_of_nobodys_e
             await store.users.create("Alice", id="alice")
             scope = store.scoped("alice")
             async with scope.transaction():
-                with pytest.raises(TransactionMisuse):
+                with pytest.raises(errors.TransactionMisuse):
                     await scope.sessions.create()
             async with store.transaction():
-                with pytest.raises(TransactionMisuse):
+                with pytest.raises(errors.TransactionMisuse):
                     await scope.sessions.create()
 
     asyncio.run(use())

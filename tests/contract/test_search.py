@@ -29,6 +29,7 @@ from agentstore.settings import Settings
 from agentstore.values.tokens import tokens
 from agentstore.values.types import new_id
 from tests.conftest import in_the_process
+from tests.contract.clocks import paged
 from tests.drivers import FULL
 from tests.raw_sql import Own, raw
 from tests.strategies import TRAPS, texts
@@ -114,14 +115,7 @@ def expected(corpus: dict[str, str], query: str) -> set[str]:
 
 def every(store: Any, query: str, **options: Any) -> list[Any]:
     """Give all hits, page by page."""
-    hits: list[Any] = []
-    cursor = None
-    while True:
-        page = store.messages.search(query, cursor=cursor, **{"limit": 50, **options})
-        hits += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return hits
+    return paged(store.messages.search, query, **{"limit": 50, **options})
 
 
 def ids(hits: Any) -> list[str]:
@@ -226,14 +220,8 @@ def test_hits_in_mixed_scripts_are_those_that_plain_python_finds(store, session)
         a + b for a in ("京", "気", "Hello", "テ", "15") for b in ("天", "iPhone", "스", "京")
     ]
     asked += [
-        "hel*",
-        "h*",
-        "北京 hello",
-        '"hello 北京"',
-        '"北京 天气"',
-        '"help 🙂"',
-        "天气晴朗 🙂 15",
-    ]
+        "hel*", "h*", "北京 hello", '"hello 北京"', '"北京 天气"', '"help 🙂"', "天气晴朗 🙂 15",
+    ]  # fmt: skip
     for query, other in zip(asked, rng.sample(asked, len(asked)), strict=True):
         one, two = expected(corpus, query), expected(corpus, other)
         assert set(ids(every(store, query, order="recent"))) == one, query
@@ -247,17 +235,10 @@ def test_signs_that_unicode_takes_apart_find_themselves_alone(store, session):
     contents = ("25℃", "25 °C", "25 C", "77℉", "key 1️⃣", "key １⃣", "key 1", "(1)", "Ａ ｶ", "A カ")
     saved = dict(zip(contents, save(store, session, *contents), strict=True))
     for query, found in {
-        "℃": ("25℃", "25 °C"),
-        "25°c": ("25℃", "25 °C"),
-        "C": ("25 C",),
-        "℉": ("77℉",),
-        "1️⃣": ("key 1️⃣", "key １⃣"),
-        "key 1": ("key 1",),
-        "1": ("key 1", "(1)"),
-        "a": ("Ａ ｶ", "A カ"),
-        "カ": ("Ａ ｶ", "A カ"),
-        "ｶ": ("Ａ ｶ", "A カ"),
-    }.items():
+        "℃": ("25℃", "25 °C"), "25°c": ("25℃", "25 °C"), "C": ("25 C",), "℉": ("77℉",),
+        "1️⃣": ("key 1️⃣", "key １⃣"), "key 1": ("key 1",), "1": ("key 1", "(1)"),
+        "a": ("Ａ ｶ", "A カ"), "カ": ("Ａ ｶ", "A カ"), "ｶ": ("Ａ ｶ", "A カ"),
+    }.items():  # fmt: skip
         assert sorted(ids(every(store, query))) == sorted(saved[c] for c in found), query
     assert store.messages.search("1️⃣").items[-1].snippet == "key ⟦1️⃣⟧"
 
@@ -822,17 +803,11 @@ def test_an_index_of_another_version_is_not_searched_but_made_anew(place, store,
 
 
 LOSSES = {
-    "sqlite": [
-        "DROP TRIGGER search_inserted",
-        "DROP TRIGGER search_deleted",
-        "DROP TABLE search_index",
-    ],
-    "postgresql": [
-        "DROP TRIGGER search_inserted ON messages",
-        "DROP FUNCTION search_changed() CASCADE",
-        "DROP TABLE search_index",
-    ],
-}
+    "sqlite": ["DROP TRIGGER search_inserted", "DROP TRIGGER search_deleted",
+        "DROP TABLE search_index"],
+    "postgresql": ["DROP TRIGGER search_inserted ON messages",
+        "DROP FUNCTION search_changed() CASCADE", "DROP TABLE search_index"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(3))

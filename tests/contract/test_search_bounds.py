@@ -4,8 +4,6 @@ The statements that a search sends are sent again by hand, and what they read is
 of every node of PostgreSQL's plan, and the instructions of SQLite's virtual machine.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What PostgreSQL quotes of a row in its errors is in none of ours, nor in their tracebacks."""
 
-from __future__ import annotations
-
 import traceback
 
 import pytest

@@ -1,7 +1,5 @@
 """What a server says by default of dates, zones and encodings changes nothing of what is read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +9,7 @@ from sqlalchemy import create_engine, make_url
 
 from agentstore import Store
 from agentstore.doctor import examine
-from tests.conftest import VERSIONS, Place, Servers, on_a_server
+from tests.conftest import VERSIONS, Servers, on_a_server
 from tests.contract.test_doctor_on_a_server import found_by
 from tests.poolers import POOLERS, pooled
 from tests.programs.probes import connect
@@ -63,7 +61,7 @@ def talk(store: Any) -> None:
 
 
 @on_a_server
-def test_a_setting_of_the_database_changes_nothing(place: Place, subtests: Any) -> None:
+def test_a_setting_of_the_database_changes_nothing(place, subtests):
     for name in ODD:
         set_for_all(place.url, name)
         for options in ({}, {"prepare_threshold": None}):
@@ -72,9 +70,7 @@ def test_a_setting_of_the_database_changes_nothing(place: Place, subtests: Any) 
 
 
 @on_a_server
-def test_such_settings_change_nothing_in_transactions_and_to_those_who_only_read(
-    place: Place,
-) -> None:
+def test_such_settings_change_nothing_in_transactions_and_to_those_who_only_read(place):
     set_for_all(place.url, *ODD)
     with place.open() as store, place.open(read_only=True) as reader:
         with store.transaction() as tx:
@@ -83,9 +79,7 @@ def test_such_settings_change_nothing_in_transactions_and_to_those_who_only_read
         assert reader.sessions.get(session.id) == session
 
 
-def test_an_engine_of_the_application_s_own_reads_the_same_and_keeps_its_zone(
-    odd_url: str,
-) -> None:
+def test_an_engine_of_the_application_s_own_reads_the_same_and_keeps_its_zone(odd_url):
     engine = create_engine(odd_url)
     with engine.connect() as connection:  # open before the store comes
         assert connection.exec_driver_sql("SHOW DateStyle").scalar() == "German, DMY"
@@ -101,7 +95,7 @@ def test_an_engine_of_the_application_s_own_reads_the_same_and_keeps_its_zone(
 
 
 @pytest.mark.skipif("pgbouncer" not in POOLERS, reason="our own pooler keeps no settings")
-def test_behind_a_pooler_they_are_kept_for_each_client(odd_url: str) -> None:
+def test_behind_a_pooler_they_are_kept_for_each_client(odd_url):
     with pooled("pgbouncer", odd_url) as url, Store(url) as one, Store(url) as other:
         for _ in range(4):
             for store in (one, other):
@@ -109,7 +103,7 @@ def test_behind_a_pooler_they_are_kept_for_each_client(odd_url: str) -> None:
                 assert other.sessions.get(session.id) == session
 
 
-def test_the_doctor_says_what_connections_begin_with(odd_url: str) -> None:
+def test_the_doctor_says_what_connections_begin_with(odd_url):
     said = {finding.where: finding for finding in found_by(odd_url, "settings")}
     assert "German, DMY" in said["DateStyle"].what
     assert "LATIN1" in said["client_encoding"].what

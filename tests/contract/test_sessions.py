@@ -28,7 +28,7 @@ from agentstore.schema import tables
 from agentstore.values.redaction import Secrets
 from agentstore.values.validation import LISTED_WITHIN, SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.conftest import on
-from tests.contract.clocks import Clock, at_once
+from tests.contract.clocks import Clock, at_once, paged
 from tests.drivers import FULL
 from tests.raw_sql import execute, raw
 
@@ -46,18 +46,6 @@ WAYS = {
 """For each status, the calls that lead there."""
 
 ONLY_FROM = {"resume": "paused", "answer": "waiting_user"}
-
-
-def paged(list_page, **arguments):
-    """All that a list holds, page by page."""
-    items, cursor = [], None
-    while True:
-        page = list_page(cursor=cursor, **arguments)
-        assert len(page) <= arguments.get("limit", 50)
-        items += page
-        cursor = page.next_cursor
-        if cursor is None:
-            return items
 
 
 def session_in(store, status):

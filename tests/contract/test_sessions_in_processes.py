@@ -1,7 +1,5 @@
 """The life of a session in several processes: killed, restored, read and cleaned up by others."""
 
-from __future__ import annotations
-
 import random
 from contextlib import ExitStack
 from datetime import timedelta
@@ -20,7 +18,7 @@ READS = 60 if FULL else 12
 
 
 @pytest.mark.long(but=["postgresql-*"])
-def test_a_session_whose_process_is_killed_goes_on_in_another(engine_url: str) -> None:
+def test_a_session_whose_process_is_killed_goes_on_in_another(engine_url):
     rng = random.Random(0)  # noqa: S311 - the points at which to kill
     with Store(engine_url) as store:
         session_id = store.sessions.create(state={"round": 0}).id
@@ -59,9 +57,7 @@ def check(url: str, session_id: str, said: list[tuple[str, object]]) -> None:
         assert restored.question == f"question {restored.session.state['round']}?"
 
 
-def test_a_question_is_answered_by_the_process_that_comes_after_the_killed_one(
-    engine_url: str,
-) -> None:
+def test_a_question_is_answered_by_the_process_that_comes_after_the_killed_one(engine_url):
     with Store(engine_url) as store:
         session_id = store.sessions.create(state={"round": 0}).id
     with Worker() as worker:
@@ -85,7 +81,7 @@ def test_a_question_is_answered_by_the_process_that_comes_after_the_killed_one(
         assert store.sessions.verify(session_id).agree
 
 
-def test_a_reader_sees_what_another_process_was_told_before(engine_url: str) -> None:
+def test_a_reader_sees_what_another_process_was_told_before(engine_url):
     with Store(engine_url) as store, Worker() as reader:
         session_id = store.sessions.create(state={"n": 0}).id
         reader.prepare("read_again", url=engine_url, session_id=session_id, times=READS)
@@ -118,18 +114,14 @@ def of_three_processes(work: str, url: str) -> list[Any]:
         return run_together(workers, [{**ask, "me": f"{n}"} for n in range(3)])
 
 
-def test_processes_that_ensure_a_session_at_once_all_get_the_one_that_was_made(
-    engine_url: str,
-) -> None:
+def test_processes_that_ensure_a_session_at_once_all_get_the_one_that_was_made(engine_url):
     got = of_three_processes("ensure", engine_url)
     with Store(engine_url) as store:
         assert got == [[store.sessions.get(id).title for id in SESSIONS]] * 3
         assert store.sessions.count() == 20
 
 
-def test_processes_that_save_into_a_new_session_at_once_make_it_once_and_lose_nothing(
-    engine_url: str,
-) -> None:
+def test_processes_that_save_into_a_new_session_at_once_make_it_once_and_lose_nothing(engine_url):
     saved = of_three_processes("save_new", engine_url)
     with Store(engine_url) as store:
         assert store.sessions.count() == 20
@@ -139,7 +131,7 @@ def test_processes_that_save_into_a_new_session_at_once_make_it_once_and_lose_no
             assert store.sessions.get(id).title == history[0].content
 
 
-def test_of_processes_that_clean_up_and_write_none_loses_what_it_was_told(engine_url: str) -> None:
+def test_of_processes_that_clean_up_and_write_none_loses_what_it_was_told(engine_url):
     with Store(engine_url) as store, ExitStack() as stack:
         workers = [stack.enter_context(Worker()) for _ in range(4)]
         ids = [store.sessions.create(ttl=timedelta(hours=1)).id for _ in range(40)]

@@ -1,7 +1,5 @@
 """A server that is frozen, or behind something that drops what is sent: nobody waits for good."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -62,7 +60,7 @@ def calls(driver: Driver, url: str, store: Any, session: Any) -> list[Callable[[
     ]
 
 
-def test_a_call_to_a_frozen_server_ends_with_an_error_on_each_driver(own_server: Server) -> None:
+def test_a_call_to_a_frozen_server_ends_with_an_error_on_each_driver(own_server):
     """On connections that lay idle, and on first ones; of all drivers at once, to wait once."""
     with ExitStack() as stack:
         places = []
@@ -85,7 +83,7 @@ def test_a_call_to_a_frozen_server_ends_with_an_error_on_each_driver(own_server:
             assert checked_out(store) == 0
 
 
-def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server: Server) -> None:
+def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server):
     url = new_database(own_server)
 
     async def ask() -> int:
@@ -118,9 +116,7 @@ def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server: Server) ->
 
 
 @pytest.mark.long
-def test_saves_of_many_tasks_on_idle_connections_to_a_frozen_server_end_with_errors(
-    own_server: Server,
-) -> None:
+def test_saves_of_many_tasks_on_idle_connections_to_a_frozen_server_end_with_errors(own_server):
     url = new_database(own_server)
 
     async def ask() -> None:
@@ -193,29 +189,25 @@ def told(store: Any) -> tuple[bool, int, int, int, int]:
             )
 
 
-def test_a_machine_that_is_silent_is_given_up_after_half_a_minute_by_default(
-    over_tcp: str,
-) -> None:
+def test_a_machine_that_is_silent_is_given_up_after_half_a_minute_by_default(over_tcp):
     with Store(over_tcp) as store:
         assert told(store) == (True, 15, 5, 3, 30_000)
 
 
-def test_the_limit_can_be_set_and_the_url_wins(over_tcp: str) -> None:
+def test_the_limit_can_be_set_and_the_url_wins(over_tcp):
     with Store(over_tcp, network_timeout=12) as store:
         assert told(store) == (True, 6, 2, 3, 12_000)
     with Store(f"{over_tcp}?tcp_user_timeout=7000&keepalives_idle=3") as store:
         assert told(store) == (True, 3, 5, 3, 7_000)
 
 
-def test_without_a_limit_the_system_s_own_stay(over_tcp: str) -> None:
+def test_without_a_limit_the_system_s_own_stay(over_tcp):
     with Store(over_tcp, network_timeout=0) as store:
         assert told(store)[4] == 0
 
 
 @pytest.mark.parametrize("driver", POSTGRESQL_DRIVERS, ids=lambda driver: driver.name)
-def test_of_several_hosts_the_one_that_answers_and_takes_writes_is_used(
-    over_tcp: str, driver: Any
-) -> None:
+def test_of_several_hosts_the_one_that_answers_and_takes_writes_is_used(over_tcp, driver):
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         dead = nobody.getsockname()[1]
     url = make_url(over_tcp)
@@ -229,6 +221,6 @@ def test_of_several_hosts_the_one_that_answers_and_takes_writes_is_used(
         assert store.health().writable
 
 
-def test_a_limit_below_zero_is_refused() -> None:
+def test_a_limit_below_zero_is_refused():
     with pytest.raises(InvalidInput, match="network_timeout"):
         Store("sqlite://", network_timeout=-1)

@@ -1,7 +1,5 @@
 """Every driver of ours keeps the contract that others can inherit."""
 
-from __future__ import annotations
-
 import pytest
 
 from agentstore.testing.contract import StoreContract

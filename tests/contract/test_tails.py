@@ -1,7 +1,5 @@
 """The end of a branch: taken back, written to, and replaced, whichever branch is the active one."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

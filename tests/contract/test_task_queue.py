@@ -9,17 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import event, text
 
-from agentstore import AgentStoreError, Store
-from agentstore.errors import (
-    IllegalTransition,
-    InvalidInput,
-    InvalidJson,
-    LeaseLost,
-    LimitOutOfRange,
-    NotFound,
-    SecretRefused,
-    SessionBusy,
-)
+from agentstore import AgentStoreError, Store, errors
 from agentstore.execution.unit import Unit
 from agentstore.repositories import claims
 from agentstore.values.redaction import Secrets
@@ -179,7 +169,7 @@ def test_a_worker_that_lost_its_lease_can_say_nothing_about_the_task(timed, cloc
         lambda: timed.tasks.release(stale.id, **own),
         lambda: timed.tasks.cancel(stale.id, **own),
     ):
-        with pytest.raises(LeaseLost) as lost:
+        with pytest.raises(errors.LeaseLost) as lost:
             call()
         error = lost.value
         assert (error.task_id, error.fence, error.current_fence) == (stale.id, 1, 2)
@@ -202,7 +192,7 @@ def test_a_lease_that_ran_out_is_lost_when_it_is_taken_and_not_before(timed, clo
     assert timed.tasks.rescue() == ()
     clock.advance(31)
     assert ids(timed.tasks.rescue()) == [task.id]
-    with pytest.raises(LeaseLost) as lost:
+    with pytest.raises(errors.LeaseLost) as lost:
         timed.tasks.complete(task.id, fence=task.fence)
     assert (lost.value.status, lost.value.worker) == ("pending", None)
 
@@ -211,7 +201,7 @@ def test_what_is_held_can_be_settled_by_its_holder_only(store):
     store.tasks.create(None, "work")
     task = claim_one(store)
     for call in (store.tasks.complete, store.tasks.fail):
-        with pytest.raises(LeaseLost) as lost:
+        with pytest.raises(errors.LeaseLost) as lost:
             call(task.id)
         assert (lost.value.fence, lost.value.worker) == (None, "worker")
     assert store.tasks.get(task.id) == task
@@ -229,7 +219,7 @@ def test_a_completion_that_is_repeated_says_that_it_is_completed(store):
     store.tasks.create(None, "work")
     task = claim_one(store)
     store.tasks.complete(task.id, 1, fence=task.fence)
-    with pytest.raises(IllegalTransition) as refused:
+    with pytest.raises(errors.IllegalTransition) as refused:
         store.tasks.complete(task.id, 2, fence=task.fence)
     assert refused.value.current == "completed"
     assert store.tasks.get(task.id).result == 1
@@ -255,7 +245,7 @@ def test_a_batch_with_a_result_that_is_no_json_completes_nothing(store):
     store.tasks.create(None, "work")
     store.tasks.create(None, "work")
     held = store.tasks.claim("worker", limit=2)
-    with pytest.raises(InvalidJson, match=r"done\[1\]"):
+    with pytest.raises(errors.InvalidJson, match=r"done\[1\]"):
         store.tasks.complete_many([(held[0], 1), (held[1], {1, 2})])
     assert [store.tasks.get(task.id) for task in held] == list(held)
 
@@ -279,7 +269,7 @@ def test_a_task_that_is_gone_cannot_be_settled(store):
     store.tasks.create(session.id, "work")
     task = claim_one(store)
     store.sessions.delete(session.id)
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         store.tasks.complete(task.id, fence=task.fence)
     assert store.tasks.complete_many([(task, None)]).lost == (task.id,)
 
@@ -390,7 +380,7 @@ def test_secrets_in_an_error_are_not_kept(place):
     with place.open(secrets=Secrets(on_tool_logs="refuse")) as store:
         store.tasks.create(None, "work")
         task = claim_one(store)
-        with pytest.raises(SecretRefused):
+        with pytest.raises(errors.SecretRefused):
             store.tasks.fail_many([(task, secret)])
         assert store.tasks.get(task.id) == task
 
@@ -461,11 +451,11 @@ def test_pausing_takes_a_task_away_from_its_holder(store):
     task = claim_one(store)
     paused = store.tasks.pause(task.id)
     assert (paused.status, paused.worker, paused.failures) == ("paused", None, 0)
-    with pytest.raises(LeaseLost) as lost:
+    with pytest.raises(errors.LeaseLost) as lost:
         store.tasks.complete(task.id, fence=task.fence)
     assert lost.value.status == "paused"
     store.tasks.resume(task.id)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(errors.LeaseLost):
         store.tasks.heartbeat(task.id, fence=task.fence)
 
 
@@ -504,7 +494,7 @@ def test_a_task_that_asks_to_be_alone_is_not_started_beside_another(store):
         store.tasks.create(session.id, "work", alone_in_session=True) for _ in range(2)
     )
     store.tasks.start(first.id)
-    with pytest.raises(SessionBusy) as refused:
+    with pytest.raises(errors.SessionBusy) as refused:
         store.tasks.start(second.id)
     error = refused.value
     assert (error.session_id, error.task_id, error.running_id) == (session.id, second.id, first.id)
@@ -657,7 +647,7 @@ def test_a_clock_that_is_set_back_holds_a_dead_worker_s_task_for_its_lease_and_n
     assert ids(timed.tasks.rescue(backoff=AT_ONCE)) == [task.id]
     (again,) = timed.tasks.claim("another")
     assert (again.id, again.fence) == (task.id, task.fence + 1)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(errors.LeaseLost):
         timed.tasks.complete(task.id, fence=task.fence)
 
 
@@ -716,7 +706,7 @@ def test_a_clock_that_jumps_ahead_ends_leases_at_once_and_fences_tell_who_is_lat
     assert renewed.lease_expires_at == clock.now + timedelta(seconds=30)
     assert ids(timed.tasks.rescue(backoff=AT_ONCE)) == [slow.id]
     (again,) = timed.tasks.claim("another")
-    with pytest.raises(LeaseLost):
+    with pytest.raises(errors.LeaseLost):
         timed.tasks.complete(slow.id, "late", fence=slow.fence)
     assert timed.tasks.complete(again.id, "in time", fence=again.fence).result == "in time"
     clock.advance(-3600)  # and is set right
@@ -820,51 +810,57 @@ def test_claims_polls_and_rescues_find_their_rows_by_an_index(engine_url):
 # --- Bad input -----------------------------------------------------------------------------
 
 BAD_INPUT = [
-    ("claim", ("",), {}, InvalidInput, "worker must be a non-empty"),
-    ("claim", (7,), {}, InvalidInput, "worker must be a str"),
-    ("claim", ("w",), {"limit": 0}, LimitOutOfRange, "from 1 to 1000"),
-    ("claim", ("w",), {"limit": 1001}, LimitOutOfRange, "from 1 to 1000"),
-    ("claim", ("w",), {"limit": True}, LimitOutOfRange, "limit"),
-    ("claim", ("w",), {"lease": 0}, InvalidInput, "more than 0"),
-    ("claim", ("w",), {"lease": -1.5}, InvalidInput, "more than 0"),
-    ("claim", ("w",), {"lease": float("nan")}, InvalidInput, "more than 0"),
-    ("claim", ("w",), {"lease": float("inf")}, InvalidInput, "up to 86400"),
-    ("claim", ("w",), {"lease": "60"}, InvalidInput, "number of seconds"),
-    ("claim", ("w",), {"lease": timedelta(seconds=60)}, InvalidInput, "number of seconds"),
-    ("claim", ("w",), {"queues": []}, InvalidInput, "list of 1 to 100"),
-    ("claim", ("w",), {"queues": ""}, InvalidInput, "queues must be a non-empty"),
-    ("claim", ("w",), {"queues": [None]}, InvalidInput, "queues must be a str"),
-    ("claim", ("w",), {"queues": [str(n) for n in range(101)]}, InvalidInput, "list of 1 to 100"),
-    ("claim", ("w",), {"kinds": []}, InvalidInput, "kinds must be"),
-    ("claim", ("w",), {"kinds": {"a": 1}}, InvalidInput, "kinds must be"),
-    ("due", (), {"queues": 3}, InvalidInput, "queues must be"),
-    ("heartbeat", ("none",), {"fence": 1}, NotFound, "no task"),
-    ("heartbeat", ("none",), {"fence": "1"}, InvalidInput, "fence must be an int"),
-    ("heartbeat", ("none",), {"fence": True}, InvalidInput, "fence must be an int"),
-    ("heartbeat", ("none",), {"fence": 1, "lease": 0}, InvalidInput, "more than 0"),
-    ("heartbeat_many", ("none",), {}, InvalidInput, "list of the records"),
-    ("heartbeat_many", (["none"],), {}, InvalidInput, "list of the records"),
-    ("heartbeat_many", ([],), {"lease": 0}, InvalidInput, "more than 0"),
-    ("complete", ("none",), {"fence": 2**64}, InvalidInput, "fence must be from"),
-    ("complete", ("none",), {"fence": 1}, NotFound, "no task"),
-    ("complete", ("none", {1}), {"fence": 1}, InvalidJson, "result"),
-    ("complete_many", ([("a", 1)],), {}, InvalidInput, "list of the records"),
-    ("complete_many", (["ab"],), {}, InvalidInput, "list of pairs"),
-    ("complete_many", (None,), {}, InvalidInput, "list of pairs"),
-    ("fail", ("none",), {"fence": 1}, NotFound, "no task"),
-    ("fail", ("none", b"x"), {"fence": 1}, InvalidInput, "error must be a str"),
-    ("fail", ("none",), {"fence": 1, "retry": 1}, InvalidInput, "retry must be a bool"),
-    ("fail_many", ([1],), {}, InvalidInput, "list of pairs"),
-    ("release", ("none",), {"fence": 1}, NotFound, "no task"),
-    ("release", ("none",), {"fence": None}, InvalidInput, "fence must be an int"),
-    ("cancel", ("none",), {"fence": 1}, NotFound, "no task"),
-    ("cancel", ("none",), {}, NotFound, "no task"),
-    ("rescue", (), {"limit": 0}, LimitOutOfRange, "limit"),
-    ("requeue", (), {"queue": ""}, InvalidInput, "queue must be a non-empty"),
-    ("requeue", (), {"kind": 5}, InvalidInput, "kind must be a str"),
-    ("requeue", (), {"limit": 10**6}, LimitOutOfRange, "limit"),
-    ("create", (None, "k"), {"alone_in_session": True}, InvalidInput, "needs a session"),
-    ("create", (None, "k"), {"alone_in_session": 1}, InvalidInput, "must be a bool"),
+    ("claim", ("",), {}, errors.InvalidInput, "worker must be a non-empty"),
+    ("claim", (7,), {}, errors.InvalidInput, "worker must be a str"),
+    ("claim", ("w",), {"limit": 0}, errors.LimitOutOfRange, "from 1 to 1000"),
+    ("claim", ("w",), {"limit": 1001}, errors.LimitOutOfRange, "from 1 to 1000"),
+    ("claim", ("w",), {"limit": True}, errors.LimitOutOfRange, "limit"),
+    ("claim", ("w",), {"lease": 0}, errors.InvalidInput, "more than 0"),
+    ("claim", ("w",), {"lease": -1.5}, errors.InvalidInput, "more than 0"),
+    ("claim", ("w",), {"lease": float("nan")}, errors.InvalidInput, "more than 0"),
+    ("claim", ("w",), {"lease": float("inf")}, errors.InvalidInput, "up to 86400"),
+    ("claim", ("w",), {"lease": "60"}, errors.InvalidInput, "number of seconds"),
+    ("claim", ("w",), {"lease": timedelta(seconds=60)}, errors.InvalidInput, "number of seconds"),
+    ("claim", ("w",), {"queues": []}, errors.InvalidInput, "list of 1 to 100"),
+    ("claim", ("w",), {"queues": ""}, errors.InvalidInput, "queues must be a non-empty"),
+    ("claim", ("w",), {"queues": [None]}, errors.InvalidInput, "queues must be a str"),
+    (
+        "claim",
+        ("w",),
+        {"queues": [str(n) for n in range(101)]},
+        errors.InvalidInput,
+        "list of 1 to 100",
+    ),
+    ("claim", ("w",), {"kinds": []}, errors.InvalidInput, "kinds must be"),
+    ("claim", ("w",), {"kinds": {"a": 1}}, errors.InvalidInput, "kinds must be"),
+    ("due", (), {"queues": 3}, errors.InvalidInput, "queues must be"),
+    ("heartbeat", ("none",), {"fence": 1}, errors.NotFound, "no task"),
+    ("heartbeat", ("none",), {"fence": "1"}, errors.InvalidInput, "fence must be an int"),
+    ("heartbeat", ("none",), {"fence": True}, errors.InvalidInput, "fence must be an int"),
+    ("heartbeat", ("none",), {"fence": 1, "lease": 0}, errors.InvalidInput, "more than 0"),
+    ("heartbeat_many", ("none",), {}, errors.InvalidInput, "list of the records"),
+    ("heartbeat_many", (["none"],), {}, errors.InvalidInput, "list of the records"),
+    ("heartbeat_many", ([],), {"lease": 0}, errors.InvalidInput, "more than 0"),
+    ("complete", ("none",), {"fence": 2**64}, errors.InvalidInput, "fence must be from"),
+    ("complete", ("none",), {"fence": 1}, errors.NotFound, "no task"),
+    ("complete", ("none", {1}), {"fence": 1}, errors.InvalidJson, "result"),
+    ("complete_many", ([("a", 1)],), {}, errors.InvalidInput, "list of the records"),
+    ("complete_many", (["ab"],), {}, errors.InvalidInput, "list of pairs"),
+    ("complete_many", (None,), {}, errors.InvalidInput, "list of pairs"),
+    ("fail", ("none",), {"fence": 1}, errors.NotFound, "no task"),
+    ("fail", ("none", b"x"), {"fence": 1}, errors.InvalidInput, "error must be a str"),
+    ("fail", ("none",), {"fence": 1, "retry": 1}, errors.InvalidInput, "retry must be a bool"),
+    ("fail_many", ([1],), {}, errors.InvalidInput, "list of pairs"),
+    ("release", ("none",), {"fence": 1}, errors.NotFound, "no task"),
+    ("release", ("none",), {"fence": None}, errors.InvalidInput, "fence must be an int"),
+    ("cancel", ("none",), {"fence": 1}, errors.NotFound, "no task"),
+    ("cancel", ("none",), {}, errors.NotFound, "no task"),
+    ("rescue", (), {"limit": 0}, errors.LimitOutOfRange, "limit"),
+    ("requeue", (), {"queue": ""}, errors.InvalidInput, "queue must be a non-empty"),
+    ("requeue", (), {"kind": 5}, errors.InvalidInput, "kind must be a str"),
+    ("requeue", (), {"limit": 10**6}, errors.LimitOutOfRange, "limit"),
+    ("create", (None, "k"), {"alone_in_session": True}, errors.InvalidInput, "needs a session"),
+    ("create", (None, "k"), {"alone_in_session": 1}, errors.InvalidInput, "must be a bool"),
 ]
 
 
@@ -875,9 +871,9 @@ def test_bad_input_is_refused_with_words_and_changes_nothing(store):
     for method, args, kwargs, kind, words in BAD_INPUT:
         with pytest.raises(kind, match=words):
             getattr(store.tasks, method)(*args, **kwargs)
-    with pytest.raises(InvalidInput, match="twice"):
+    with pytest.raises(errors.InvalidInput, match="twice"):
         store.tasks.heartbeat_many([held, held])
-    with pytest.raises(InvalidInput, match="up to 1000"):
+    with pytest.raises(errors.InvalidInput, match="up to 1000"):
         store.tasks.complete_many([(held, None)] * 1001)
     assert store.tasks.list().items == (waiting, held)
 
@@ -885,17 +881,11 @@ def test_bad_input_is_refused_with_words_and_changes_nothing(store):
 @pytest.mark.parametrize(
     "options",
     [
-        {"first": -1},
-        {"first": float("nan")},
-        {"first": 10, "longest": 5},
-        {"longest": 1e12},
-        {"factor": 0.5},
-        {"factor": float("inf")},
-        {"jitter": 1.5},
-        {"jitter": "a lot"},
+        {"first": -1}, {"first": float("nan")}, {"first": 10, "longest": 5}, {"longest": 1e12},
+        {"factor": 0.5}, {"factor": float("inf")}, {"jitter": 1.5}, {"jitter": "a lot"},
         {"first": True},
     ],
-)
+)  # fmt: skip
 def test_a_back_off_that_gives_no_pauses_is_refused(options):
-    with pytest.raises(InvalidInput):
+    with pytest.raises(errors.InvalidInput):
         Backoff(**options)

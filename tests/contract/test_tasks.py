@@ -6,7 +6,7 @@ import pytest
 from agentstore import AgentStoreError
 from agentstore.errors import IllegalTransition, InvalidInput, NotFound
 from agentstore.values.validation import TASK_STATUSES, TASK_TRANSITIONS
-from tests.contract.clocks import at_once
+from tests.contract.clocks import at_once, paged
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
@@ -223,13 +223,7 @@ def test_tasks_are_listed_the_newest_first_by_session_status_and_queue(place):
                         for task in made
                         if all(v in (None, getattr(task, k)) for k, v in filters.items())
                     ]
-                    listed, cursor = [], None
-                    while True:
-                        page = store.tasks.list(**filters, limit=5, cursor=cursor)
-                        listed += page
-                        cursor = page.next_cursor
-                        if cursor is None:
-                            break
+                    listed = paged(store.tasks.list, **filters, limit=5)
                     assert listed == expected
 
 

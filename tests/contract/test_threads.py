@@ -1,7 +1,5 @@
 """One store serves any number of threads; whoever has to wait goes on afterwards, or is told."""
 
-from __future__ import annotations
-
 import contextvars
 import shutil
 import sqlite3
@@ -16,14 +14,7 @@ import pytest
 from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import NullPool, create_engine
 
-from agentstore import AsyncStore, Store
-from agentstore.errors import (
-    AlreadyExists,
-    DatabaseBusy,
-    NotFound,
-    TransactionConflict,
-    TransactionMisuse,
-)
+from agentstore import AsyncStore, Store, errors
 from agentstore.testing import BlockingStore
 from tests.conftest import DRIVERS, VERSIONS, Place, Servers
 from tests.contract.clocks import at_once
@@ -103,28 +94,26 @@ def write_from_many_threads(store: Any) -> None:
     assert checked_out(store) == 0
 
 
-def test_many_threads_write_through_one_store(store: Any) -> None:
+def test_many_threads_write_through_one_store(store):
     write_from_many_threads(store)
 
 
 @pytest.mark.long(but=["Store-sqlite://", "AsyncStore-*uri=true"])
 @pytest.mark.parametrize(("make", "url"), MEMORY_STORES)
-def test_a_database_in_memory_is_shared_by_all_threads_of_its_store(make: Any, url: str) -> None:
+def test_a_database_in_memory_is_shared_by_all_threads_of_its_store(make, url):
     with make(url) as store:
         write_from_many_threads(store)
 
 
 @pytest.mark.long(but=["Store-sqlite:///:memory:", "AsyncStore-sqlite://"])
 @pytest.mark.parametrize(("make", "url"), MEMORY_STORES)
-def test_a_database_in_memory_stays_until_its_store_is_closed_and_is_nobody_elses(
-    make: Any, url: str
-) -> None:
+def test_a_database_in_memory_stays_until_its_store_is_closed_and_is_nobody_elses(make, url):
     with make(url) as store, make(url) as other:
         session = store.sessions.create(title="here")
         with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
             tx.sessions.rename(session.id, "there")
             raise RuntimeError("mine")
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             store.messages.save("nowhere", "user", "hello")
         at_once(THREADS, lambda _: store.messages.save(session.id, "user", "hello"), ())
         assert store.sessions.get(session.id).title == "here"
@@ -135,9 +124,7 @@ def test_a_database_in_memory_stays_until_its_store_is_closed_and_is_nobody_else
 
 
 @pytest.mark.parametrize("moment", ["do_execute", "do_rollback", "do_commit"])
-def test_an_interrupt_does_not_take_a_database_in_memory_away(
-    monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_an_interrupt_does_not_take_a_database_in_memory_away(monkeypatch, moment):
     with Store("sqlite://") as store:
         session = store.sessions.create(title="here")
         dialect = engine_of(store).dialect
@@ -157,9 +144,7 @@ def test_an_interrupt_does_not_take_a_database_in_memory_away(
         assert checked_out(store) == 0
 
 
-def test_a_writer_waits_for_the_transaction_of_another_thread_and_then_goes_on(
-    store: Any, session: Any
-) -> None:
+def test_a_writer_waits_for_the_transaction_of_another_thread_and_then_goes_on(store, session):
     about_to_save = threading.Event()
 
     def save() -> Any:
@@ -177,41 +162,37 @@ def test_a_writer_waits_for_the_transaction_of_another_thread_and_then_goes_on(
     assert [m.seq for m in store.messages.history(session.id)] == [1, 2, 3]
 
 
-def test_a_reader_does_not_see_what_another_thread_has_not_committed(
-    store: Any, session: Any
-) -> None:
+def test_a_reader_does_not_see_what_another_thread_has_not_committed(store, session):
     with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
         tx.messages.save(session.id, "user", "not yet")
         assert len(tx.messages.history(session.id)) == 1
         assert thread.submit(store.messages.history, session.id).result() == []
 
 
-def test_one_transaction_takes_the_calls_of_several_threads_one_by_one(
-    store: Any, session: Any
-) -> None:
+def test_one_transaction_takes_the_calls_of_several_threads_one_by_one(store, session):
     with store.transaction() as tx:
         at_once(THREADS, lambda _: tx.messages.save(session.id, "user", "hello", token_count=1), ())
     assert [m.seq for m in store.messages.history(session.id, None)] == [*range(1, THREADS + 1)]
     assert store.sessions.verify(session.id).agree
 
 
-def test_a_transaction_that_has_ended_takes_no_more_calls(store: Any, session: Any) -> None:
+def test_a_transaction_that_has_ended_takes_no_more_calls(store, session):
     with store.transaction() as tx:
         tx.messages.save(session.id, "user", "hello")
-    with pytest.raises(TransactionMisuse, match="has ended"):
+    with pytest.raises(errors.TransactionMisuse, match="has ended"):
         tx.messages.save(session.id, "user", "too late")
     with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
         raise RuntimeError("mine")
-    with pytest.raises(TransactionMisuse, match="has ended"):
+    with pytest.raises(errors.TransactionMisuse, match="has ended"):
         tx.messages.history(session.id)
     kept: list[Any] = []
     store.run(kept.append)
-    with pytest.raises(TransactionMisuse, match="has ended"):
+    with pytest.raises(errors.TransactionMisuse, match="has ended"):
         kept[0].messages.history(session.id)
     assert store.sessions.get(session.id).message_count == 1
 
 
-def test_a_transaction_may_end_in_another_context_than_it_began(file: Path) -> None:
+def test_a_transaction_may_end_in_another_context_than_it_began(file):
     with Store(f"sqlite:///{file}") as store:
         session = store.sessions.create()
         transaction = store.transaction()
@@ -222,23 +203,21 @@ def test_a_transaction_may_end_in_another_context_than_it_began(file: Path) -> N
         assert store.sessions.get(session.id).message_count == 2
 
 
-def test_of_several_threads_that_create_one_session_one_succeeds_and_the_others_are_told(
-    store: Any,
-) -> None:
+def test_of_several_threads_that_create_one_session_one_succeeds_and_the_others_are_told(store):
     def create(number: int) -> Any:
         try:
             return str(store.sessions.create(id="mine", title=f"{number}").id)
-        except AlreadyExists as error:
+        except errors.AlreadyExists as error:
             return error
 
     results = at_once(THREADS, create, ())
     assert results.count("mine") == 1
-    assert [r.key for r in results if isinstance(r, AlreadyExists)] == ["mine"] * (THREADS - 1)
+    assert [r.key for r in results if isinstance(r, errors.AlreadyExists)] == ["mine"] * (
+        THREADS - 1
+    )
 
 
-def test_of_several_threads_that_save_with_one_key_all_get_one_message(
-    store: Any, session: Any
-) -> None:
+def test_of_several_threads_that_save_with_one_key_all_get_one_message(store, session):
     def save(number: int) -> Any:
         if number % 2:
             return store.messages.save(session.id, "user", f"{number}", idempotency_key="k")
@@ -252,9 +231,7 @@ def test_of_several_threads_that_save_with_one_key_all_get_one_message(
     assert store.sessions.verify(session.id).stored[0] == 1
 
 
-def test_an_error_of_another_database_passes_through_a_transaction_as_it_is(
-    store: Any, session: Any
-) -> None:
+def test_an_error_of_another_database_passes_through_a_transaction_as_it_is(store, session):
     other = create_engine("sqlite://", poolclass=NullPool)
     raised: list[Exception] = []
 
@@ -286,9 +263,7 @@ def test_an_error_of_another_database_passes_through_a_transaction_as_it_is(
 
 @pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite://"])
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
-def test_a_commit_that_fails_leaves_nothing_and_no_transaction_open(
-    driver: Any, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_fails_leaves_nothing_and_no_transaction_open(driver, url, file, monkeypatch):
     settings = {} if url == "sqlite://" else {"pool_size": 1, "max_overflow": 0}
     with driver.open(url.format(file), **settings) as store:
         session = store.sessions.create(title="here")
@@ -302,11 +277,11 @@ def test_a_commit_that_fails_leaves_nothing_and_no_transaction_open(
             raise error
 
         monkeypatch.setattr(dialect, "do_commit", fail)
-        with pytest.raises(DatabaseBusy):
+        with pytest.raises(errors.DatabaseBusy):
             store.sessions.rename(session.id, "there")
         assert store.sessions.get(session.id).title == "here"
         monkeypatch.setattr(dialect, "do_commit", fail)
-        with pytest.raises(DatabaseBusy), store.transaction() as tx:
+        with pytest.raises(errors.DatabaseBusy), store.transaction() as tx:
             tx.sessions.rename(session.id, "there")
         assert store.sessions.get(session.id).title == "here"
         store.sessions.rename(session.id, "there")
@@ -325,9 +300,7 @@ def another_writer(path: Path) -> Iterator[Worker]:
 
 
 @pytest.mark.crash
-def test_a_writer_waits_for_another_process_for_as_long_as_busy_timeout_says(
-    sqlite: Place, file: Path
-) -> None:
+def test_a_writer_waits_for_another_process_for_as_long_as_busy_timeout_says(sqlite, file):
     with sqlite.open(busy_timeout=0.1) as impatient, sqlite.open() as patient:
         session = patient.sessions.create()
         with another_writer(file) as other:
@@ -336,9 +309,9 @@ def test_a_writer_waits_for_another_process_for_as_long_as_busy_timeout_says(
                 lambda: impatient.sessions.rename(session.id, "new"),
                 lambda: impatient.run(lambda tx: tx.messages.clear(session.id)),
             ):
-                with pytest.raises(DatabaseBusy, match="busy_timeout"):
+                with pytest.raises(errors.DatabaseBusy, match="busy_timeout"):
                     call()
-            with pytest.raises(DatabaseBusy), impatient.transaction():
+            with pytest.raises(errors.DatabaseBusy), impatient.transaction():
                 pytest.fail("the transaction began")
             assert impatient.messages.history(session.id) == []  # a reader does not wait
             with ThreadPoolExecutor(1) as thread:
@@ -353,10 +326,10 @@ def test_a_writer_waits_for_another_process_for_as_long_as_busy_timeout_says(
 @pytest.mark.crash
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
 def test_opening_a_new_file_that_another_process_locks_is_refused_after_the_timeout(
-    driver: Any, tmp_path: Path
-) -> None:
+    driver, tmp_path
+):
     url = f"sqlite:///{tmp_path / 'test.db'}"
-    with another_writer(tmp_path / "test.db"), pytest.raises(DatabaseBusy):
+    with another_writer(tmp_path / "test.db"), pytest.raises(errors.DatabaseBusy):
         driver.open(url, busy_timeout=0.1)
     with driver.open(url) as store:
         assert store.sessions.count() == 0
@@ -364,9 +337,7 @@ def test_opening_a_new_file_that_another_process_locks_is_refused_after_the_time
 
 @pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite://"])
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
-def test_a_writer_waits_for_another_thread_for_as_long_as_busy_timeout_says(
-    driver: Any, url: str, file: Path
-) -> None:
+def test_a_writer_waits_for_another_thread_for_as_long_as_busy_timeout_says(driver, url, file):
     with driver.open(url.format(file), busy_timeout=0.1) as store:
         session = store.sessions.create()
 
@@ -380,7 +351,7 @@ def test_a_writer_waits_for_another_thread_for_as_long_as_busy_timeout_says(
                 lambda: store.run(lambda tx: tx.messages.save(session.id, "user", "too late")),
                 write_otherwise,
             ):
-                with pytest.raises(DatabaseBusy, match="busy_timeout"):
+                with pytest.raises(errors.DatabaseBusy, match="busy_timeout"):
                     thread.submit(call).result()
             tx.messages.save(session.id, "user", "in time")
         store.messages.save(session.id, "user", "again")
@@ -389,15 +360,13 @@ def test_a_writer_waits_for_another_thread_for_as_long_as_busy_timeout_says(
 
 
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
-def test_a_reader_without_a_free_connection_is_told_which_setting_to_raise(
-    driver: Any, file: Path
-) -> None:
+def test_a_reader_without_a_free_connection_is_told_which_setting_to_raise(driver, file):
     settings = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0.1}
     with driver.open(f"sqlite:///{file}", **settings) as store:
         session = store.sessions.create()
         with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
             tx.messages.save(session.id, "user", "hello")
-            with pytest.raises(DatabaseBusy, match="pool_size"):
+            with pytest.raises(errors.DatabaseBusy, match="pool_size"):
                 thread.submit(store.messages.history, session.id).result()
         assert len(store.messages.history(session.id)) == 1
         assert checked_out(store) == 0
@@ -435,7 +404,7 @@ def cross(place: Place, **options: Any) -> tuple[list[Any], int]:
 
             try:
                 return (one, other)[number].run(save_both)
-            except TransactionConflict as error:
+            except errors.TransactionConflict as error:
                 return error
 
         results = at_once(2, work, ())
@@ -447,21 +416,19 @@ def cross(place: Place, **options: Any) -> tuple[list[Any], int]:
         return results, len(runs)
 
 
-def test_run_repeats_the_function_that_a_deadlock_rolled_back(postgresql: Place) -> None:
+def test_run_repeats_the_function_that_a_deadlock_rolled_back(postgresql):
     results, runs = cross(postgresql)
     assert results == [0, 1]
     assert runs >= 3
 
 
-def test_without_retries_a_deadlock_is_a_conflict_for_one_and_a_success_for_the_other(
-    postgresql: Place,
-) -> None:
+def test_without_retries_a_deadlock_is_a_conflict_for_one_and_a_success_for_the_other(postgresql):
     results, runs = cross(postgresql, max_retries=0)
     assert sorted(type(result).__name__ for result in results) == ["TransactionConflict", "int"]
     assert runs == 2
 
 
-def test_calls_that_a_serializable_database_rolls_back_are_repeated(postgresql: Place) -> None:
+def test_calls_that_a_serializable_database_rolls_back_are_repeated(postgresql):
     with connect(postgresql.url) as admin:
         name = admin.info.dbname
         admin.execute(

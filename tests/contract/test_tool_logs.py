@@ -10,20 +10,10 @@ from sqlalchemy import create_engine, text
 
 from agentstore.errors import InvalidCursor, InvalidInput, NotFound, SecretRefused, WrongSession
 from agentstore.values.redaction import Secrets
+from tests.contract.clocks import paged
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
-
-
-def paged(list_page, **arguments):
-    """All that a list holds, page by page."""
-    items, cursor = [], None
-    while True:
-        page = list_page(cursor=cursor, **arguments)
-        items += page
-        cursor = page.next_cursor
-        if cursor is None:
-            return items
 
 
 def minutes(*numbers):

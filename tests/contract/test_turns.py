@@ -1,7 +1,5 @@
 """Turns: reserved first, saved and counted in between, settled however the block ends."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from contextlib import suppress

@@ -4,8 +4,6 @@ The calls are those of ``tenants``, at random; in every third one an argument is
 one: at the edge of what can be stored or beyond it, or of another type.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone

@@ -3,8 +3,6 @@
 See ``two_worlds`` for the worlds, and ``tenants`` for what is called in them.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack, contextmanager
 
 import pytest

@@ -174,15 +174,9 @@ def test_totals_count_every_table_and_add_the_messages_up(store):
     store.tasks.create(None, "mail")
     totals = store.usage.totals()
     assert {name: count for name, count in totals.rows.items() if count} == {
-        "users": 1,
-        "user_preferences": 2,
-        "sessions": 3,
-        "session_data": 3,
-        "branches": 3,
-        "messages": 3,
-        "tool_logs": 3,
-        "tasks": 1,
-    }
+        "users": 1, "user_preferences": 2, "sessions": 3, "session_data": 3, "branches": 3,
+        "messages": 3, "tool_logs": 3, "tasks": 1,
+    }  # fmt: skip
     assert (totals.tokens, totals.cost) == (6, Decimal("0.3"))
     assert totals.sessions_by_status == {"completed": 2, "paused": 1}
 

@@ -11,24 +11,15 @@ from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
 from agentstore.repositories import users
 from agentstore.schema import tables
 from agentstore.values.types import new_id
-from tests.contract.clocks import at_once
+from tests.contract.clocks import at_once, paged
 from tests.drivers import FULL
 from tests.programs.probes import give_vectors, with_a_vector
 from tests.raw_sql import execute
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 STRANGE_IDS = [
-    "alice",
-    "Alice",
-    "alice ",
-    "a%",
-    "a_",
-    "';--",
-    "爱丽丝",
-    "a\x00b",
-    "\ud800",
-    "x" * 255,
-]
+    "alice", "Alice", "alice ", "a%", "a_", "';--", "爱丽丝", "a\x00b", "\ud800", "x" * 255,
+]  # fmt: skip
 
 
 def test_an_id_that_is_made_is_a_uuid_of_version_7_and_begins_with_the_time(store):
@@ -110,14 +101,7 @@ def test_users_are_listed_the_newest_first_whatever_the_clock_says(place):
     clock = iter([NOON, NOON, NOON - timedelta(days=1), NOON, NOON - timedelta(days=9)])
     with place.open(clock=lambda: next(clock)) as store:
         made = [store.users.create(str(n)) for n in range(5)]
-        listed, cursor = [], None
-        while True:
-            page = store.users.list(limit=2, cursor=cursor)
-            assert len(page) <= 2
-            listed += page
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        listed = paged(store.users.list, limit=2)
         assert listed == made[::-1]
 
 
@@ -165,13 +149,7 @@ def test_names_are_given_by_ids_and_who_is_not_there_is_left_out(store):
 
 def test_those_who_prefer_the_same_are_paged_the_newest_first(store):
     users = [store.users.create(str(n), preferences={"x": n % 2}) for n in range(7)]
-    found, cursor = [], None
-    while True:
-        page = store.users.find_by_preference("x", 0, limit=3, cursor=cursor)
-        found += page
-        cursor = page.next_cursor
-        if cursor is None:
-            break
+    found = paged(store.users.find_by_preference, "x", 0, limit=3)
     assert found == users[::2][::-1]
 
 
@@ -253,27 +231,16 @@ def fill(place, store, user_id):
     here = {"session_id": session.id}
     there = {"message_id": message.id, **here}
     rows = [
-        (
-            "api_keys",
-            {"id": new_id(), **mine, "name": "", "prefix": user_id, "digest": ""},
-        ),
-        (
-            "quota_reservations",
-            {"id": new_id(), **mine, "tokens": 1, "expires_at": now},
-        ),
+        ("api_keys", {"id": new_id(), **mine, "name": "", "prefix": user_id, "digest": ""}),
+        ("quota_reservations", {"id": new_id(), **mine, "tokens": 1, "expires_at": now}),
         ("summaries", {**here, "branch": 0, "content": "", "metadata": {}, "updated_at": now}),
-        (
-            "turn_usage",
-            {
-                "id": new_id(),
-                **here,
+        ("turn_usage",
+            {"id": new_id(), **here,
                 **dict.fromkeys(("branch", "turn", "requests", "total_tokens"), 0),
-                **dict.fromkeys(("input_tokens", "output_tokens", "cost"), 0),
-            },
-        ),
+                **dict.fromkeys(("input_tokens", "output_tokens", "cost"), 0)}),
         ("message_chunks", {**there, "position": 0, "content": ""}),
         ("message_marks", {**there, "mark": "m", "seq": 1}),
-    ]
+    ]  # fmt: skip
     for digest in (user_id, "shared"):
         attachment = {"id": new_id(), **there, "media_type": "text/plain"}
         rows.append(("attachments", {**attachment, "digest": digest}))

@@ -1,7 +1,5 @@
 """Memories are found by what they mean: exactly, in their scope, and nothing is lost for it."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import math
@@ -14,17 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langgraph.store.base.embed import get_text_at_path
 
-from agentstore import AsyncStore, Embeddings, Store
-from agentstore.errors import (
-    CrossTenantAccess,
-    EmbeddingFailed,
-    EmbeddingModelChanged,
-    InvalidCursor,
-    InvalidEmbedding,
-    InvalidInput,
-    NotFound,
-    TransactionMisuse,
-)
+from agentstore import AsyncStore, Embeddings, Store, errors
 from agentstore.repositories import vectors as repository
 from agentstore.values import embeddings as arithmetic
 from tests.programs.copies import copy, dump, each_plain_pair
@@ -150,9 +138,9 @@ def test_a_function_that_fails_loses_no_write_and_is_called_again_later(place, c
         assert "secret words" not in caplog.text
         assert store.memories.vector_status().pending == 3
         assert by_words(store, "number") == ["2", "1", "0"]
-        with pytest.raises(EmbeddingFailed, match="OSError"):
+        with pytest.raises(errors.EmbeddingFailed, match="OSError"):
             store.memories.search("number", by="meaning")
-        with pytest.raises(EmbeddingFailed):
+        with pytest.raises(errors.EmbeddingFailed):
             store.memories.embed_pending()
         works.append(True)
         store.memories.put([], "1", {"text": "another"})
@@ -186,17 +174,17 @@ def test_texts_for_which_the_function_always_fails_hold_up_no_others(place):
             store.memories.put([], f"{n}", {"text": text})
             store.messages.save(session, "user", text)
         asked.clear()
-        with pytest.raises(EmbeddingFailed) as caught:
+        with pytest.raises(errors.EmbeddingFailed) as caught:
             store.memories.embed_pending()
         assert (caught.value.failed, asked) == (0, [3, 1])
         down.clear()
-        with pytest.raises(EmbeddingFailed, match="OSError for 1 ") as caught:
+        with pytest.raises(errors.EmbeddingFailed, match="OSError for 1 ") as caught:
             store.memories.embed_pending(3)
         assert (caught.value.failed, caught.value.made) == (1, 3)
         assert isinstance(caught.value.__cause__, OSError)
         assert "secret" not in str(caught.value)
         told: list[Any] = []
-        with pytest.raises(EmbeddingFailed) as caught:
+        with pytest.raises(errors.EmbeddingFailed) as caught:
             store.memories.embed_pending(progress=lambda *each: told.append(each))
         assert (caught.value.failed, caught.value.made) == (6, 5)
         assert told[-1][0] == 5
@@ -208,7 +196,7 @@ def test_texts_for_which_the_function_always_fails_hold_up_no_others(place):
     waiting.add("6")
     with place.open(embeddings=model("new", picky, batch=3)) as store:
         for _ in range(2):
-            with pytest.raises(EmbeddingFailed) as caught:
+            with pytest.raises(errors.EmbeddingFailed) as caught:
                 store.memories.reembed(forget_others=True)
             assert caught.value.failed == 4
         assert caught.value.made == 0
@@ -239,9 +227,9 @@ def test_a_list_can_have_those_with_a_vector_alone_or_those_without(meant, place
     page = meant.memories.list(["a"], vectors="pending", limit=1)
     [rest] = meant.memories.list(["a"], vectors="pending", limit=1, cursor=page.next_cursor)
     assert {rest.key, page.items[0].key} == {"pending", "later"}
-    with pytest.raises(InvalidCursor):
+    with pytest.raises(errors.InvalidCursor):
         meant.memories.list(["a"], vectors="made", cursor=page.next_cursor)
-    with pytest.raises(InvalidInput, match="vectors must be"):
+    with pytest.raises(errors.InvalidInput, match="vectors must be"):
         meant.memories.list(vectors="some")
     assert meant.memories.embed_pending() == 2
     assert listed("pending") == set()
@@ -280,14 +268,17 @@ def test_the_function_is_called_in_no_transaction(place):
         store.memories.search("searched", by="meaning")
         with store.transaction() as transaction:
             transaction.memories.put([], "l", {"text": "pending"})
-            with pytest.raises(TransactionMisuse, match="embedding function"):
+            with pytest.raises(errors.TransactionMisuse, match="embedding function"):
                 transaction.memories.search("x", by="meaning")
             assert keys(transaction.memories.search("pending")) == ["l"]
         assert store.memories.vector_status().pending == 1
         store.memories.embed_pending()
         seen = {memory.key for memory in store.memories.list(["seen"])}
         assert seen == {"put", "searched", "pending"}
-        with store.transaction() as transaction, pytest.raises(InvalidInput, match="transactions"):
+        with (
+            store.transaction() as transaction,
+            pytest.raises(errors.InvalidInput, match="transactions"),
+        ):
             transaction.memories.embed_pending()
 
 
@@ -305,12 +296,12 @@ def test_the_function_is_called_in_no_transaction(place):
 )
 def test_what_are_no_vectors_is_refused_and_nothing_is_written(place, given, problem):
     with place.open(embeddings=model(function=lambda _: given)) as store:
-        with pytest.raises(InvalidEmbedding, match=problem) as caught:
+        with pytest.raises(errors.InvalidEmbedding, match=problem) as caught:
             store.memories.put([], "k", {"text": "private"})
         assert "private" not in str(caught.value)
-        with pytest.raises(InvalidEmbedding):
+        with pytest.raises(errors.InvalidEmbedding):
             store.memories.search("x", by="meaning")
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             store.memories.get([], "k")
         assert store.memories.vector_status().models == ()
 
@@ -337,22 +328,22 @@ def test_what_is_embedded_is_what_was_asked_for(meant, place):
     assert memories.search("b", by="meaning")[0].score < 0.99
     assert memories.reembed() == 0
     for embed in (True, ["other"]):
-        with pytest.raises(InvalidInput, match="no text to embed"):
+        with pytest.raises(errors.InvalidInput, match="no text to embed"):
             memories.put([], "none", {"n": 1}, embed=embed)
-    with pytest.raises(InvalidInput, match="embed must be"):
+    with pytest.raises(errors.InvalidInput, match="embed must be"):
         memories.put([], "none", {"n": 1}, embed="text")
-    with pytest.raises(InvalidInput, match="by must be"):
+    with pytest.raises(errors.InvalidInput, match="by must be"):
         memories.search("x", by="magic")
-    with pytest.raises(InvalidInput, match="empty text"):
+    with pytest.raises(errors.InvalidInput, match="empty text"):
         memories.search(" ", by="meaning")
     memories.put([], "fields", {"text": "b"}, embed=False)
     assert by_meaning(meant, "d") == []
     with place.open() as plain:
-        with pytest.raises(InvalidInput, match="embeddings"):
+        with pytest.raises(errors.InvalidInput, match="embeddings"):
             plain.memories.search("x", by="meaning")
-        with pytest.raises(InvalidInput, match="embeddings"):
+        with pytest.raises(errors.InvalidInput, match="embeddings"):
             plain.memories.put([], "k", {"text": "x"}, embed=True)
-        with pytest.raises(InvalidInput, match="embeddings"):
+        with pytest.raises(errors.InvalidInput, match="embeddings"):
             plain.memories.reembed()
         plain.memories.put([], "k", {"text": "x"}, embed=False)
     assert memories.reembed() == 0
@@ -374,12 +365,14 @@ def test_another_model_is_told_at_once_never_mixed_and_made_while_the_old_one_se
             new.memories.vector_status()
             assert "'old (dims=8)'" in caplog.text
             for by in ("meaning", "both"):
-                with pytest.raises(EmbeddingModelChanged, match="agentstore embed") as caught:
+                with pytest.raises(
+                    errors.EmbeddingModelChanged, match="agentstore embed"
+                ) as caught:
                     new.memories.search("3", by=by)
             assert caught.value.others == ("old (dims=8)",)
             assert keys(new.memories.search("3")) == ["3"]
             limited.clear()
-            with pytest.raises(EmbeddingFailed):
+            with pytest.raises(errors.EmbeddingFailed):
                 new.memories.reembed()
             assert [
                 (m.name, m.complete, m.vectors) for m in new.memories.vector_status().models
@@ -396,7 +389,7 @@ def test_another_model_is_told_at_once_never_mixed_and_made_while_the_old_one_se
             assert new.memories.search("5", by="meaning")[0].score == pytest.approx(1)
             assert new.memories.reembed(forget_others=True) == 0
             assert [each.name for each in new.memories.vector_status().models] == ["new"]
-        with pytest.raises(EmbeddingModelChanged):
+        with pytest.raises(errors.EmbeddingModelChanged):
             by_meaning(old, "3")
 
 
@@ -410,7 +403,7 @@ def test_a_scope_has_vectors_of_its_own(meant):
     [hit] = ada.memories.search("his", by="meaning")
     assert hit.memory.value == {"text": "mine"}
     assert ada.memories.search("his", by="meaning", user_id="bob") == ()
-    with pytest.raises(CrossTenantAccess):
+    with pytest.raises(errors.CrossTenantAccess):
         ada.memories.put(["n"], "k", {"text": "x"}, user_id="bob")
     [hit] = meant.memories.search("his", by="meaning", user_id="bob")
     assert hit.score == pytest.approx(1)
@@ -497,7 +490,7 @@ def test_a_coroutine_function_is_awaited_and_another_runs_beside_the_event_loop(
             await store.memories.put([], "k", {"text": "x"})
             async with store.transaction() as transaction:
                 await transaction.memories.put([], "l", {"text": "y"})
-                with pytest.raises(TransactionMisuse):
+                with pytest.raises(errors.TransactionMisuse):
                     await transaction.memories.search("x", by="meaning")
             assert await store.memories.embed_pending() == 1
             assert keys(await store.memories.search("y", by="meaning")) == ["l", "k"]
@@ -520,7 +513,7 @@ def test_a_function_that_must_be_awaited_is_refused_by_a_store_that_does_not(tmp
 
     with (
         Store(f"sqlite:///{tmp_path}/s.db", embeddings=model(function=later)) as store,
-        pytest.raises(InvalidInput, match="AsyncStore"),
+        pytest.raises(errors.InvalidInput, match="AsyncStore"),
     ):
         store.memories.put([], "k", {"text": "x"})
 
@@ -627,7 +620,7 @@ def test_vectors_of_messages_are_made_after_the_save_and_what_failed_waits(place
         assert said(store, "question") == []
         assert "EmbeddingFailed" in caplog.text
         assert "secret words" not in caplog.text
-        with pytest.raises(EmbeddingFailed):
+        with pytest.raises(errors.EmbeddingFailed):
             store.memories.embed_pending()
         works.append(True)
         assert said(store, "question") == ["number 3"]  # a batch: it, and what has no text
@@ -640,7 +633,7 @@ def test_vectors_of_messages_are_made_after_the_save_and_what_failed_waits(place
         assert store.memories.reembed() == 1
         assert len(said(store, "question")) == 5
         with store.transaction() as transaction:
-            with pytest.raises(TransactionMisuse, match="embedding function"):
+            with pytest.raises(errors.TransactionMisuse, match="embedding function"):
                 transaction.messages.search("number", by="meaning")
             assert len(transaction.messages.search("number").items) == 4
 
@@ -677,7 +670,7 @@ def test_what_are_no_vectors_of_messages_is_refused_and_nothing_is_kept(place):
                 store.memories.embed_pending,
                 lambda: store.messages.search("x", by="meaning"),
             ):
-                with pytest.raises(InvalidEmbedding, match=problem) as caught:
+                with pytest.raises(errors.InvalidEmbedding, match=problem) as caught:
                     call()
                 assert "private" not in str(caught.value)
             assert said(store, "private", by="words") == ["private"]
@@ -695,22 +688,22 @@ def test_a_search_of_messages_by_meaning_says_what_it_needs(told, place, meant):
         (told, {"cursor": "x"}, "without cursor"),
         (meant, {}, "roles="),
     ):
-        with pytest.raises(InvalidInput, match=problem):
+        with pytest.raises(errors.InvalidInput, match=problem):
             store.messages.search("x", **{"by": "meaning", **more})
-    with pytest.raises(InvalidInput, match="empty text"):
+    with pytest.raises(errors.InvalidInput, match="empty text"):
         told.messages.search(" ", by="meaning")
-    with pytest.raises(InvalidInput, match="a role"):
+    with pytest.raises(errors.InvalidInput, match="a role"):
         model(roles=("nobody",))
-    with place.open() as plain, pytest.raises(InvalidInput, match="embeddings"):
+    with place.open() as plain, pytest.raises(errors.InvalidInput, match="embeddings"):
         plain.messages.search("x", by="both")
     with place.open(embeddings=model("other", roles=ROLES)) as other:
         said(told, "x")
-        with pytest.raises(EmbeddingModelChanged):
+        with pytest.raises(errors.EmbeddingModelChanged):
             other.messages.search("x", by="meaning")
         assert other.memories.reembed(forget_others=True) == 1
         assert said(other, "hello") == ["hello"]
         assert [m.messages for m in other.memories.vector_status().models] == [1]
-        with pytest.raises(EmbeddingModelChanged):
+        with pytest.raises(errors.EmbeddingModelChanged):
             said(told, "hello")
     with place.open(embeddings=model("other", roles=ROLES), read_only=True) as reader:
         assert said(reader, "hello") == ["hello"]

@@ -1,7 +1,5 @@
 """The messages of a window of time, which no index has by time, beside plain Python."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

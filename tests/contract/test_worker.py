@@ -384,16 +384,10 @@ def test_two_workers_never_run_two_tasks_of_a_session_that_ask_to_be_alone(store
 @pytest.mark.parametrize(
     "options",
     [
-        {"concurrency": 0},
-        {"concurrency": 1001},
-        {"concurrency": True},
-        {"lease": 0},
-        {"lease": 1e9},
-        {"grace": -1},
-        {"poll": 0},
-        {"backoff": 5},
+        {"concurrency": 0}, {"concurrency": 1001}, {"concurrency": True}, {"lease": 0},
+        {"lease": 1e9}, {"grace": -1}, {"poll": 0}, {"backoff": 5},
     ],
-)
+)  # fmt: skip
 def test_a_worker_that_cannot_work_is_refused(options):
     with Store("sqlite://") as store, pytest.raises(InvalidInput):
         Worker(store, {"work": print}, **options)

@@ -14,8 +14,6 @@ changed nothing.
     assert not report.differences
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -130,17 +128,13 @@ class Labels:
 class Life:
     """A world, and what its tenants have and may pass on, by kind."""
 
-    def __init__(
-        self, world: MakeWorld, passed: dict[tuple[int, str], Any], *, others_act: bool
-    ) -> None:
+    def __init__(self, world, passed, *, others_act):
         self._make = world
         self._passed = passed
         self._others_act = others_act
         self._have: dict[str, dict[str, list[Any]]] = {actor: {} for actor in ACTORS}
 
-    def live(
-        self, steps: list[Step], actors: tuple[str, ...], only: set[int] | None = None
-    ) -> dict[int, Told]:
+    def live(self, steps, actors, only=None):
         """Take the steps of these tenants; give the answers, by the number of the step."""
         clock, told = Clock(), {}
         with self._make(clock) as world:

@@ -9,8 +9,6 @@ Bytes differ between versions of Python, so they are only ever compared with tho
 implementation, in the same process.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import time

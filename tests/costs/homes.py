@@ -1,7 +1,5 @@
 """A database at head for the tests of one module, by each driver."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

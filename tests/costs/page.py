@@ -1,7 +1,5 @@
 """The table in ``docs/costs.md``, of what the tests expect: ``python -m tests.costs.page``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.costs.expected import EXPECTED

@@ -1,7 +1,5 @@
 """The same work by the bare driver, written plainly: what a store's allocations are measured by."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

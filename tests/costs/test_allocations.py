@@ -4,15 +4,12 @@ Both sides run in one process, so the version of Python matters little. Where it
 of each are written down.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
@@ -23,7 +20,7 @@ from agentstore import AsyncStore, Store
 from agentstore.records import MessageRecord
 from agentstore.records.base import twin
 from agentstore.records.conversations import MESSAGE_FIELDS
-from tests.conftest import DRIVERS, Servers
+from tests.conftest import DRIVERS
 from tests.costs.allocations import Allocated, allocated, times_called
 from tests.costs.homes import Home, home_of
 from tests.costs.operations import BATCH, MESSAGE, one_long_session, one_session
@@ -37,25 +34,13 @@ MORE, LESS = 1.12, 0.75
 """How far from what is expected is still the same."""
 
 EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
-    "save": {
-        "sqlite3": (3.6, 4.2),
-        "aiosqlite": (13.7, None),
-        "psycopg": (2.2, 2.0),
-        "psycopg-async": (3.25, 3.0),
-    },
-    "save_many": {
-        "sqlite3": (2.65, 3.4),
-        "aiosqlite": (3.2, None),
-        "psycopg": (3.2, 1.5),
-        "psycopg-async": (3.5, 1.7),
-    },
-    "history": {
-        "sqlite3": (1.05, 0.9),
-        "aiosqlite": (1.2, None),
-        "psycopg": (1.0, 0.9),
-        "psycopg-async": (1.1, 1.15),
-    },
-}
+    "save": {"sqlite3": (3.6, 4.2), "aiosqlite": (13.7, None), "psycopg": (2.2, 2.0),
+        "psycopg-async": (3.25, 3.0)},
+    "save_many": {"sqlite3": (2.65, 3.4), "aiosqlite": (3.2, None), "psycopg": (3.2, 1.5),
+        "psycopg-async": (3.5, 1.7)},
+    "history": {"sqlite3": (1.05, 0.9), "aiosqlite": (1.2, None), "psycopg": (1.0, 0.9),
+        "psycopg-async": (1.1, 1.15)},
+}  # fmt: skip
 """What a call of a store allocates, as multiples of the plain code: at its height, and in all. The
 driver's thread of aiosqlite is not looked into, so there is no sum of it."""
 
@@ -90,12 +75,7 @@ class Sides:
 
 
 @pytest.fixture(scope="module", params=LOOKED_INTO, ids=lambda driver: driver.name)
-def sides(
-    request: pytest.FixtureRequest,
-    servers: Servers,
-    sqlite_template: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Sides]:
+def sides(request, servers, sqlite_template, tmp_path_factory):
     if sys.gettrace() is not None:
         pytest.skip("a debugger, or what measures coverage, allocates too")
     driver, folder = request.param, tmp_path_factory.mktemp("allocations")

@@ -1,12 +1,9 @@
 """Many who save at once share their commits: of what a save costs, the sync is the dearest."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from agentstore import AsyncStore
@@ -15,9 +12,7 @@ from benchmarks.counting import WriteAheadLog
 CALLERS = 64
 
 
-def test_saves_that_queue_up_while_the_file_is_locked_take_two_commits(
-    sqlite_template: Path, tmp_path: Path
-) -> None:
+def test_saves_that_queue_up_while_the_file_is_locked_take_two_commits(sqlite_template, tmp_path):
     """The first has the lead alone; whoever comes while it waits for the lock shares the next."""
     path = tmp_path / "test.db"
     path.write_bytes(sqlite_template.read_bytes())

@@ -1,9 +1,6 @@
 """A hot path does not gain a statement, a round trip or a commit, nor lose one unnoticed."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.counting import Cost, Meter, metered
-from tests.conftest import DRIVERS, Servers
+from tests.conftest import DRIVERS
 from tests.costs import expected, page
 from tests.costs.expected import EXPECTED, Expected
 from tests.costs.homes import Home, home_of
@@ -32,12 +29,7 @@ class Counted:
 
 
 @pytest.fixture(scope="module", params=DRIVERS, ids=lambda driver: driver.name)
-def counted(
-    request: pytest.FixtureRequest,
-    servers: Servers,
-    sqlite_template: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Counted]:
+def counted(request, servers, sqlite_template, tmp_path_factory):
     driver = request.param
     if driver.engine == "postgresql" and sys.platform != "linux":
         pytest.skip("libpq writes down what goes over the wire on Linux only")

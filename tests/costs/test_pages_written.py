@@ -3,8 +3,6 @@
 The numbers are counted, and nearly the same on every machine; random ids move them a little.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,6 @@ from sqlalchemy import make_url
 
 from agentstore import Store
 from benchmarks.counting import WriteAheadLog
-from tests.conftest import Servers
 from tests.drivers import VERSIONS
 
 TEXT = "z" * 400
@@ -45,7 +42,7 @@ def path(sqlite_template: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_lone_save_writes_five_pages(path: Path) -> None:
+def test_a_lone_save_writes_five_pages(path):
     log = WriteAheadLog(path)
     with Store(f"sqlite:///{path}") as store:
         session = filled(store)[7]
@@ -56,7 +53,7 @@ def test_a_lone_save_writes_five_pages(path: Path) -> None:
         assert log.pages() / SAVES <= 5.3
 
 
-def test_a_save_into_a_session_that_others_were_ahead_of_writes_seven_pages(path: Path) -> None:
+def test_a_save_into_a_session_that_others_were_ahead_of_writes_seven_pages(path):
     """Each save moves its session in the list's index; with a user there are two such indexes."""
     log = WriteAheadLog(path)
     pages = 0
@@ -69,7 +66,7 @@ def test_a_save_into_a_session_that_others_were_ahead_of_writes_seven_pages(path
     assert pages / 200 <= 7
 
 
-def test_saves_in_one_transaction_write_each_page_once(path: Path) -> None:
+def test_saves_in_one_transaction_write_each_page_once(path):
     log = WriteAheadLog(path)
     with Store(f"sqlite:///{path}") as store:
         ids = filled(store)
@@ -80,9 +77,7 @@ def test_saves_in_one_transaction_write_each_page_once(path: Path) -> None:
         assert log.pages() <= 55
 
 
-def test_a_step_of_an_agent_writes_twelve_pages_with_a_small_state_and_a_pending_write(
-    path: Path,
-) -> None:
+def test_a_step_of_an_agent_writes_twelve_pages_with_a_small_state_and_a_pending_write(path):
     """Most are of three indexes, in whose middle the thread is: each may move what is beside."""
     log = WriteAheadLog(path)
     with Store(f"sqlite:///{path}") as store:
@@ -96,7 +91,7 @@ def test_a_step_of_an_agent_writes_twelve_pages_with_a_small_state_and_a_pending
         assert log.pages() / SAVES <= 12
 
 
-def test_a_put_of_a_history_that_grows_writes_eleven_pages(path: Path) -> None:
+def test_a_put_of_a_history_that_grows_writes_eleven_pages(path):
     """A row and three indexes of it, a piece and its index, and what merging pieces takes."""
     log = WriteAheadLog(path)
     said = [{"role": "user", "content": f"{n} {TEXT}"} for n in range(30 + SAVES)]
@@ -117,7 +112,7 @@ def step(store: Store, thread: str, number: int) -> None:
     store.checkpoints.put_writes(thread, put.id, f"task {number}", writes, namespace="graph")
 
 
-def test_saves_on_a_server_change_no_index_of_the_session(servers: Servers) -> None:
+def test_saves_on_a_server_change_no_index_of_the_session(servers):
     url = servers.new_database(VERSIONS[0])
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:

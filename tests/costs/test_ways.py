@@ -174,9 +174,7 @@ def place(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_goes_no_longer_way_than_is_written_down(
-    name: str, place: tuple[int, Any, Watch]
-) -> None:
+def test_a_call_goes_no_longer_way_than_is_written_down(name, place):
     number, store, watch = place
     call = CALLS[name](store)
     for _ in range(WARMING):
@@ -191,6 +189,6 @@ def test_a_call_goes_no_longer_way_than_is_written_down(
     )
 
 
-def test_no_way_is_written_down_without_its_aim() -> None:
+def test_no_way_is_written_down_without_its_aim():
     assert list(WAYS) == list(AIMS) == list(CALLS)
     assert {len(ways) for ways in WAYS.values()} == {len(ENGINES)}

@@ -1,7 +1,5 @@
 """A page of messages that are as costly as can be is about as long as a page of other messages."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -97,23 +95,15 @@ def deep(size: int) -> Any:
 
 
 OTHERS: dict[str, Any] = {
-    "many texts": lambda n: {
-        "role": "user",
-        "content": [{"type": "text", "text": "a"}] * (n // 28),
-    },
-    "many thoughts": lambda n: {
-        "role": "assistant",
-        "content": [{"type": "thinking", "thinking": "a"}] * (n // 36),
-    },
+    "many texts": lambda n: {"role": "user",
+        "content": [{"type": "text", "text": "a"}] * (n // 28)},
+    "many thoughts": lambda n: {"role": "assistant",
+        "content": [{"type": "thinking", "thinking": "a"}] * (n // 36)},
     "many unknown blocks": lambda n: {"role": "user", "content": [{"type": "x"}] * (n // 13)},
-    "many pictures": lambda n: {
-        "role": "user",
-        "content": [{"type": "image_url", "image_url": "x:y"}] * (n // 40),
-    },
-    "many results": lambda n: {
-        "role": "user",
-        "content": [{"type": "tool_result", "tool_use_id": "x", "content": ""}] * (n // 56),
-    },
+    "many pictures": lambda n: {"role": "user",
+        "content": [{"type": "image_url", "image_url": "x:y"}] * (n // 40)},
+    "many results": lambda n: {"role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "x", "content": ""}] * (n // 56)},
     "many calls": lambda n: {
         "role": "assistant",
         "tool_calls": [call(f"{i}") for i in range(n // 70)],
@@ -121,12 +111,10 @@ OTHERS: dict[str, Any] = {
     "a deep block": lambda n: {"role": "user", "content": [deep(n)]},
     "a deep payload": lambda n: {"role": "assistant", "payload": deep(n)},
     "deep metadata": lambda n: {"role": "user", "content": "x", "metadata": deep(n)},
-    "a long picture": lambda n: {
-        "role": "user",
-        "content": [{"type": "image_url", "image_url": f"data:image/png;base64,{'A' * n}"}],
-    },
+    "a long picture": lambda n: {"role": "user",
+        "content": [{"type": "image_url", "image_url": f"data:image/png;base64,{'A' * n}"}]},
     "a long kind": lambda n: {"role": "user", "content": [{"type": "<" * n}]},
-}
+}  # fmt: skip
 
 KINDS = [
     *MARKDOWN,
@@ -138,9 +126,7 @@ KINDS = [
 ]
 
 
-def lengths(
-    client: TestClient, session: str, message: str, *, one_page: bool = False
-) -> dict[str, int]:
+def lengths(client, session, message, *, one_page=False):
     """Give how long each page is; where all messages are on one, it is also the first."""
     addresses = {
         "session": f"session?id={session}",

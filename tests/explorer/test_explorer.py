@@ -1,7 +1,5 @@
 """The explorer's pages, without a browser: read-only, bounded, and nothing stored is markup."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The explorer in a real browser: nothing bites, keys work, a tail grows, everybody can read it."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 ``ADDRESSES`` is the one list of pages: the tests without a browser and those with one visit all.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,9 +117,7 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     return Filled(*of_session, thread, steps, task, saved[-1].id, log)
 
 
-def _checkpoints(
-    store: Any, user: str, session: str, text: str, short: str, thread: str
-) -> tuple[str, tuple[str, str]]:
+def _checkpoints(store, user, session, text, short, thread):
     data = {short: text[:5_000], "list": [text, {"deep": [short]}], "blob": b"\x00<b>"}
     about = {"summary": text[:5_000], "next_node": short, "run_id": short, "tags": [short]}
     about |= {"user_id": user, "session_id": session, "metadata": {short: text[:5_000]}}
@@ -207,14 +203,7 @@ OF_ALL = {"health"}
 """What a scope has not."""
 
 NO_PAGES = {
-    "picture in a message",
-    "raw",
-    "raw of a session",
-    "tail",
-    "picture",
-    "file",
-    "take away",
-    "take away Markdown",
-    "usage as CSV",
-}
+    "picture in a message", "raw", "raw of a session", "tail", "picture", "file", "take away",
+    "take away Markdown", "usage as CSV",
+}  # fmt: skip
 """What is no page of its own for a browser."""

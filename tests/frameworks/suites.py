@@ -179,18 +179,9 @@ def main() -> None:
     try:
         PUT[options.framework](Databases(server))
         flags = [
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--asyncio-mode=auto",
-            "--noconftest",
-            "--import-mode=importlib",
-            "-W",
-            "ignore",
-            "-c",
-            "/dev/null",
-            "--tb=short",
-        ]
+            "-q", "-p", "no:cacheprovider", "--asyncio-mode=auto", "--noconftest",
+            "--import-mode=importlib", "-W", "ignore", "-c", "/dev/null", "--tb=short",
+        ]  # fmt: skip
         pytest.main([*flags, "--rootdir", str(options.file.parent), str(options.file)], [counted])
     finally:
         if server is not None:

@@ -48,28 +48,19 @@ TRAPS = "NUL \x00, 😀, 北京"
 SAID = [
     Message("system", ["Be brief."]),
     Message("user", [TRAPS, Content.from_data(b"\x89\xff", "image/png")], author_name="Ann"),
-    Message(
-        "assistant",
-        [
-            Content.from_text_reasoning(text="Hm.", protected_data="sealed"),
+    Message("assistant",
+        [Content.from_text_reasoning(text="Hm.", protected_data="sealed"),
             Content.from_text("Let me look.", annotations=[{"type": "citation", "url": "u"}]),
             Content.from_function_call("c1", "look", arguments={"b": 2**70, "a": "北京"}),
-            Content.from_function_call("c2", "look", arguments='{"a": '),
-        ],
-        message_id="m1",
-        additional_properties={"k": [1, None]},
-    ),
-    Message(
-        "tool",
-        [
-            Content.from_function_result("c1", result="sun"),
-            Content.from_function_result("c2", result="no JSON", exception="ValueError"),
-        ],
-    ),
+            Content.from_function_call("c2", "look", arguments='{"a": ')], message_id="m1",
+        additional_properties={"k": [1, None]}),
+    Message("tool",
+        [Content.from_function_result("c1", result="sun"),
+            Content.from_function_result("c2", result="no JSON", exception="ValueError")]),
     Message("assistant", ["Sunny."], message_id="m1", additional_properties={"_excluded": True}),
     Message("critic", []),
     Message("user", ["nan"], additional_properties={"x": math.nan, "y": -math.inf, "z": -0.0}),
-]
+]  # fmt: skip
 
 
 def written(messages):

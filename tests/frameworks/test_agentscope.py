@@ -29,20 +29,14 @@ def some(count):
 
 MESSAGES = [
     Msg("Ada", TRAPS, "user", metadata={"big": 2**70, "none": None}, invocation_id="i1"),
-    Msg(
-        "bot",
-        [
-            {"type": "text", "text": "let me look"},
-            {"type": "tool_use", "id": "c1", "name": "look", "input": {"b": 1, "a": "北京"}},
-        ],
-        "assistant",
-        timestamp="2026-03-29 02:30:00.000",
-    ),
-    Msg(
-        "system", [{"type": "tool_result", "id": "c1", "name": "look", "output": "sunny"}], "system"
-    ),
+    Msg("bot",
+        [{"type": "text", "text": "let me look"},
+            {"type": "tool_use", "id": "c1", "name": "look", "input": {"b": 1, "a": "北京"}}],
+        "assistant", timestamp="2026-03-29 02:30:00.000"),
+    Msg("system", [{"type": "tool_result", "id": "c1", "name": "look", "output": "sunny"}],
+        "system"),
     Msg("bot", "It is sunny.", "assistant"),
-]
+]  # fmt: skip
 
 
 def test_messages_marks_and_the_summary_outlive_the_process(opening_async):

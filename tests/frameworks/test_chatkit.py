@@ -76,25 +76,18 @@ def answer(*texts, id="a"):
 PLACE = {"thread_id": "t", "created_at": datetime(2026, 3, 29, 2, 30, 1, 7, tzinfo=UTC)}
 ITEMS = [
     ask(TRAPS),
-    UserMessageItem(
-        id="m2",
-        content=[
-            UserMessageTextContent(text="of "),
-            UserMessageTagContent(id="x", text="@x", data={"big": 2**70}, group=None),
-        ],
-        attachments=[
-            FileAttachment(id="f", name=TRAPS, mime_type="text/plain", metadata={"own": 1})
-        ],
-        quoted_text="q",
-        inference_options=InferenceOptions(model="m"),
-        **PLACE,
-    ),
+    UserMessageItem(id="m2",
+        content=[UserMessageTextContent(text="of "),
+            UserMessageTagContent(id="x", text="@x", data={"big": 2**70}, group=None)],
+        attachments=[FileAttachment(id="f", name=TRAPS, mime_type="text/plain",
+                metadata={"own": 1})], quoted_text="q",
+        inference_options=InferenceOptions(model="m"), **PLACE),
     answer("one", "two"),
     answer(id="a2"),
     ClientToolCallItem(id="c", call_id="1", name="look", arguments={"a": [1, None]}, **PLACE),
     WidgetItem(id="w", widget=Card(children=[Text(value=TRAPS)]), copy_text="c", **PLACE),
     HiddenContextItem(id="h", content={"any": [TRAPS, 1.5]}, **PLACE),
-]
+]  # fmt: skip
 
 
 def test_a_thread_comes_back_equal_in_another_process(engine_url):

@@ -29,12 +29,12 @@ def take(framework: str, name: str, url: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("written_by", ["adk", "adk_sqlite"])
-def test_sessions_of_adk_go_on(written_by: str, engine_url: str, tmp_path: Path):
+def test_sessions_of_adk_go_on(written_by, engine_url, tmp_path):
     take("adk", written_by, engine_url, tmp_path)
     sessions_go_on(engine_url, json.loads(content(f"{written_by}.json")))
 
 
-def test_sessions_of_adk_on_a_server_go_on(empty_server: str, engine_url: str, tmp_path: Path):
+def test_sessions_of_adk_on_a_server_go_on(empty_server, engine_url, tmp_path):
     said = said_by_adk(DatabaseSessionService(empty_server), NO_NUL)
     aside = tmp_path / "aside.jsonl"
     report = import_database("adk", empty_server, engine_url, quarantine=aside)
@@ -73,14 +73,12 @@ def sessions_go_on(engine_url: str, expected: list[Any]) -> None:
     asyncio.run(go_on())
 
 
-def test_memories_of_agentscope_go_on(engine_url: str, tmp_path: Path):
+def test_memories_of_agentscope_go_on(engine_url, tmp_path):
     take("agentscope", "agentscope", engine_url, tmp_path)
     memories_go_on(engine_url, json.loads(content("agentscope.json")))
 
 
-def test_memories_of_agentscope_on_a_server_go_on(
-    empty_server: str, engine_url: str, tmp_path: Path
-):
+def test_memories_of_agentscope_on_a_server_go_on(empty_server, engine_url, tmp_path):
     said = said_by_agentscope(empty_server, NO_NUL)
     aside = tmp_path / "aside.jsonl"
     report = import_database("agentscope", empty_server, engine_url, quarantine=aside)

@@ -22,22 +22,15 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "strands_agent.py"
 TRAPS = "NUL \x00, 😀"
 SAID = [
     {"role": "user", "content": [{"text": TRAPS}]},
-    {
-        "role": "assistant",
-        "content": [
-            {"text": "Let me look."},
-            {"toolUse": {"toolUseId": "t1", "name": "look", "input": {"b": 2**70, "a": "北京"}}},
-        ],
-    },
-    {
-        "role": "user",
-        "content": [
-            {"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"text": "sun"}]}}
-        ],
-    },
+    {"role": "assistant",
+        "content": [{"text": "Let me look."},
+            {"toolUse": {"toolUseId": "t1", "name": "look", "input": {"b": 2**70, "a": "北京"}}}]},
+    {"role": "user",
+        "content": [{"toolResult": {"toolUseId": "t1", "status": "success",
+                    "content": [{"text": "sun"}]}}]},
     {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x89\xff"}}}]},
     {"role": "assistant", "content": []},
-]
+]  # fmt: skip
 
 
 class Echo(Model):

@@ -1,7 +1,5 @@
 """Databases that frameworks made, and imports of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The graph whose threads LangGraph's savers wrote, and what a test goes on with."""
 
-from __future__ import annotations
-
 import operator
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -488,6 +488,14 @@ ANSWERED = {
     "choices": [{"index": 0, "message": ANSWER, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
 }
+OF_ANTHROPIC = {
+    "id": "msg_1",
+    "type": "message",
+    **said("assistant", [{"type": "text", "text": "Sunny."}]),
+    "model": "claude-sonnet-4-5",
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 10, "output_tokens": 5},
+}
 RESPONSE = {
     "id": "resp_1",
     "object": "response",
@@ -740,6 +748,10 @@ SAMPLES: dict[str, Sample] = {
     "an array of arrays": Sample(whole([TALK, CALLED]), [TOLD, LOOKED]),
     "arrays a line": Sample(lines(TALK, CALLED), [TOLD, LOOKED]),
     "arrays over several lines": Sample(pretty(TALK) + b"\n" + pretty(CALLED), [TOLD, LOOKED]),
+    "files put together, each with its mark": Sample(
+        b"\xef\xbb\xbf".join([b"", lines({"messages": TALK}), lines({"messages": CALLED})]),
+        [TOLD, LOOKED],
+    ),
     "an object": Sample(whole({"messages": TALK}), [TOLD]),
     "an object over several lines": Sample(pretty({"messages": CALLED, "model": "m"}), [LOOKED]),
     "objects over several lines": Sample(
@@ -800,6 +812,25 @@ SAMPLES: dict[str, Sample] = {
         lines({"custom_id": "b2", "params": {"system": "Be kind.", "messages": TALK}}),
         [SYSTEM_TOLD],
         ids=["b2"],
+    ),
+    "the results of a batch of Anthropic's": Sample(
+        lines(
+            {"custom_id": "b3", "params": {"messages": [USER]}},
+            {"custom_id": "b3", "result": {"type": "succeeded", "message": OF_ANTHROPIC}},
+            {"custom_id": "b4", "result": {"type": "errored", "error": {"type": "error"}}},
+        ),
+        [TOLD],
+        (10, 5, 1),
+        ids=["b3"],
+        left={"request: failed": 1},
+    ),
+    "the results of a batch of OpenAI's that failed": Sample(
+        lines(
+            {"custom_id": "b5", "response": None, "error": {"code": "batch_expired"}},
+            {"custom_id": "b6", "response": {"status_code": 400, "body": {"error": {}}}},
+        ),
+        [],
+        left={"request: failed": 2},
     ),
     # Applications.
     "ChatGPT": Sample(whole([CHATGPT]), [TOLD], ids=["g1"], left=EMPTY),
@@ -1015,6 +1046,12 @@ SAMPLES: dict[str, Sample] = {
         lines({"prompt": "Weather?", "chosen": "Sunny.", "rejected": "Rain."}), [PREFERRED]
     ),
     "Alpaca": Sample(whole([{"instruction": "Weather?", "input": "", "output": "Sunny."}]), [TOLD]),
+    "Alpaca with a history": Sample(
+        whole(
+            [{"instruction": "Sure?", "output": "Yes.", "history": [["Weather?", "Sunny."]]}],
+        ),
+        [{"main": [*TOLD["main"], "user: Sure?", "assistant: Yes."]}],
+    ),
     "a prompt with its completion": Sample(
         lines({"prompt": "Weather?", "completion": "Sunny."}), [TOLD]
     ),
@@ -1026,6 +1063,9 @@ SAMPLES: dict[str, Sample] = {
         lines({"conversation_hash": "w", "model": "gpt-4", "turn": 1, "conversation": TALK}),
         [TOLD],
         ids=["w"],
+    ),
+    "conversations of messages with a role": Sample(
+        lines({"id": "x", "conversations": TALK}), [TOLD], ids=["x"]
     ),
     "a prompt with its completion, as messages": Sample(
         lines({"prompt": [USER], "completion": [ANSWER]}), [TOLD]

@@ -4,14 +4,10 @@ ADK itself is too heavy for these tests: what it read is written down beside its
 ``tests/frameworks/test_imports.py`` reads what was imported through our service for it.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,9 +32,7 @@ def state_of(store: Store, id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("written_by", ["adk", "adk_sqlite"])
-def test_sessions_events_and_states_are_those_that_adk_read(
-    written_by: str, source: Callable[[str], Path], take: Any, engine_url: str
-):
+def test_sessions_events_and_states_are_those_that_adk_read(written_by, source, take, engine_url):
     path = source(written_by)
     report: ImportReport = take("adk", path)
     assert set(report.invalid) == ASIDE
@@ -69,7 +63,7 @@ def test_sessions_events_and_states_are_those_that_adk_read(
     assert (again.written, again.there, again.set_aside) == (0, 7, 4)
 
 
-def test_a_database_of_pickled_events_is_refused(tmp_path: Path, take: Any):
+def test_a_database_of_pickled_events_is_refused(tmp_path, take):
     with closing(sqlite3.connect(tmp_path / "old.db")) as old, old:
         old.execute("CREATE TABLE sessions (app_name, user_id, id, state, create_time)")
         old.execute("ALTER TABLE sessions ADD COLUMN update_time")
@@ -78,7 +72,7 @@ def test_a_database_of_pickled_events_is_refused(tmp_path: Path, take: Any):
         take("adk", tmp_path / "old.db")
 
 
-def test_states_of_no_app_and_no_user_are_set_aside_alone(source: Callable[[str], Path], take: Any):
+def test_states_of_no_app_and_no_user_are_set_aside_alone(source, take):
     path = source("adk_sqlite")
     with closing(sqlite3.connect(path)) as odd, odd:
         values = (b"\xff", '{"a": 1}', 0)
@@ -116,7 +110,7 @@ def on_server(url: str, zone: str, *statements: str) -> str:
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
 def test_times_of_shared_state_are_those_of_the_server_s_zone(
-    empty_server: str, take: Any, engine_url: str, zone: str, kind: str
+    empty_server, take, engine_url, zone, kind
 ):
     """ADK leaves them to the server, which writes its own time into a column without a zone."""
     state = f"state jsonb, update_time {kind} DEFAULT now()"

@@ -4,15 +4,10 @@ AgentScope itself is too heavy for these tests: what it read is written down bes
 and ``tests/frameworks/test_imports.py`` reads what was imported through our memory for it.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,9 +29,7 @@ ASIDE = {
 }
 
 
-def test_messages_and_marks_are_those_that_agentscope_read(
-    source: Callable[[str], Path], take: Any, engine_url: str
-):
+def test_messages_and_marks_are_those_that_agentscope_read(source, take, engine_url):
     path = source("agentscope")
     report: ImportReport = take("agentscope", path)
     assert set(report.invalid) == ASIDE
@@ -68,7 +61,7 @@ def test_messages_and_marks_are_those_that_agentscope_read(
 @pytest.mark.parametrize("zone", ["Etc/GMT+12", "Etc/GMT-12"])
 @pytest.mark.parametrize("day", ["0001-01-01 00:00:00.000", "9999-12-31 23:59:59.000"])
 def test_a_message_of_the_calendar_s_first_or_last_day_is_imported(
-    day: str, zone: str, source: Any, take: Any, monkeypatch: Any
+    day, zone, source, take, monkeypatch
 ):
     path = source("agentscope")
     with closing(sqlite3.connect(path)) as odd, odd:

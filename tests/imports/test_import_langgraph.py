@@ -1,9 +1,7 @@
 """Threads of LangGraph's savers that were imported go on where they were."""
 
-from __future__ import annotations
-
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,9 +70,7 @@ def server(empty_server: str) -> str:
 
 
 @pytest.fixture(params=["langgraph-sqlite", "langgraph-postgres"])
-def imported(
-    request: pytest.FixtureRequest, source: Callable[[str], Path], take: Any
-) -> Iterator[tuple[ImportReport, Any]]:
+def imported(request, source, take):
     """Import a source, and give what reads it in LangGraph's way."""
     if request.param == "langgraph-sqlite":
         path = source("langgraph_sqlite")
@@ -89,7 +85,7 @@ def imported(
 
 
 @pytest.mark.parametrize("table", ["checkpoints", "checkpoint_blobs", "checkpoint_writes"])
-def test_a_view_of_a_server_is_refused_and_not_read(server: str, table: str, take: Any):
+def test_a_view_of_a_server_is_refused_and_not_read(server, table, take):
     with psycopg.connect(driver_url(server), autocommit=True) as connection:
         columns = connection.execute(
             "SELECT string_agg("
@@ -107,7 +103,7 @@ def test_a_view_of_a_server_is_refused_and_not_read(server: str, table: str, tak
         take("langgraph-postgres", server)
 
 
-def test_a_saver_reads_what_langgraph_s_read(imported: Any, engine_url: str):
+def test_a_saver_reads_what_langgraph_s_read(imported, engine_url):
     _, old = imported
     with Store(engine_url) as store:
         new = AgentStoreSaver(store, allowed=[Ticket])
@@ -124,9 +120,7 @@ def test_a_saver_reads_what_langgraph_s_read(imported: Any, engine_url: str):
                 assert new.get_tuple(newest) == old.get_tuple(newest)
 
 
-def test_what_is_stored_is_what_the_saver_would_have_stored(
-    imported: Any, engine_url: str, tmp_path: Path
-):
+def test_what_is_stored_is_what_the_saver_would_have_stored(imported, engine_url, tmp_path):
     _, old = imported
     with Store(engine_url) as store, Store(f"sqlite:///{tmp_path}/put.db") as other:
         for thread in THREADS:
@@ -136,7 +130,7 @@ def test_what_is_stored_is_what_the_saver_would_have_stored(
         assert [each[1] for each in found] == [each[1] for each in put]
 
 
-def test_a_graph_that_waits_for_an_answer_goes_on(imported: Any, engine_url: str):
+def test_a_graph_that_waits_for_an_answer_goes_on(imported, engine_url):
     _, old = imported
     with Store(engine_url) as store:
         said = {}
@@ -156,7 +150,7 @@ def test_a_graph_that_waits_for_an_answer_goes_on(imported: Any, engine_url: str
         assert said["new"] == said["old"]
 
 
-def test_broken_rows_of_a_server_are_named(server: str, take: Any):
+def test_broken_rows_of_a_server_are_named(server, take):
     report: ImportReport = take("langgraph-postgres", server)
     place = "thread_id='broken' checkpoint_ns='' checkpoint_id="
     assert set(report.invalid) == {
@@ -165,9 +159,7 @@ def test_broken_rows_of_a_server_are_named(server: str, take: Any):
     }
 
 
-def test_what_was_sent_comes_with_checkpoints_of_older_versions(
-    server: str, take: Any, engine_url: str
-):
+def test_what_was_sent_comes_with_checkpoints_of_older_versions(server, take, engine_url):
     take("langgraph-postgres", server)
     with (
         PostgresSaver.from_conn_string(driver_url(server)) as old,
@@ -178,9 +170,7 @@ def test_what_was_sent_comes_with_checkpoints_of_older_versions(
         assert every(AgentStoreSaver(store, allowed=[Ticket]), "old") == theirs
 
 
-def test_broken_checkpoints_are_named_and_what_can_be_is_kept(
-    source: Callable[[str], Path], take: Any, engine_url: str
-):
+def test_broken_checkpoints_are_named_and_what_can_be_is_kept(source, take, engine_url):
     report: ImportReport = take("langgraph-sqlite", source("langgraph_sqlite"))
     place = "thread_id='broken' checkpoint_ns='' checkpoint_id="
     assert set(report.invalid) == {
@@ -202,9 +192,7 @@ def test_broken_checkpoints_are_named_and_what_can_be_is_kept(
         assert early.value == b"bytes\0early"
 
 
-def test_a_thread_goes_on_and_is_imported_again_without_harm(
-    source: Callable[[str], Path], take: Any, engine_url: str
-):
+def test_a_thread_goes_on_and_is_imported_again_without_harm(source, take, engine_url):
     path = source("langgraph_sqlite")
     first: ImportReport = take("langgraph-sqlite", path)
     with Store(engine_url) as store:
@@ -223,9 +211,7 @@ def test_a_thread_goes_on_and_is_imported_again_without_harm(
         assert records(store) == before
 
 
-def test_an_interrupted_import_of_a_thread_goes_on(
-    source: Callable[[str], Path], take: Any, engine_url: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interrupted_import_of_a_thread_goes_on(source, take, engine_url, monkeypatch):
     monkeypatch.setattr("agentstore.moving.frameworks.sources.MOST_ROWS", 2)
     path = source("langgraph_sqlite")
     times = 0
@@ -249,9 +235,7 @@ def test_an_interrupted_import_of_a_thread_goes_on(
     assert [each.target_rows for each in report.tables] == [27, 58]
 
 
-def test_a_write_whose_place_is_no_number_is_set_aside_alone(
-    source: Callable[[str], Path], take: Any
-):
+def test_a_write_whose_place_is_no_number_is_set_aside_alone(source, take):
     path = source("langgraph_sqlite")
     with closing(sqlite3.connect(path)) as odd, odd:
         odd.execute("UPDATE writes SET idx = 'first' WHERE rowid = (SELECT min(rowid) FROM writes)")
@@ -261,9 +245,7 @@ def test_a_write_whose_place_is_no_number_is_set_aside_alone(
     assert (report.written, report.set_aside) == (3, 6)
 
 
-def test_a_checkpoint_that_cannot_be_taken_apart_is_set_aside_alone(
-    source: Callable[[str], Path], take: Any, monkeypatch: Any
-):
+def test_a_checkpoint_that_cannot_be_taken_apart_is_set_aside_alone(source, take, monkeypatch):
     path = source("langgraph_sqlite")
     decode = langgraph._decode
 
@@ -279,9 +261,7 @@ def test_a_checkpoint_that_cannot_be_taken_apart_is_set_aside_alone(
     assert report.written == 3
 
 
-def test_what_names_a_class_that_is_not_allowed_is_counted_and_set_aside(
-    source: Callable[[str], Path], take: Any, tmp_path: Path
-) -> None:
+def test_what_names_a_class_that_is_not_allowed_is_counted_and_set_aside(source, take, tmp_path):
     path, ran = source("langgraph_sqlite"), tmp_path / "ran"
     bad = ormsgpack.Ext(0, ormsgpack.packb(("os", "system", f"touch {ran}")))
     nested = ormsgpack.Ext(0, ormsgpack.packb(("builtins", "set", [bad])))
@@ -305,9 +285,7 @@ def test_what_names_a_class_that_is_not_allowed_is_counted_and_set_aside(
     assert not ran.exists()
 
 
-def test_classes_of_the_application_are_imported_if_they_are_named(
-    source: Callable[[str], Path], take: Any
-) -> None:
+def test_classes_of_the_application_are_imported_if_they_are_named(source, take):
     report: ImportReport = take("langgraph-sqlite", source("langgraph_sqlite"), allowed=())
     assert any("graphs.Ticket" in reason for _, _, reason in report.invalid)
     assert report.set_aside > 5

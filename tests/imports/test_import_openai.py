@@ -1,15 +1,11 @@
 """Sessions of the OpenAI Agents SDK that were imported go on where they were."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +62,7 @@ async def everything(session: Any, branches: tuple[str, ...]) -> dict[str, Any]:
     return said
 
 
-def test_a_session_without_branches_goes_on(source: Any, take: Any, engine_url: str):
+def test_a_session_without_branches_goes_on(source, take, engine_url):
     old = source("openai")
     report: ImportReport = take("openai-sqlite", old)
     assert sorted(report.invalid) == sorted(ASIDE)
@@ -90,7 +86,7 @@ def test_a_session_without_branches_goes_on(source: Any, take: Any, engine_url: 
 
 
 @pytest.mark.parametrize("id", BRANCHES)
-def test_a_session_with_branches_goes_on(id: str, source: Any, take: Any, engine_url: str):
+def test_a_session_with_branches_goes_on(id, source, take, engine_url):
     old = source("openai")
     take("openai-sqlite", old)
     with closing(sqlite3.connect(old)) as repaired, repaired:
@@ -122,7 +118,7 @@ def test_a_session_with_branches_goes_on(id: str, source: Any, take: Any, engine
     asyncio.run(compare())
 
 
-def test_names_that_were_used_stay_reserved(source: Any, take: Any, engine_url: str):
+def test_names_that_were_used_stay_reserved(source, take, engine_url):
     take("openai-sqlite", source("openai"))
     with Store(engine_url) as store:
         for name in ("deeper", "deleted", "from nothing", "instead"):
@@ -133,14 +129,14 @@ def test_names_that_were_used_stay_reserved(source: Any, take: Any, engine_url: 
         assert store.branches.active("branches").name == "main"
 
 
-def test_branches_share_what_they_have_in_common(source: Any, take: Any, engine_url: str):
+def test_branches_share_what_they_have_in_common(source, take, engine_url):
     take("openai-sqlite", source("openai"))
     with Store(engine_url) as store:
         shown = sum(branch.messages for branch in store.branches.list("branches"))
         assert store.sessions.get("branches").message_count < shown - 9
 
 
-def test_what_is_there_is_left_as_it_is_and_told(source: Any, take: Any, engine_url: str):
+def test_what_is_there_is_left_as_it_is_and_told(source, take, engine_url):
     old = source("openai")
     with Store(engine_url) as store:
         store.sessions.create(id="plain", title="another one")
@@ -158,9 +154,7 @@ def test_what_is_there_is_left_as_it_is_and_told(source: Any, take: Any, engine_
         assert [m.content for m in store.messages.history("plain")] == ["something else"]
 
 
-def test_what_was_said_since_an_import_is_no_difference(
-    source: Callable[[str], Path], take: Any, engine_url: str
-):
+def test_what_was_said_since_an_import_is_no_difference(source, take, engine_url):
     old = source("openai")
     first: ImportReport = take("openai-sqlite", old)
     with Store(engine_url) as store:
@@ -170,7 +164,7 @@ def test_what_was_said_since_an_import_is_no_difference(
     shutil.rmtree(old.parent / "aside")
 
 
-def test_times_are_those_of_the_source_and_texts_are_found(source: Any, take: Any, engine_url: str):
+def test_times_are_those_of_the_source_and_texts_are_found(source, take, engine_url):
     take("openai-sqlite", source("openai"))
     with Store(engine_url) as store:
         for message in store.messages.history("branches", None):
@@ -180,9 +174,7 @@ def test_times_are_those_of_the_source_and_texts_are_found(source: Any, take: An
         assert {hit.message.session_id for hit in found} == {"branches"}
 
 
-def test_branches_whose_names_cannot_be_stored_are_set_aside_alone(
-    source: Any, take: Any, engine_url: str
-):
+def test_branches_whose_names_cannot_be_stored_are_set_aside_alone(source, take, engine_url):
     old = source("openai")
     with closing(sqlite3.connect(old)) as odd, odd:
         for name in ("", b"\xff", "n" * 300):
@@ -204,9 +196,7 @@ def test_branches_whose_names_cannot_be_stored_are_set_aside_alone(
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_times_that_a_server_set_are_those_of_its_zone(
-    empty_server: str, take: Any, engine_url: str, zone: str
-):
+def test_times_that_a_server_set_are_those_of_its_zone(empty_server, take, engine_url, zone):
     """SQLAlchemySession leaves them to the server, in columns without a zone."""
     time = "created_at timestamp DEFAULT CURRENT_TIMESTAMP"
     url = on_server(
@@ -227,7 +217,7 @@ def test_times_that_a_server_set_are_those_of_its_zone(
             assert before - timedelta(minutes=15) < at <= before
 
 
-def test_an_encrypted_file_moves_whole(tmp_path: Path, take: Any, engine_url: str):
+def test_an_encrypted_file_moves_whole(tmp_path, take, engine_url):
     path, said = tmp_path / "encrypted.db", [{"role": "user", "content": "hello"}, {"id": "msg_1"}]
 
     async def write() -> None:

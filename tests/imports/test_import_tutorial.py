@@ -1,7 +1,5 @@
 """A database of the tutorial's ``AgentStorage`` that was imported goes on where it was."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -46,7 +44,7 @@ def new(report: ImportReport, engine_url: str) -> Iterator[AgentStorage]:
     storage.close()
 
 
-def test_users_have_what_they_had(old: sqlite3.Connection, new: AgentStorage):
+def test_users_have_what_they_had(old, new):
     for row in old.execute("SELECT * FROM users"):
         theirs = dict(row)
         if theirs["id"] == "u3":
@@ -60,7 +58,7 @@ def test_users_have_what_they_had(old: sqlite3.Connection, new: AgentStorage):
         new.consume_quota("u2", 1)
 
 
-def test_sessions_have_what_they_had(old: sqlite3.Connection, new: AgentStorage):
+def test_sessions_have_what_they_had(old, new):
     for row in old.execute("SELECT * FROM sessions WHERE id <> 's4'"):
         theirs, ours = dict(row), new.get_session(row["id"]) or {}
         if row["id"] == "s1":  # of which two messages are broken
@@ -72,7 +70,7 @@ def test_sessions_have_what_they_had(old: sqlite3.Connection, new: AgentStorage)
     assert (new.get_session("s1") or {})["status"] == "active"
 
 
-def test_a_history_is_told_as_it_was(old: sqlite3.Connection, new: AgentStorage):
+def test_a_history_is_told_as_it_was(old, new):
     query = (
         "SELECT role, content, tool_calls_json, tool_call_id, token_count, created_at "
         "FROM messages WHERE session_id = ? AND id NOT IN (8, 9) ORDER BY id"
@@ -85,7 +83,7 @@ def test_a_history_is_told_as_it_was(old: sqlite3.Connection, new: AgentStorage)
     assert new.get_conversation_history("s1")[-1]["content"] == "and on"
 
 
-def test_logs_and_tasks_are_there(old: sqlite3.Connection, new: AgentStorage, report: ImportReport):
+def test_logs_and_tasks_are_there(old, new, report):
     found = {row[:2] for row in report.invalid}
     assert {*ASIDE} <= {*report.invalid}
     assert found - {row[:2] for row in ASIDE} == {("tool_logs", "id=4")}
@@ -115,9 +113,7 @@ def test_logs_and_tasks_are_there(old: sqlite3.Connection, new: AgentStorage, re
     assert new.get_usage_stats("u1", 1)["total_messages"] == 0  # all of it is long ago
 
 
-def test_odd_values_set_their_own_rows_aside_and_all_else_is_imported(
-    old: sqlite3.Connection, take: Any, engine_url: str
-):
+def test_odd_values_set_their_own_rows_aside_and_all_else_is_imported(old, take, engine_url):
     path = old.execute("PRAGMA database_list").fetchone()["file"]
     with old:
         old.execute("UPDATE users SET quota_used = 2500000000 WHERE id = 'u1'")
@@ -134,9 +130,7 @@ def test_odd_values_set_their_own_rows_aside_and_all_else_is_imported(
     storage.close()
 
 
-def test_a_log_with_an_error_failed_whatever_its_flag_says(
-    old: sqlite3.Connection, take: Any, engine_url: str
-):
+def test_a_log_with_an_error_failed_whatever_its_flag_says(old, take, engine_url):
     path = old.execute("PRAGMA database_list").fetchone()["file"]
     with old:
         old.execute("UPDATE tool_logs SET success = 1, error_message = 'no' WHERE id = 1")
@@ -149,9 +143,7 @@ def test_a_log_with_an_error_failed_whatever_its_flag_says(
     storage.close()
 
 
-def test_a_second_run_changes_nothing_though_the_program_went_on(
-    report: ImportReport, new: AgentStorage, old: sqlite3.Connection, take: Any
-):
+def test_a_second_run_changes_nothing_though_the_program_went_on(report, new, old, take):
     assert report.kinds == {"user": 3, "session": 3}
     new.save_message("s2", "user", "on", token_count=7)
     new.consume_quota("u1", 5)
@@ -162,9 +154,7 @@ def test_a_second_run_changes_nothing_though_the_program_went_on(
     assert len([*new.store.tasks.iter(session_id="s1")]) == 6
 
 
-def test_an_import_in_small_steps_is_the_same(
-    old: sqlite3.Connection, take: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_import_in_small_steps_is_the_same(old, take, monkeypatch):
     monkeypatch.setattr("agentstore.moving.frameworks.sources.MOST_ROWS", 2)
     path = old.execute("PRAGMA database_list").fetchone()["file"]
     runs = 0

@@ -1,7 +1,5 @@
 """What every import of a framework's database promises: the source, the kill, the words."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -12,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,14 +18,7 @@ from typing import Any
 
 import pytest
 
-from agentstore import Store, cli
-from agentstore.errors import (
-    DatabaseUnreachable,
-    ImportSuperseded,
-    InvalidInput,
-    NotASource,
-    SourceChanged,
-)
+from agentstore import Store, cli, errors
 from agentstore.integrations import adk_message
 from agentstore.integrations.openai import AgentStoreSession
 from agentstore.moving.frameworks import (
@@ -114,7 +105,7 @@ def test_a_view_in_the_place_of_a_table_is_refused_and_not_read(source, fixture,
                 values = ", ".join(f'x AS "{column}"' for column in columns)
                 view = f'CREATE VIEW "{called}" AS {ENDLESS} SELECT {values} FROM n'  # noqa: S608
                 connection.execute(view)
-        refused = pytest.raises(NotASource, match=f"{name} is a view")
+        refused = pytest.raises(errors.NotASource, match=f"{name} is a view")
         with nullcontext() if name in NOT_READ else refused:
             import_database(framework, str(changed), f"sqlite:///{tmp_path}/{name}-new.db")
         assert name in NOT_READ or not (tmp_path / f"{name}-new.db").exists()
@@ -178,7 +169,7 @@ def half_written(path: Path) -> Iterator[None]:
     ],
 )
 def test_a_source_is_read_whole_and_not_a_byte_of_it_is_changed(
-    mode: str, condition: Any, sessions: int, tmp_path: Path
+    mode, condition, sessions, tmp_path
 ):
     (tmp_path / "theirs").mkdir()
     old = filled(tmp_path / "theirs" / "old.db", 2, 200, mode=mode)
@@ -194,39 +185,39 @@ def test_a_source_is_read_whole_and_not_a_byte_of_it_is_changed(
     }
 
 
-def test_who_writes_to_a_source_that_nobody_had_open_is_noticed(tmp_path: Path):
+def test_who_writes_to_a_source_that_nobody_had_open_is_noticed(tmp_path):
     old = filled(tmp_path / "old.db", 1, 3, mode="wal")
 
     def write(_: object) -> None:
         with closing(sqlite3.connect(old)) as connection, connection:
             connection.execute("DELETE FROM agent_messages")
 
-    with pytest.raises(SourceChanged, match="Stop the program"):
+    with pytest.raises(errors.SourceChanged, match="Stop the program"):
         import_database("openai-sqlite", str(old), f"sqlite:///{tmp_path}/new.db", progress=write)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_what_is_no_source_is_refused_before_anything_is_made(framework: str, tmp_path: Path):
+def test_what_is_no_source_is_refused_before_anything_is_made(framework, tmp_path):
     target = tmp_path / "new.db"
     with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
         other.execute("CREATE TABLE other (id INTEGER)")
     (tmp_path / "text.db").write_text("no database" * 1000)
     for name in ("other.db", "text.db"):
-        with pytest.raises(NotASource, match=name):
+        with pytest.raises(errors.NotASource, match=name):
             import_database(framework, str(tmp_path / name), f"sqlite:///{target}")
-    with pytest.raises(DatabaseUnreachable, match="no such file"):
+    with pytest.raises(errors.DatabaseUnreachable, match="no such file"):
         import_database(framework, str(tmp_path / "nothing.db"), f"sqlite:///{target}")
-    with pytest.raises(InvalidInput, match="must be one of"):
+    with pytest.raises(errors.InvalidInput, match="must be one of"):
         import_database("fortran", "x.db", f"sqlite:///{target}")
     assert not target.exists()
 
 
-def test_a_source_is_never_the_target(tmp_path: Path):
+def test_a_source_is_never_the_target(tmp_path):
     old = filled(tmp_path / "old.db", 1, 3)
     before = old.read_bytes()
     (tmp_path / "link.db").symlink_to(old)
     for name in ("old.db", "link.db"):
-        with pytest.raises(InvalidInput, match="into another database"):
+        with pytest.raises(errors.InvalidInput, match="into another database"):
             import_database("openai-sqlite", str(old), f"sqlite:///{tmp_path}/{name}")
     assert old.read_bytes() == before
 
@@ -234,20 +225,14 @@ def test_a_source_is_never_the_target(tmp_path: Path):
 @pytest.mark.parametrize(
     "item",
     [
-        {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "text", "text": "x"}],
-            "model": "c",
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": 1, "output_tokens": 2},
-        },
+        {"id": "msg_1", "type": "message", "role": "assistant",
+            "content": [{"type": "text", "text": "x"}], "model": "c", "stop_reason": "end_turn",
+            "usage": {"input_tokens": 1, "output_tokens": 2}},
         {"role": "nobody", "content": "x"},
         {},
     ],
-)
-def test_an_item_of_any_shape_is_imported_as_it_is(item: dict[str, Any], tmp_path: Path):
+)  # fmt: skip
+def test_an_item_of_any_shape_is_imported_as_it_is(item, tmp_path):
     old = filled(tmp_path / "old.db", 1, 2)
     with closing(sqlite3.connect(old)) as odd, odd:
         odd.execute(
@@ -274,7 +259,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.long
 @pytest.mark.parametrize("sound", [True, False], ids=["sound", "set aside"])
-def test_memory_does_not_grow_with_the_source(sound: bool, tmp_path: Path):
+def test_memory_does_not_grow_with_the_source(sound, tmp_path):
     def peak(items: int) -> int:
         old = filled(tmp_path / f"{items}.db", 1, items)
         with closing(sqlite3.connect(old)) as large, large:
@@ -329,9 +314,7 @@ def run(*arguments: object) -> int:
 
 @pytest.mark.long
 @pytest.mark.crash
-def test_an_import_that_is_killed_again_and_again_brings_everything_once(
-    engine_url: str, tmp_path: Path
-):
+def test_an_import_that_is_killed_again_and_again_brings_everything_once(engine_url, tmp_path):
     old = filled(tmp_path / "old.db", 12, 230)
     with closing(sqlite3.connect(old)) as broken, broken:
         broken.execute("UPDATE agent_messages SET message_data = 'broken' WHERE id % 230 = 7")
@@ -353,7 +336,7 @@ def test_an_import_that_is_killed_again_and_again_brings_everything_once(
 
 @pytest.mark.long(but=["sqlite"])
 @pytest.mark.crash
-def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url: str, tmp_path: Path):
+def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url, tmp_path):
     old = filled(tmp_path / "old.db", 40, 60)
     words = [sys.executable, "-m", "agentstore.cli", "import", "--from", "openai-sqlite"]
     words += [str(old), "--url", engine_url]
@@ -369,9 +352,7 @@ def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url: str, tmp_pat
     assert contents(engine_url) == {f"s{n}": [f"number {m}" for m in range(60)] for n in range(40)}
 
 
-def test_two_imports_at_once_do_not_mix(
-    engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_two_imports_at_once_do_not_mix(engine_url, tmp_path, monkeypatch):
     monkeypatch.setattr("agentstore.moving.frameworks.sources.MOST_ROWS", 10)
     old = filled(tmp_path / "old.db", 1, 50)
     others: list[int] = []
@@ -381,14 +362,12 @@ def test_two_imports_at_once_do_not_mix(
             others.append(1)
             import_database("openai-sqlite", str(old), engine_url)
 
-    with pytest.raises(ImportSuperseded, match="'s0'"):
+    with pytest.raises(errors.ImportSuperseded, match="'s0'"):
         import_database("openai-sqlite", str(old), engine_url, progress=other)
     assert contents(engine_url) == {"s0": [f"number {m}" for m in range(50)]}
 
 
-def test_what_another_source_has_begun_is_not_gone_on_with(
-    engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_another_source_has_begun_is_not_gone_on_with(engine_url, tmp_path, monkeypatch):
     old = filled(tmp_path / "old.db", 1, 3)
     with Store(engine_url) as store:
         note = {"source": "another", "place": [1]}
@@ -424,7 +403,7 @@ def test_a_file_that_is_no_framework_s_is_of_none(tmp_path):
 
 def test_a_server_that_does_not_answer_is_said_with_what_to_check_and_no_password(tmp_path):
     url = "postgresql://me:hunter2@127.0.0.1:1/graphs"
-    with pytest.raises(DatabaseUnreachable, match="Check the host") as refused:
+    with pytest.raises(errors.DatabaseUnreachable, match="Check the host") as refused:
         import_database("langgraph-postgres", url, f"sqlite:///{tmp_path}/new.db")
     assert "hunter2" not in str(refused.value)
 
@@ -442,10 +421,7 @@ def test_a_url_without_from_is_refused_without_its_password(capsys):
 
 
 def test_the_command_names_rows_and_says_nothing_of_their_content(
-    source: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    source, tmp_path, monkeypatch, capsys
 ):
     words = ["import", str(source("openai")), "--url", "new.db"]
     monkeypatch.chdir(tmp_path)
@@ -482,7 +458,7 @@ def test_the_command_names_rows_and_says_nothing_of_their_content(
     ],
 )
 def test_what_an_import_goes_on_with_is_told_by_all_that_names_a_database(
-    one: str, other: str, same: bool, monkeypatch: pytest.MonkeyPatch
+    one, other, same, monkeypatch
 ):
     monkeypatch.setattr(
         sources, "foreign", lambda _: nullcontext(SimpleNamespace(connect=nullcontext))
@@ -499,15 +475,13 @@ def test_what_an_import_goes_on_with_is_told_by_all_that_names_a_database(
     "content",
     [5, {"parts": 5}, {"parts": [5, {"text": "x"}]}, {"parts": [{"function_call": 5}]}],
 )
-def test_an_event_with_odd_content_is_a_message_all_the_same(content: object):
+def test_an_event_with_odd_content_is_a_message_all_the_same(content):
     made = adk_message({"author": "a", "content": content, "id": "1"})
     assert made["payload"]["content"] == content
     assert made["content"] in (None, "x")
 
 
-def test_what_a_piece_raises_of_odd_rows_leaves_the_others(
-    tmp_path: Path, take: Any, monkeypatch: Any
-):
+def test_what_a_piece_raises_of_odd_rows_leaves_the_others(tmp_path, take, monkeypatch):
     old = filled(tmp_path / "old.db", 3, 2)
     write = openai._SdkSession.write
 
@@ -538,13 +512,7 @@ def odd_from(row: int, kind: type[BaseException], monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [None, KeyboardInterrupt])
-def test_of_a_piece_that_is_refused_nothing_stays(
-    before: type[BaseException] | None,
-    tmp_path: Path,
-    take: Any,
-    engine_url: str,
-    monkeypatch: Any,
-):
+def test_of_a_piece_that_is_refused_nothing_stays(before, tmp_path, take, engine_url, monkeypatch):
     old = filled(tmp_path / "old.db", 3, 9)  # the second one has the rows 10 to 18
     monkeypatch.setattr(sources, "MOST_ROWS", 2)
     if before is not None:
@@ -561,9 +529,7 @@ def test_of_a_piece_that_is_refused_nothing_stays(
     assert json.loads(line)["row"] == {"session_id": "s1"}
 
 
-def test_what_others_made_stays_when_a_piece_is_refused(
-    tmp_path: Path, take: Any, engine_url: str, monkeypatch: Any
-):
+def test_what_others_made_stays_when_a_piece_is_refused(tmp_path, take, engine_url, monkeypatch):
     old = filled(tmp_path / "old.db", 2, 9)
     monkeypatch.setattr(sources, "MOST_ROWS", 2)
     with Store(engine_url) as store:

@@ -1,7 +1,5 @@
 """Stores for adapters: synchronous and asynchronous ones, on each engine."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any

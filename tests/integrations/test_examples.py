@@ -1,7 +1,5 @@
 """The examples of whole storage classes: what the tutorial's does, and what survives a kill."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LangChain's chat message history: what is added comes back, and models accept it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import runpy

@@ -1,7 +1,5 @@
 """LangGraph's savers: graphs run on them as on LangGraph's own, on both engines."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import operator
@@ -40,14 +38,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 from sqlalchemy import create_engine, select
 
-from agentstore import AsyncStore, Store
-from agentstore.errors import (
-    AgentStoreError,
-    AlreadyExists,
-    InvalidInput,
-    NotFound,
-    TypeNotAllowed,
-)
+from agentstore import AsyncStore, Store, errors
 from agentstore.integrations.langgraph import (
     AgentStoreSaver,
     AllowedSerializer,
@@ -250,7 +241,7 @@ async def a_story(open_saver: Callable[[], Any]) -> list[Any]:
     return seen
 
 
-def test_a_graph_runs_as_on_langgraphs_own_saver(home: Home) -> None:
+def test_a_graph_runs_as_on_langgraphs_own_saver(home):
     own = Saver(InMemorySaver(), asynchronous=home.asynchronous)
 
     @asynccontextmanager
@@ -262,7 +253,7 @@ def test_a_graph_runs_as_on_langgraphs_own_saver(home: Home) -> None:
     assert len(expected) > 40
 
 
-def test_a_checkpoint_names_the_nodes_that_langgraph_goes_on_with(home: Home) -> None:
+def test_a_checkpoint_names_the_nodes_that_langgraph_goes_on_with(home):
     def send(state: State) -> list[Send]:
         return [Send("look", {"topics": [topic]}) for topic in state["topics"]]
 
@@ -294,7 +285,7 @@ def test_a_checkpoint_names_the_nodes_that_langgraph_goes_on_with(home: Home) ->
     assert step_of(latest) == 3
 
 
-def test_a_run_that_is_cancelled_goes_on_where_it_was(home: Home) -> None:
+def test_a_run_that_is_cancelled_goes_on_where_it_was(home):
     """Each step is durable before the next one begins, whatever becomes of the caller."""
     reached = asyncio.Event()
 
@@ -346,7 +337,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_whatever_a_channel_or_the_metadata_hold_comes_back(home: Home) -> None:
+def test_whatever_a_channel_or_the_metadata_hold_comes_back(home):
     metadata = {
         "source": "input",
         "nested": {"a": [1, "\x00"]},
@@ -373,7 +364,7 @@ def test_whatever_a_channel_or_the_metadata_hold_comes_back(home: Home) -> None:
     assert (found.parent_config, found.pending_writes) == (None, [])
 
 
-def test_a_channel_with_a_name_that_is_kept_is_refused(home: Home) -> None:
+def test_a_channel_with_a_name_that_is_kept_is_refused(home):
     async def test(saver: Saver) -> None:
         with pytest.raises(ValueError, match="Rename"):
             await saver.put({"\x01checkpoint": 1}, "0001")
@@ -382,7 +373,7 @@ def test_a_channel_with_a_name_that_is_kept_is_refused(home: Home) -> None:
 
 
 @pytest.mark.long(but=["*sqlite"])
-def test_of_a_history_that_grows_the_new_messages_are_stored(home: Home) -> None:
+def test_of_a_history_that_grows_the_new_messages_are_stored(home):
     messages = [HumanMessage(f"{n} " * 100, id=f"{n}") for n in range(10_100)]
     lengths = (10_000, 10_001, 10_100)
 
@@ -412,7 +403,7 @@ class Reversing:
         return ciphertext[::-1]
 
 
-def test_a_channel_that_did_not_change_is_not_serialized_again(home: Home) -> None:
+def test_a_channel_that_did_not_change_is_not_serialized_again(home):
     class Counting(JsonPlusSerializer):
         plans = 0
 
@@ -462,7 +453,7 @@ def test_a_channel_that_did_not_change_is_not_serialized_again(home: Home) -> No
     home.run(second, serde=Counting(), revive=True)
 
 
-def test_what_a_serializer_encrypts_is_nowhere_in_the_clear(home: Home) -> None:
+def test_what_a_serializer_encrypts_is_nowhere_in_the_clear(home):
     serde = EncryptedSerializer(Reversing(), JsonPlusSerializer())
     secrets = ["launch codes" * 60, "more codes", "written codes"]
 
@@ -488,7 +479,7 @@ def test_what_a_serializer_encrypts_is_nowhere_in_the_clear(home: Home) -> None:
 # --- What is read ----------------------------------------------------------------------------
 
 
-def test_the_latest_is_that_of_the_largest_id_and_lists_go_down_from_there(home: Home) -> None:
+def test_the_latest_is_that_of_the_largest_id_and_lists_go_down_from_there(home):
     times = ("1f0a0000-0000", "1f0a0000-0001", "1f0b0000-0000", "1f0a0000-0002")
     ids = [f"{time}-6000-8000-00000000000{9 - n}" for n, time in enumerate(times)]
 
@@ -526,7 +517,7 @@ def test_the_latest_is_that_of_the_largest_id_and_lists_go_down_from_there(home:
     home.run(test)
 
 
-def test_one_goes_through_a_long_thread_page_by_page(home: Home) -> None:
+def test_one_goes_through_a_long_thread_page_by_page(home):
     async def test(saver: Saver) -> None:
         config = THREAD
         for n in range(120):
@@ -546,7 +537,7 @@ def test_one_goes_through_a_long_thread_page_by_page(home: Home) -> None:
     home.run(test)
 
 
-def test_what_is_not_there_is_none_or_nothing(home: Home) -> None:
+def test_what_is_not_there_is_none_or_nothing(home):
     async def test(saver: Saver) -> None:
         assert await saver("get_tuple", THREAD) is None
         assert await saver.listed(THREAD) == []
@@ -563,7 +554,7 @@ def test_what_is_not_there_is_none_or_nothing(home: Home) -> None:
 # --- Writes, versions, and what is deleted -----------------------------------------------------
 
 
-def test_the_first_write_stays_but_of_what_is_special_the_last(home: Home) -> None:
+def test_the_first_write_stays_but_of_what_is_special_the_last(home):
     async def test(saver: Saver) -> None:
         soon = {"configurable": THREAD["configurable"] | {"checkpoint_id": "0001"}}
         await saver("put_writes", soon, [("a", 1), ("b", 2)], "task", "~2")
@@ -677,9 +668,7 @@ async def told(saver: Saver, bomb: dict[str, Any], seed: int, step: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_steps_of_a_graph_lead_where_langgraphs_saver_in_memory_leads(
-    home: Home, seed: int
-) -> None:
+def test_random_steps_of_a_graph_lead_where_langgraphs_saver_in_memory_leads(home, seed):
     own = Saver(InMemorySaver(), asynchronous=home.asynchronous)
 
     async def test() -> None:
@@ -694,7 +683,7 @@ def test_random_steps_of_a_graph_lead_where_langgraphs_saver_in_memory_leads(
     asyncio.run(test())
 
 
-def test_the_answer_to_one_question_is_never_used_for_another(home: Home) -> None:
+def test_the_answer_to_one_question_is_never_used_for_another(home):
     bomb: dict[str, Any] = {"set": None}
 
     async def step(given: Any) -> Any:
@@ -722,9 +711,7 @@ def naming(code: int, *named: Any) -> Any:
 
 @pytest.mark.parametrize("nested", range(4))
 @pytest.mark.parametrize("code", range(6))
-def test_a_stored_value_that_names_a_function_does_not_run_it(
-    code: int, nested: int, tmp_path: Path
-) -> None:
+def test_a_stored_value_that_names_a_function_does_not_run_it(code, nested, tmp_path):
     ran = tmp_path / "ran"
     given: Any = {0: f"touch {ran}", 1: [f"touch {ran}"]}.get(code, {"command": f"touch {ran}"})
     bad = naming(code, "os", "system", given if code != 3 else f"touch {ran}", "system")
@@ -734,7 +721,7 @@ def test_a_stored_value_that_names_a_function_does_not_run_it(
         naming(0, "builtins", "set", [bad]),
         naming(2, "langgraph.types", "Interrupt", {"value": naming(0, "builtins", "list", [bad])}),
     ][nested]
-    with pytest.raises(TypeNotAllowed, match=r"allowed=") as refused:
+    with pytest.raises(errors.TypeNotAllowed, match=r"allowed=") as refused:
         AllowedSerializer().loads_typed(("msgpack", ormsgpack.packb(value)))
     assert "touch" not in str(refused.value)
     assert not ran.exists()
@@ -777,7 +764,7 @@ def messages_of_all_kinds() -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")
 @pytest.mark.parametrize("number", range(18))
-def test_messages_are_written_and_made_as_by_langgraphs_own_serializer(number: int) -> None:
+def test_messages_are_written_and_made_as_by_langgraphs_own_serializer(number):
     message = messages_of_all_kinds()[number]
     ours, theirs = AllowedSerializer([OwnMessage, Plan]), JsonPlusSerializer()
     for value in ([message, {"a": [message]}], message):
@@ -793,7 +780,7 @@ def test_messages_are_written_and_made_as_by_langgraphs_own_serializer(number: i
         assert made.model_extra == expected.model_extra
 
 
-def test_a_message_that_was_changed_where_it_is_is_written_as_it_is_now() -> None:
+def test_a_message_that_was_changed_where_it_is_is_written_as_it_is_now():
     message, serde = AIMessage("a", additional_kwargs={"a": [1]}), AllowedSerializer()
     serde.dumps_typed([message])
     message.additional_kwargs["a"].append(True)
@@ -801,13 +788,13 @@ def test_a_message_that_was_changed_where_it_is_is_written_as_it_is_now() -> Non
     assert serde.loads_typed(serde.dumps_typed([message])) == [message]
 
 
-def test_a_json_value_that_names_a_class_is_refused(tmp_path: Path) -> None:
+def test_a_json_value_that_names_a_class_is_refused(tmp_path):
     value = {"lc": 2, "type": "constructor", "id": ["os", "system"], "args": ["true"]}
-    with pytest.raises(TypeNotAllowed, match=r"os\.system"):
+    with pytest.raises(errors.TypeNotAllowed, match=r"os\.system"):
         AllowedSerializer().loads_typed(("json", json.dumps({"a": [value]}).encode()))
 
 
-def test_classes_that_the_application_names_are_made(home: Home) -> None:
+def test_classes_that_the_application_names_are_made(home):
     async def put(saver: Saver) -> None:
         await saver.put({"plan": Plan(["a"]), "said": [HumanMessage("hi", id="1")]}, "0001")
 
@@ -815,7 +802,7 @@ def test_classes_that_the_application_names_are_made(home: Home) -> None:
         return (await saver("get_tuple", THREAD)).checkpoint["channel_values"]
 
     home.run(put)
-    with pytest.raises(TypeNotAllowed, match="Plan"):
+    with pytest.raises(errors.TypeNotAllowed, match="Plan"):
         home.run(get, allowed=())
     held = {"plan": Plan(["a"]), "said": [HumanMessage("hi", id="1")]}
     assert home.run(get, allowed=[Plan]) == held
@@ -823,9 +810,9 @@ def test_classes_that_the_application_names_are_made(home: Home) -> None:
     by_graph = AllowedSerializer().with_msgpack_allowlist([Plan])  # LangGraph asks so, if strict
     assert by_graph.loads_typed(by_graph.dumps_typed(held)) == held
     for wrong in ("my.Plan", [7], [("one",)]):
-        with pytest.raises(InvalidInput, match="allowed"):
+        with pytest.raises(errors.InvalidInput, match="allowed"):
             AllowedSerializer(wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="serde"):
+    with pytest.raises(errors.InvalidInput, match="serde"):
         home.run(get, serde=JsonPlusSerializer(), allowed=[Plan])
 
 
@@ -834,9 +821,7 @@ def test_classes_that_the_application_names_are_made(home: Home) -> None:
 
 @pytest.mark.parametrize("begun_anew", [False, True])
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_what_is_put_late_does_not_bring_a_deleted_thread_back(
-    home: Home, elsewhere: bool, begun_anew: bool
-) -> None:
+def test_what_is_put_late_does_not_bring_a_deleted_thread_back(home, elsewhere, begun_anew):
     async def test(saver: Saver) -> None:
         at = await saver.put({"a": 1}, "0001")
         inner = {
@@ -854,7 +839,7 @@ def test_what_is_put_late_does_not_bring_a_deleted_thread_back(
             late.append(saver("put_writes", at, [("a", 5)], "task"))
             late.append(saver("put_writes", at, [("__resume__", 5), ("a", 5)], "task"))
         for each in late:
-            with pytest.raises(NotFound):
+            with pytest.raises(errors.NotFound):
                 await each
         found = [each.checkpoint["channel_values"] for each in await saver.listed(THREAD)]
         assert found == ([{"a": "new"}] if begun_anew else [])
@@ -865,7 +850,7 @@ def test_what_is_put_late_does_not_bring_a_deleted_thread_back(
     home.run(test)
 
 
-def test_a_saver_may_let_late_runs_go_on(home: Home) -> None:
+def test_a_saver_may_let_late_runs_go_on(home):
     async def test(saver: Saver) -> None:
         at = await saver.put({"a": 1}, "0001")
         await saver("delete_thread", "thread")
@@ -876,7 +861,7 @@ def test_a_saver_may_let_late_runs_go_on(home: Home) -> None:
     home.run(test, revive=True)
 
 
-def test_versions_grow_and_differ_in_each_fork(home: Home) -> None:
+def test_versions_grow_and_differ_in_each_fork(home):
     async def test(saver: Saver) -> None:
         first = saver.saver.get_next_version(None, None)
         others = {saver.saver.get_next_version(first, None) for _ in range(100)}
@@ -887,7 +872,7 @@ def test_versions_grow_and_differ_in_each_fork(home: Home) -> None:
     home.run(test)
 
 
-def test_deleting_a_run_leads_past_it(home: Home) -> None:
+def test_deleting_a_run_leads_past_it(home):
     async def test(saver: Saver) -> None:
         config = THREAD
         for n in range(4):
@@ -901,7 +886,7 @@ def test_deleting_a_run_leads_past_it(home: Home) -> None:
     home.run(test)
 
 
-def test_pruning_keeps_the_latest_and_what_its_delta_channels_are_made_of(home: Home) -> None:
+def test_pruning_keeps_the_latest_and_what_its_delta_channels_are_made_of(home):
     async def test(saver: Saver) -> None:
         inner = {"configurable": {"thread_id": "thread", "checkpoint_ns": "inner"}}
         config = THREAD
@@ -945,9 +930,7 @@ REMOVALS: dict[str, Callable[[Saver, Any], Any]] = {
 
 
 @pytest.mark.parametrize("removal", REMOVALS)
-def test_a_graph_with_delta_channels_goes_on_after_the_rest_was_removed(
-    home: Home, removal: str
-) -> None:
+def test_a_graph_with_delta_channels_goes_on_after_the_rest_was_removed(home, removal):
     builder = StateGraph(Long)
 
     def work(state: Long) -> dict[str, Any]:
@@ -979,7 +962,7 @@ def test_a_graph_with_delta_channels_goes_on_after_the_rest_was_removed(
     home.run(test)
 
 
-def test_a_copy_has_the_same_ids_and_replaces_nothing(home: Home) -> None:
+def test_a_copy_has_the_same_ids_and_replaces_nothing(home):
     async def test(saver: Saver) -> None:
         config = await saver.put({"n": 1}, "0001")
         await saver("put_writes", config, [("a", 1)], "task")
@@ -987,7 +970,7 @@ def test_a_copy_has_the_same_ids_and_replaces_nothing(home: Home) -> None:
         there = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
         found, copied = await saver("get_tuple", THREAD), await saver("get_tuple", there)
         assert copied[1:] == found[1:]
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(errors.AlreadyExists):
             await saver("copy_thread", "thread", "other")
 
     home.run(test)
@@ -996,7 +979,7 @@ def test_a_copy_has_the_same_ids_and_replaces_nothing(home: Home) -> None:
 # --- Beside others -----------------------------------------------------------------------------
 
 
-def test_threads_of_a_scoped_store_are_its_users(home: Home) -> None:
+def test_threads_of_a_scoped_store_are_its_users(home):
     with Store(home.url) as store:
         alice, bob = (store.users.create(name).id for name in ("Alice", "Bob"))
         store.checkpoints.put("thread of nobody", {"native": 1}, namespace="langgraph of mine")
@@ -1019,7 +1002,7 @@ def test_threads_of_a_scoped_store_are_its_users(home: Home) -> None:
         assert store.checkpoints.threads(user_id=alice).items[0].id == "thread"
 
 
-def test_two_savers_may_save_into_one_thread_at_once(home: Home) -> None:
+def test_two_savers_may_save_into_one_thread_at_once(home):
     async def test(saver: Saver) -> None:
         async with AsyncExitStack() as stack:
             other = await stack.enter_async_context(home.open())
@@ -1041,9 +1024,7 @@ def test_two_savers_may_save_into_one_thread_at_once(home: Home) -> None:
     home.run(test)
 
 
-def test_a_saver_on_a_store_takes_awaited_calls_too_and_one_on_an_asynchronous_one_no_others(
-    home: Home,
-) -> None:
+def test_a_saver_on_a_store_takes_awaited_calls_too_and_one_on_an_asynchronous_one_no_others(home):
     async def test(saver: Saver) -> None:
         other = Saver(saver.saver, asynchronous=not saver.asynchronous)
         if saver.asynchronous:
@@ -1060,8 +1041,8 @@ def test_a_saver_on_a_store_takes_awaited_calls_too_and_one_on_an_asynchronous_o
 
 
 def test_an_awaited_call_on_a_store_that_is_cancelled_has_ended_when_that_goes_on(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    home, monkeypatch
+):
     async def test(saver: Saver) -> None:
         begun, may_end = threading.Event(), threading.Event()
         put = saver.saver._checkpoints.put
@@ -1089,7 +1070,7 @@ def test_an_awaited_call_on_a_store_that_is_cancelled_has_ended_when_that_goes_o
         home.run(test)
 
 
-def test_a_saver_is_for_an_open_store(home: Home) -> None:
+def test_a_saver_is_for_an_open_store(home):
     kept: list[Saver] = []
 
     async def test(saver: Saver) -> None:
@@ -1099,14 +1080,14 @@ def test_a_saver_is_for_an_open_store(home: Home) -> None:
     home.run(test)
 
     async def afterwards() -> None:
-        with pytest.raises(AgentStoreError, match="closed"):
+        with pytest.raises(errors.AgentStoreError, match="closed"):
             await kept[0]("get_tuple", THREAD)
 
     asyncio.run(afterwards())
 
 
 @pytest.mark.long(but=["sqlite"])
-def test_the_example_asks_in_one_process_and_goes_on_in_the_next(engine_url: str) -> None:
+def test_the_example_asks_in_one_process_and_goes_on_in_the_next(engine_url):
     example = Path(__file__).parents[2] / "examples" / "langgraph_graph.py"
     command = [sys.executable, "-W", "error", str(example), engine_url]
     said = [

@@ -1,7 +1,5 @@
 """LangGraph's long-term memory: our stores do what its own does, on both engines."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -136,7 +134,7 @@ def alone(own: InMemoryStore, op: Any) -> Any:
     return own.batch([op])[0]
 
 
-def test_a_batch_does_what_it_does_on_langgraphs_own_store(within: Within) -> None:
+def test_a_batch_does_what_it_does_on_langgraphs_own_store(within):
     async def test(memory: Memory) -> None:
         @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
         @given(_batches)
@@ -161,7 +159,7 @@ def test_a_batch_does_what_it_does_on_langgraphs_own_store(within: Within) -> No
     within(test)
 
 
-def test_numbers_and_texts_are_compared_in_their_order(within: Within) -> None:
+def test_numbers_and_texts_are_compared_in_their_order(within):
     async def test(memory: Memory) -> None:
         for key, value in (("a", 1), ("b", 2.5), ("c", "2"), ("d", None)):
             await memory("put", ("n",), key, {"v": value})
@@ -178,7 +176,7 @@ def test_numbers_and_texts_are_compared_in_their_order(within: Within) -> None:
     within(test)
 
 
-def test_what_no_item_can_have_is_not_found_and_not_put(within: Within) -> None:
+def test_what_no_item_can_have_is_not_found_and_not_put(within):
     async def test(memory: Memory) -> None:
         await memory("put", ("n",), "k", {"t": "hello"})
         found = await memory("search", ("n",), query="hello " * 2_000)
@@ -203,7 +201,7 @@ def test_what_no_item_can_have_is_not_found_and_not_put(within: Within) -> None:
     within(test)
 
 
-def test_the_last_put_comes_first_and_a_limit_cuts_behind_the_filter(within: Within) -> None:
+def test_the_last_put_comes_first_and_a_limit_cuts_behind_the_filter(within):
     async def test(memory: Memory) -> None:
         for n in range(250):
             await memory("put", ("n",), f"{n}", {"even": n % 2 == 0, "text": "red" * (n % 3 == 0)})
@@ -219,7 +217,7 @@ def test_the_last_put_comes_first_and_a_limit_cuts_behind_the_filter(within: Wit
     within(test)
 
 
-def test_what_is_read_lives_on_and_what_is_not_is_gone(within: Within) -> None:
+def test_what_is_read_lives_on_and_what_is_not_is_gone(within):
     now = datetime(2026, 3, 29, tzinfo=UTC)
     minute = timedelta(minutes=1)
 
@@ -243,7 +241,7 @@ def test_what_is_read_lives_on_and_what_is_not_is_gone(within: Within) -> None:
     within(test, clock=lambda: now, ttl={"default_ttl": 1})
 
 
-def test_items_of_a_scoped_store_are_its_users(within: Within, engine_url: str) -> None:
+def test_items_of_a_scoped_store_are_its_users(within, engine_url):
     with Store(engine_url) as store:
         for user in ("alice", "bob"):
             store.users.create(user, id=user)
@@ -264,7 +262,7 @@ def test_items_of_a_scoped_store_are_its_users(within: Within, engine_url: str) 
         assert store.memories.get(["n"], "k", user_id="alice").value == {"of": "alice"}
 
 
-def test_several_writes_are_one(within: Within) -> None:
+def test_several_writes_are_one(within):
     async def test(memory: Memory) -> None:
         good = PutOp(("n",), "good", {"v": 1})
         with pytest.raises(InvalidJson):
@@ -280,7 +278,7 @@ def test_several_writes_are_one(within: Within) -> None:
     within(test)
 
 
-def test_a_graph_remembers_across_threads(within: Within) -> None:
+def test_a_graph_remembers_across_threads(within):
     class State(TypedDict):
         said: str
         known: list[str]
@@ -309,7 +307,7 @@ def test_a_graph_remembers_across_threads(within: Within) -> None:
     assert say("No tea today") == ["I like tea", "No tea today"]
 
 
-def test_a_store_for_coroutines_refuses_what_is_not_awaited(within: Within) -> None:
+def test_a_store_for_coroutines_refuses_what_is_not_awaited(within):
     async def test(memory: Memory) -> None:
         if memory.asynchronous:
             with pytest.raises(NotImplementedError, match="aget"):
@@ -340,7 +338,7 @@ _meant = st.lists(
 )
 
 
-def test_what_is_found_by_meaning_is_what_langgraphs_own_store_finds(within: Within) -> None:
+def test_what_is_found_by_meaning_is_what_langgraphs_own_store_finds(within):
     async def test(memory: Memory) -> None:
         asked: list[tuple[list[Any], tuple[str, ...], int]] = []
 
@@ -373,9 +371,7 @@ def test_what_is_found_by_meaning_is_what_langgraphs_own_store_finds(within: Wit
     within(test, index=INDEX)
 
 
-def test_a_batch_is_embedded_by_one_call_and_stored_without_vectors_if_that_fails(
-    within: Within, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_is_embedded_by_one_call_and_stored_without_vectors_if_that_fails(within, caplog):
     calls: list[list[str]] = []
 
     def counted(texts: list[str]) -> list[list[float]]:

@@ -1,7 +1,5 @@
 """Sessions of the OpenAI Agents SDK: what its runner saves comes back, and nothing else goes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Pydantic AI's message history: a run's new messages go in together and come back equal."""
 
-from __future__ import annotations
-
 import asyncio
 import runpy
 import traceback

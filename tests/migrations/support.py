@@ -1,7 +1,5 @@
 """What the tests of migrations share: ways to migrate, descriptions of a schema, rows for it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -109,14 +107,7 @@ def run(*command: str, cwd: Path = CHECKOUT, **variables: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def alembic(
-    *arguments: str,
-    url: str | None = None,
-    names: Names = PLAIN,
-    cwd: Path = CHECKOUT,
-    tree: Path | None = None,
-    **env: str,
-) -> Done:
+def alembic(*arguments, url=None, names=PLAIN, cwd=CHECKOUT, tree=None, **env):
     """Run Alembic's command with the checkout's configuration, in this process."""
     words = ["-c", str(CHECKOUT / "alembic.ini")]
     for key, value in (("url", url), ("schema", names.schema), ("table_prefix", names.prefix)):

@@ -1,7 +1,5 @@
 """A database that version 0.1.0 wrote is upgraded to today's schema, and answers as it did then."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

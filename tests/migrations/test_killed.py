@@ -1,7 +1,5 @@
 """A migration that is killed leaves the database as it was, however far it had come."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The models and the revisions describe one schema, in what Alembic compares and in the rest."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import inspect, text
 

@@ -1,7 +1,5 @@
 """Whoever migrates, and by which command: it is one path, and it ends in one schema."""
 
-from __future__ import annotations
-
 import pytest
 from alembic.script import ScriptDirectory
 

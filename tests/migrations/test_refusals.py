@@ -1,7 +1,5 @@
 """A store opens what it understands, and says of everything else what to run."""
 
-from __future__ import annotations
-
 import shlex
 from threading import Event
 

@@ -4,8 +4,6 @@ The first revision is the only one there is, and undoing it keeps nothing. What 
 ones is tried with invented ones, which a copy of the tree of revisions gets.
 """
 
-from __future__ import annotations
-
 import sqlite3
 
 import pytest
@@ -27,14 +25,8 @@ HEAD = migrations.HEAD
 """The last of the real ones; a test may add more, which changes the library's."""
 
 ALTERED = (
-    "users",
-    "sessions",
-    "branches",
-    "messages",
-    "tasks",
-    "checkpoint_threads",
-    "checkpoints",
-)
+    "users", "sessions", "branches", "messages", "tasks", "checkpoint_threads", "checkpoints",
+)  # fmt: skip
 """Tables that others refer to, and those with something that a copy of them would forget."""
 
 REBUILD = f"""

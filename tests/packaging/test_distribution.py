@@ -2,8 +2,6 @@
 an empty folder, where nothing of the checkout can help.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

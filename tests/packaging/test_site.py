@@ -1,7 +1,5 @@
 """The site is whole: it is built strictly, shows all that is public, and needs no network."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

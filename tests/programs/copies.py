@@ -1,7 +1,5 @@
 """Ways to make databases that are copied, and to compare them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

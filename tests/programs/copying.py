@@ -4,8 +4,6 @@ The command is a JSON object as the only argument, with what to do under ``do``;
 process has to say are JSON objects, one a line.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import resource

@@ -1,7 +1,5 @@
 """File systems of a few megabytes, which only root can mount."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ It prints one line of JSON: how many saves were acknowledged, how many of those 
 how many seconds the slowest round took.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import gc

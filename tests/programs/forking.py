@@ -10,8 +10,6 @@ beside the two ends of pipes, answered by the number of the process, or ``{"reap
 answered by how it ended. Until that is asked the number stays its own.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Scripts, each run in a process that was forked with the package already imported."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

@@ -5,8 +5,6 @@ A command is a JSON object on one line, with what to do under ``do``. The proces
 were told the same begin together. Then it answers ``{"done": ...}`` or ``{"error": ...}``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -228,21 +226,11 @@ def hold(url: str, seconds_to_wait: float) -> None:
 
 
 COMMANDS = {
-    "write": write,
-    "write_async": write_async,
-    "upgrade": upgrade,
-    "append": append,
-    "crowd": crowd,
-    "crowd_async": crowd_async,
-    "converse": converse,
-    "stream": stream,
-    "read_again": read_again,
-    "clean_up": clean_up,
-    "revive": revive,
-    "ensure": ensure,
-    "save_new": save_new,
-    "hold": hold,
-}
+    "write": write, "write_async": write_async, "upgrade": upgrade, "append": append,
+    "crowd": crowd, "crowd_async": crowd_async, "converse": converse, "stream": stream,
+    "read_again": read_again, "clean_up": clean_up, "revive": revive, "ensure": ensure,
+    "save_new": save_new, "hold": hold,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -3,8 +3,6 @@
 It says on its standard output, a JSON array on each line, what has happened.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The other side of ``worker``: starting such processes, and telling them what to do."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Self
 

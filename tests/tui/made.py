@@ -1,7 +1,5 @@
 """A database to browse: a long conversation, branches, tools, marks, and texts that mean harm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 HOSTILE = {

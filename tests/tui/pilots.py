@@ -1,8 +1,6 @@
 """A browser that tests press the keys of, and whose screen they read."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +9,7 @@ from textual.widgets import Input
 
 from agentstore import AsyncStore
 from agentstore.cli.output import instant
-from agentstore.tui.application import Browser, Wish
+from agentstore.tui.application import Browser
 
 _PATIENCE = 500
 
@@ -70,9 +68,7 @@ class Hand:
 
 
 @asynccontextmanager
-async def browsing(
-    url: str, size: tuple[int, int] = (80, 24), user: str | None = None, wish: Wish | None = None
-) -> AsyncIterator[Hand]:
+async def browsing(url, size=(80, 24), user=None, wish=None):
     """Browse a database."""
     async with AsyncStore(url, read_only=True) as store:
         browser = Browser(store if user is None else store.scoped(user), "a.db", instant, wish)

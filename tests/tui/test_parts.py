@@ -1,7 +1,5 @@
 """What browsing is made of: a branch read both ways, filters on a line, trees, the command."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

@@ -1,7 +1,5 @@
 """docs/architecture.md names what is there, and its walks are those that calls take."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """Tasks may be cancelled at any moment: what they did is done or undone as a whole, then."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc
@@ -162,7 +160,7 @@ def locked(url: str) -> Iterator[Callable[[], None]]:
 
 
 @in_loop
-async def test_64_saves_at_once_get_64_numbers(url: str) -> None:
+async def test_64_saves_at_once_get_64_numbers(url):
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
         saved = await asyncio.gather(
@@ -174,7 +172,7 @@ async def test_64_saves_at_once_get_64_numbers(url: str) -> None:
 
 
 @in_loop
-async def test_first_calls_made_at_once_open_the_database_once(url: str) -> None:
+async def test_first_calls_made_at_once_open_the_database_once(url):
     store = AsyncStore(url)
     sessions = await asyncio.gather(*(store.sessions.create() for _ in range(16)))
     assert len({session.id for session in sessions}) == 16
@@ -182,7 +180,7 @@ async def test_first_calls_made_at_once_open_the_database_once(url: str) -> None
 
 
 @in_loop
-async def test_calls_gathered_in_one_transaction_run_one_after_the_other(url: str) -> None:
+async def test_calls_gathered_in_one_transaction_run_one_after_the_other(url):
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
         async with store.transaction() as tx:
@@ -196,9 +194,7 @@ async def test_calls_gathered_in_one_transaction_run_one_after_the_other(url: st
 
 
 @in_loop
-async def test_a_transaction_that_ends_while_others_still_call_in_it_ends_cleanly(
-    url: str,
-) -> None:
+async def test_a_transaction_that_ends_while_others_still_call_in_it_ends_cleanly(url):
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
         for turns in range(0, 12, 1 if FULL else 3):
@@ -248,9 +244,7 @@ async def all_wait(url: str, tasks: int) -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, None])
 @in_loop
-async def test_a_task_cancelled_while_it_waits_for_its_turn_leaves_nothing(
-    url: str, turns: int | None
-) -> None:
+async def test_a_task_cancelled_while_it_waits_for_its_turn_leaves_nothing(url, turns):
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
         async with holding(store, session.id):
@@ -266,7 +260,7 @@ async def test_a_task_cancelled_while_it_waits_for_its_turn_leaves_nothing(
 
 
 @in_loop
-async def test_a_timeout_while_a_call_waits_for_its_turn_leaves_nothing(url: str) -> None:
+async def test_a_timeout_while_a_call_waits_for_its_turn_leaves_nothing(url):
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
         async with holding(store, session.id):
@@ -281,7 +275,7 @@ async def test_a_timeout_while_a_call_waits_for_its_turn_leaves_nothing(url: str
 
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "history"])
 @in_loop
-async def test_a_turn_that_does_not_come_in_time_is_an_error(file_url: str, way: str) -> None:
+async def test_a_turn_that_does_not_come_in_time_is_an_error(file_url, way):
     async with AsyncStore(file_url, busy_timeout=0.05) as store:
         session = await store.sessions.create()
         async with holding(store, session.id):
@@ -292,7 +286,7 @@ async def test_a_turn_that_does_not_come_in_time_is_an_error(file_url: str, way:
 
 
 @in_loop
-async def test_each_of_several_turns_that_do_not_come_in_time_is_an_error(file_url: str) -> None:
+async def test_each_of_several_turns_that_do_not_come_in_time_is_an_error(file_url):
     async with AsyncStore(file_url, busy_timeout=0.05) as store:
         session = await store.sessions.create()
         async with holding(store, session.id), asyncio.timeout(20):
@@ -309,7 +303,7 @@ async def test_each_of_several_turns_that_do_not_come_in_time_is_an_error(file_u
 
 
 @in_loop
-async def test_a_task_cancelled_while_it_runs_settles_first(file_url: str) -> None:
+async def test_a_task_cancelled_while_it_runs_settles_first(file_url):
     async with AsyncStore(file_url) as store:
         session = await store.sessions.create()
         for way in ("save", "save_many", "run"):
@@ -330,9 +324,7 @@ async def test_a_task_cancelled_while_it_runs_settles_first(file_url: str) -> No
 
 
 @in_loop
-async def test_a_task_cancelled_while_its_transaction_begins_gives_the_turn_back(
-    file_url: str,
-) -> None:
+async def test_a_task_cancelled_while_its_transaction_begins_gives_the_turn_back(file_url):
     async with AsyncStore(file_url, busy_timeout=10) as store:
         session = await store.sessions.create()
         with locked(file_url) as let_go:
@@ -350,7 +342,7 @@ async def test_a_task_cancelled_while_its_transaction_begins_gives_the_turn_back
 
 
 @in_loop
-async def test_a_task_cancelled_inside_its_transaction_rolls_it_back(url: str) -> None:
+async def test_a_task_cancelled_inside_its_transaction_rolls_it_back(url):
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
         written = asyncio.Event()
@@ -376,7 +368,7 @@ MOMENTS = ["begin", "before_cursor_execute", "after_cursor_execute", "commit", "
 
 @pytest.mark.parametrize("way", WAYS)
 @in_loop
-async def test_a_task_cancelled_at_any_moment_leaves_all_or_nothing(url: str, way: str) -> None:
+async def test_a_task_cancelled_at_any_moment_leaves_all_or_nothing(url, way):
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
         loop = asyncio.get_running_loop()
@@ -445,23 +437,21 @@ async def cancel_at_random(store: AsyncStore, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 5 if FULL else 2))
 @in_loop
-async def test_cancellations_at_random_under_load_leave_all_or_nothing(url: str, seed: int) -> None:
+async def test_cancellations_at_random_under_load_leave_all_or_nothing(url, seed):
     async with AsyncStore(url) as store:
         await cancel_at_random(store, seed)
 
 
 @pytest.mark.parametrize("seed", range(1, 5 if FULL else 2))
 @in_loop
-async def test_cancellations_leave_an_engine_of_the_application_whole(
-    postgresql: str, seed: int
-) -> None:
+async def test_cancellations_leave_an_engine_of_the_application_whole(postgresql, seed):
     async with on_an_engine_of_the_application(postgresql) as store:
         await cancel_at_random(store, seed)
 
 
 @pytest.mark.parametrize("seed", range(1, 5 if FULL else 2))
 @in_loop
-async def test_a_loop_whose_tasks_are_all_cancelled_goes_on_saving(url: str, seed: int) -> None:
+async def test_a_loop_whose_tasks_are_all_cancelled_goes_on_saving(url, seed):
     rng = random.Random(seed)  # noqa: S311 - when to cancel
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
@@ -486,7 +476,7 @@ async def test_a_loop_whose_tasks_are_all_cancelled_goes_on_saving(url: str, see
 @pytest.mark.long(but=["sqlite*-interrupt", "postgresql-return"])
 @pytest.mark.crash
 @pytest.mark.parametrize("how", ["return", "interrupt"])
-def test_a_loop_that_ends_while_saves_are_in_flight_does_end(kept_url: str, how: str) -> None:
+def test_a_loop_that_ends_while_saves_are_in_flight_does_end(kept_url, how):
     ended = subprocess.run(
         [sys.executable, "-m", "tests.programs.endings", kept_url, how, "200" if FULL else "7"],
         cwd=Path(__file__).parents[2],
@@ -500,7 +490,7 @@ def test_a_loop_that_ends_while_saves_are_in_flight_does_end(kept_url: str, how:
 
 
 @in_loop
-async def test_opening_a_new_file_can_be_cancelled_at_any_moment(file_url: str) -> None:
+async def test_opening_a_new_file_can_be_cancelled_at_any_moment(file_url):
     for turns in (0, 1, 2, 4, 8, 20, 50) if FULL else (0, 1, 4, 20):
         url = file_url.replace("test.db", f"{turns}.db")
         store = AsyncStore(url)
@@ -518,9 +508,7 @@ async def test_opening_a_new_file_can_be_cancelled_at_any_moment(file_url: str) 
 
 @pytest.mark.parametrize("fails", [False, True])
 @in_loop
-async def test_the_end_of_a_transaction_is_not_taken_back_when_cancelled(
-    tmp_path: Path, fails: bool
-) -> None:
+async def test_the_end_of_a_transaction_is_not_taken_back_when_cancelled(tmp_path, fails):
     async with AsyncStore(FILE.format(tmp_path), busy_timeout=10) as store:
         session = await store.sessions.create()
         runner = store._unit_runner
@@ -553,7 +541,7 @@ async def test_the_end_of_a_transaction_is_not_taken_back_when_cancelled(
 
 
 @in_loop
-async def test_closing_waits_for_what_runs_and_refuses_the_rest(url: str) -> None:
+async def test_closing_waits_for_what_runs_and_refuses_the_rest(url):
     if url in (MEMORY, AIOSQLITE_MEMORY):
         url = url + "/file:kept?mode=memory&cache=shared&uri=true"
         keeper = sqlite3.connect("file:kept?mode=memory&cache=shared", uri=True)
@@ -582,7 +570,7 @@ async def test_closing_waits_for_what_runs_and_refuses_the_rest(url: str) -> Non
 
 
 @in_loop
-async def test_closing_waits_for_the_transaction_of_another_task(url: str) -> None:
+async def test_closing_waits_for_the_transaction_of_another_task(url):
     store = AsyncStore(url)
     session = await store.sessions.create()
     async with holding(store, session.id):
@@ -599,9 +587,7 @@ async def test_closing_waits_for_the_transaction_of_another_task(url: str) -> No
 
 
 @in_loop
-async def test_a_transaction_that_closing_does_not_wait_for_ends_as_it_would(
-    file_url: str,
-) -> None:
+async def test_a_transaction_that_closing_does_not_wait_for_ends_as_it_would(file_url):
     store = AsyncStore(file_url, busy_timeout=0.05)
     session = await store.sessions.create()
     async with holding(store, session.id):
@@ -612,7 +598,7 @@ async def test_a_transaction_that_closing_does_not_wait_for_ends_as_it_would(
 
 
 @in_loop
-async def test_a_store_is_not_closed_inside_its_own_transaction(url: str) -> None:
+async def test_a_store_is_not_closed_inside_its_own_transaction(url):
     async with AsyncStore(url) as store:
         session = await store.sessions.create()
         with pytest.raises(TransactionMisuse, match="own transaction"):
@@ -622,7 +608,7 @@ async def test_a_store_is_not_closed_inside_its_own_transaction(url: str) -> Non
 
 
 @in_loop
-async def test_a_store_that_cannot_be_opened_keeps_nothing(tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_opened_keeps_nothing(tmp_path):
     (tmp_path / "test.db").write_bytes(b"this is not a database" * 100)
     for url in (FILE, AIOSQLITE_FILE):
         store = AsyncStore(url.format(tmp_path))

@@ -1,7 +1,5 @@
 """What the benchmarks make of their figures: aims, the document, the table, the pictures."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

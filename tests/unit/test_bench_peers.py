@@ -1,7 +1,5 @@
 """The benchmark beside other libraries, as far as it runs without them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -219,39 +217,19 @@ def test_our_side_of_branches_usage_and_checkpoints_does_what_it_is_asked_for(ki
 
 def row(**given):
     made = {
-        "engine": "sqlite",
-        "peer": "a peer",
-        "by": "Store",
-        "setup": DEFAULT,
-        "durability": OURS,
-        "operation": "append",
-        "title": "append",
-        "unit": "turns/s",
-        "ours": 50.0,
-        "theirs": 200.0,
-        "ratio": 0.25,
-        "lowest": 0.2,
-        "highest": 0.3,
-        "our_errors": {},
-        "errors": {},
-        "failed": None,
-        "note": "less",
-    }
+        "engine": "sqlite", "peer": "a peer", "by": "Store", "setup": DEFAULT, "durability": OURS,
+        "operation": "append", "title": "append", "unit": "turns/s", "ours": 50.0, "theirs": 200.0,
+        "ratio": 0.25, "lowest": 0.2, "highest": 0.3, "our_errors": {}, "errors": {},
+        "failed": None, "note": "less",
+    }  # fmt: skip
     return {**made, **given}
 
 
 def document(*rows):
     return {
-        "versions": {"Python": "3"},
-        "cores": 2,
-        "load": 0.2,
-        "rounds": 5,
-        "seconds": 1234.5,
-        "quick": False,
-        "data": "made",
-        "durability": {"sqlite": OURS},
-        "peers": list(rows),
-    }
+        "versions": {"Python": "3"}, "cores": 2, "load": 0.2, "rounds": 5, "seconds": 1234.5,
+        "quick": False, "data": "made", "durability": {"sqlite": OURS}, "peers": list(rows),
+    }  # fmt: skip
 
 
 def test_the_table_says_where_agentstore_is_behind_and_what_went_wrong():

@@ -1,7 +1,5 @@
 """The benchmarks run; what they measure is nobody's business here."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -11,17 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = [
-    "save",
-    "save_many",
-    "history_small",
-    "history_large",
-    "mark_small",
-    "mark_large",
-    "exclude_mark_small",
-    "exclude_mark_large",
-    "list_small",
-    "list_large",
-]
+    "save", "save_many", "history_small", "history_large", "mark_small", "mark_large",
+    "exclude_mark_small", "exclude_mark_large", "list_small", "list_large",
+]  # fmt: skip
 
 
 def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):

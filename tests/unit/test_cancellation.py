@@ -1,7 +1,5 @@
 """Work that settles first: whose cancellations reach it, and whose do not."""
 
-from __future__ import annotations
-
 import asyncio
 
 from agentstore.execution.unit import OwnTask, finished

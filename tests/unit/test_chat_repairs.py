@@ -1,7 +1,5 @@
 """A history is repaired so that an API accepts it, and left alone where it does so already."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 
@@ -77,64 +75,36 @@ TWO, HI, OUT = ("a", "b"), user("Are you there?"), chat_results("a")[0]
 NOTHING = {"role": "tool", "tool_call_id": "b", "content": INTERRUPTED}
 
 EXAMPLES = {
-    "a call without a result": (
-        [chat_calls(*TWO), OUT, HI],
-        [chat_calls(*TWO), OUT, NOTHING, HI],
-        [HI],
-    ),
-    "a result before its call": (
-        [*chat_results("a"), chat_calls("a"), HI],
-        [chat_calls("a"), OUT, HI],
-        [chat_calls("a"), OUT, HI],
-    ),
-    "a result twice, and one of nothing": (
-        [chat_calls("a"), OUT, {**OUT, "content": "again"}, *chat_results("z")],
-        [chat_calls("a"), OUT],
-        [chat_calls("a"), OUT],
-    ),
-    "results in one message with a question": (
-        [block_calls(*TWO), HI, block_results("b", "z", text="So?"), block_results("a")],
+    "a call without a result": ([chat_calls(*TWO), OUT, HI], [chat_calls(*TWO), OUT, NOTHING, HI],
+        [HI]),
+    "a result before its call": ([*chat_results("a"), chat_calls("a"), HI],
+        [chat_calls("a"), OUT, HI], [chat_calls("a"), OUT, HI]),
+    "a result twice, and one of nothing": ([chat_calls("a"), OUT, {**OUT, "content": "again"},
+            *chat_results("z")], [chat_calls("a"), OUT], [chat_calls("a"), OUT]),
+    "results in one message with a question": ([block_calls(*TWO), HI,
+            block_results("b", "z", text="So?"), block_results("a")],
         [block_calls(*TWO), block_results("b"), block_results("a"), HI, block_results(text="So?")],
-        [block_calls(*TWO), block_results("b"), block_results("a"), HI, block_results(text="So?")],
-    ),
-    "an item without an output among its siblings": (
-        [REASONING, item_call("a"), item_call("b"), item_result("a"), HI],
-        [
-            REASONING,
-            item_call("a"),
-            item_call("b"),
+        [block_calls(*TWO), block_results("b"), block_results("a"), HI, block_results(text="So?")]),
+    "an item without an output among its siblings": ([REASONING, item_call("a"), item_call("b"),
+            item_result("a"), HI],
+        [REASONING, item_call("a"), item_call("b"),
             {"type": "function_call_output", "call_id": "b", "output": INTERRUPTED},
-            item_result("a"),
-            HI,
-        ],
-        [HI],
-    ),
-    "a computer's call, whose result nobody can make up": (
-        [HI, {"type": "computer_call", "call_id": "c"}, HI],
-        [HI, HI],
-        [HI, HI],
-    ),
+            item_result("a"), HI], [HI]),
+    "a computer's call, whose result nobody can make up": ([HI,
+            {"type": "computer_call", "call_id": "c"}, HI], [HI, HI], [HI, HI]),
     "reasoning that led to nothing": ([HI, REASONING, HI], [HI, HI], [HI, HI]),
-    "a function of the older format": (
-        [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}, HI],
-        [
-            {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
-            {"role": "function", "name": "f", "content": INTERRUPTED},
-            HI,
-        ],
-        [HI],
-    ),
-    "an approval that is still to come": (
-        [{"type": "mcp_approval_request", "id": "m", "name": "f"}],
-        [{"type": "mcp_approval_request", "id": "m", "name": "f"}],
-        [{"type": "mcp_approval_request", "id": "m", "name": "f"}],
-    ),
-    "calls and results without ids": (
+    "a function of the older format": ([{"role": "assistant",
+                "function_call": {"name": "f", "arguments": "{}"}}, HI],
+        [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": INTERRUPTED}, HI], [HI]),
+    "an approval that is still to come": ([{"type": "mcp_approval_request", "id": "m",
+                "name": "f"}], [{"type": "mcp_approval_request", "id": "m", "name": "f"}],
+        [{"type": "mcp_approval_request", "id": "m", "name": "f"}]),
+    "calls and results without ids": ([{"role": "assistant",
+                "tool_calls": [{"function": {"name": "f"}}]}, {"role": "tool"}, HI],
         [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, {"role": "tool"}, HI],
-        [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, {"role": "tool"}, HI],
-        [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, {"role": "tool"}, HI],
-    ),
-}
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, {"role": "tool"}, HI]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("messages", "filled", "dropped"), EXAMPLES.values(), ids=EXAMPLES)

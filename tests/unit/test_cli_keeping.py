@@ -248,6 +248,8 @@ sessions_idle = "90d"
 session_statuses = ["completed"]
 keep_marked = "keep"
 tool_logs = "1d12h"
+threads_idle = "4w"
+thread_namespaces = ["langgraph"]
 checkpoints_keep_last = 3
 checkpoints_max_age = "1w"
 checkpoints_keep_tags = ["milestone"]
@@ -265,6 +267,8 @@ expired_memories = true
         session_statuses=("completed",),
         keep_marked=("keep",),
         tool_logs=1.5 * DAY,
+        threads_idle=28 * DAY,
+        thread_namespaces=("langgraph",),
         checkpoints_keep_last=3,
         checkpoints_max_age=7 * DAY,
         checkpoints_keep_tags=("milestone",),
@@ -290,6 +294,8 @@ expired_memories = true
         {"checkpoints_keep_last": 1, "checkpoints_keep_tags": [1]},
         {"sessions_idle": DAY, "keep_marked": 5},
         {"sessions_idle": DAY, "keep_marked": [""]},
+        {"thread_namespaces": ["langgraph"]},
+        {"threads_idle": DAY, "thread_namespaces": [1]},
         {"finished_tasks": DAY, "task_statuses": ()},
         {"finished_tasks": DAY, "task_statuses": ["running"]},
         {"keep_marked": ["x"]},

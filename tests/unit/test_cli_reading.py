@@ -536,15 +536,9 @@ def test_tasks_are_counted_and_listed_and_dead_letters_found(run, store):
 # --- What all have in common ----------------------------------------------------------------------
 
 READING = {
-    "ls": ("ls",),
-    "show": ("show", "talk"),
-    "tail": ("tail",),
-    "search": ("search", "weather"),
-    "usage": ("usage",),
-    "tasks": ("tasks",),
-    "export": ("export",),
-    "current": ("current",),
-}
+    "ls": ("ls",), "show": ("show", "talk"), "tail": ("tail",), "search": ("search", "weather"),
+    "usage": ("usage",), "tasks": ("tasks",), "export": ("export",), "current": ("current",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("command", READING.values(), ids=READING.keys())

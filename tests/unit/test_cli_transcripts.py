@@ -196,14 +196,21 @@ def test_an_import_says_what_became_of_lines_without_an_id_the_first_time_and_th
     path.write_text('{"messages": []}\n' * 2 + '{"id": "a", "messages": []}\n')
     first = told("import", path)
     assert "Imported 2 conversations, 0 messages." in first
-    assert "1 conversation without an id: the id is made of what is said" in first
-    known = "that had been imported before (1 without an id, known by what is said)."
+    assert "1 conversation without an id: the id is made from the contents" in first
+    known = "that had been imported before (1 without an id, known by the contents)."
     assert f"Skipped 1 conversation {known}" in first
     again = told("import", path).splitlines()
-    known = "that had been imported before (2 without an id, known by what is said)."
+    known = "that had been imported before (2 without an id, known by the contents)."
     assert again == ["Imported 0 conversations, 0 messages.", f"Skipped 3 conversations {known}"]
     found = json.loads(told("import", path, "--json"))
     assert (found["skipped"], found["skipped_unnamed"], found["unnamed"]) == (3, 2, 0)
+
+
+def test_an_import_of_nothing_says_so_and_one_of_a_folder_how_to_import_its_files(told, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text("\n")
+    assert told("import", path).splitlines()[-1] == "The input is empty."
+    assert "find FOLDER" in told("import", tmp_path, code=2)
 
 
 def test_an_import_says_what_a_file_was_and_what_is_left_out_of_it(told, tmp_path):

@@ -1,10 +1,8 @@
 """The digest of a table: the same on both engines, and another whenever anything differs."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -44,9 +42,7 @@ JSON = json_values()
 
 
 @pytest.fixture(scope="module")
-def ends(
-    servers: Any, sqlite_template: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Side, Side]]:
+def ends(servers, sqlite_template, tmp_path_factory):
     """A database of each engine, at head, in which a session is there to be referred to."""
     path = tmp_path_factory.mktemp("digests") / "digests.db"
     path.write_bytes(sqlite_template.read_bytes())
@@ -137,16 +133,10 @@ def test_the_order_of_the_rows_is_nothing_to_it(ends, rows):
 
 
 CHANGES = {
-    "tool": TEXTS,
-    "success": st.booleans(),
-    "elapsed_ms": st.none() | FLOATS,
-    "created_at": INSTANTS,
-    "error": st.none() | TEXTS,
-    "input": JSON,
-    "output": JSON,
-    "pk": st.integers(1_000, LONG),
-    "id": st.uuids().map(str),
-}
+    "tool": TEXTS, "success": st.booleans(), "elapsed_ms": st.none() | FLOATS,
+    "created_at": INSTANTS, "error": st.none() | TEXTS, "input": JSON, "output": JSON,
+    "pk": st.integers(1_000, LONG), "id": st.uuids().map(str),
+}  # fmt: skip
 
 
 def same(one: Any, other: Any) -> bool:

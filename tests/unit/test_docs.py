@@ -18,15 +18,8 @@ from tests.programs.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
-    "a2a",
-    "adk",
-    "agent_framework",
-    "agentos",
-    "agentscope",
-    "chatkit",
-    "llama_index",
-    "strands",
-}
+    "a2a", "adk", "agent_framework", "agentos", "agentscope", "chatkit", "llama_index", "strands",
+}  # fmt: skip
 """Pages about frameworks that are not installed here: tests/frameworks runs their blocks."""
 PAGES = sorted(
     [

@@ -128,29 +128,22 @@ def test_every_report_tells_the_engine_s_version(lived_in):
 
 
 WRONGS = {
-    "a counter of messages": (
-        "UPDATE sessions SET message_count = message_count + 1",
-        "counters",
-    ),
+    "a counter of messages": ("UPDATE sessions SET message_count = message_count + 1", "counters"),
     "tokens": ("UPDATE sessions SET total_tokens = total_tokens + 1", "counters"),
     "cost": ("UPDATE sessions SET total_cost = total_cost + 1", "counters"),
     "the last number": ("UPDATE sessions SET last_seq = 0", "counters"),
     "what a branch counts": ("UPDATE branches SET messages = messages + 1", "counters"),
     "the turns of a branch": ("UPDATE branches SET turns = turns + 1", "counters"),
-    "what the active branch counts": (
-        "UPDATE sessions SET branch_messages = branch_messages + 1",
-        "counters",
-    ),
-    "the turns of the active branch": (
-        "UPDATE sessions SET branch_turns = branch_turns + 1",
-        "counters",
-    ),
+    "what the active branch counts": ("UPDATE sessions SET branch_messages = branch_messages + 1",
+        "counters"),
+    "the turns of the active branch": ("UPDATE sessions SET branch_turns = branch_turns + 1",
+        "counters"),
     "a user's reservations": ("UPDATE users SET quota_reserved = 7", "counters"),
     "an index": ("DROP INDEX ix_tool_logs_session_id_created_at_pk", "indexes"),
     "a unique index": ("DROP INDEX uq_checkpoints_id", "indexes"),
     "the state of the search index": ("DELETE FROM search_state", "search"),
     "a version of the segmentation": ("UPDATE search_state SET segmentation = 'x'", "search"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.long(
@@ -447,19 +440,11 @@ def test_a_disk_that_is_nearly_full_is_told(file, monkeypatch, free, severity):
 @pytest.mark.parametrize(
     ("version", "has_it"),
     [
-        ((3, 6, 23), False),
-        ((3, 7, 0), True),
-        ((3, 40, 1), True),
-        ((3, 44, 5), True),
-        ((3, 44, 6), False),
-        ((3, 45, 0), True),
-        ((3, 50, 6), True),
-        ((3, 50, 7), False),
-        ((3, 51, 2), True),
-        ((3, 51, 3), False),
-        ((3, 53, 0), False),
+        ((3, 6, 23), False), ((3, 7, 0), True), ((3, 40, 1), True), ((3, 44, 5), True),
+        ((3, 44, 6), False), ((3, 45, 0), True), ((3, 50, 6), True), ((3, 50, 7), False),
+        ((3, 51, 2), True), ((3, 51, 3), False), ((3, 53, 0), False),
     ],
-)
+)  # fmt: skip
 def test_versions_with_the_bug_of_the_wal_are_known(version, has_it):
     assert has_wal_reset_bug(version) is has_it
 

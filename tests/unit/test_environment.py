@@ -1,10 +1,7 @@
 """Settings from the environment, and what a store takes for the place of a database."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -44,9 +41,7 @@ OF_OBJECTS = {"secrets", "prices", "clock", "embeddings", "read_lag"}
 TEXTS = {"schema", "table_prefix", "search_stems", "read_url"}
 
 
-def test_every_setting_is_read_from_the_environment_and_the_code_comes_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_setting_is_read_from_the_environment_and_the_code_comes_first(monkeypatch, tmp_path):
     assert GIVEN.keys() | OF_OBJECTS == {field.name for field in dataclasses.fields(Settings)}
     for name, (text, _) in GIVEN.items():
         monkeypatch.setenv(variable(name), text)
@@ -73,9 +68,7 @@ def test_every_setting_is_read_from_the_environment_and_the_code_comes_first(
         "embeddings",
     ],
 )
-def test_a_variable_that_cannot_be_read_is_named_and_not_quoted(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_that_cannot_be_read_is_named_and_not_quoted(name, monkeypatch):
     monkeypatch.setenv(variable(name), "hunter2")
     with pytest.raises(InvalidInput, match=rf"{variable(name)}|synchronous must be") as caught:
         settings_for()
@@ -94,8 +87,8 @@ async def opened(url: str) -> None:
 
 
 def test_stores_migrations_and_the_doctor_agree_on_tables_that_the_environment_names(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTSTORE_TABLE_PREFIX", "my_")
     monkeypatch.setenv("AGENTSTORE_URL", "agent.db")
@@ -122,14 +115,14 @@ def test_stores_migrations_and_the_doctor_agree_on_tables_that_the_environment_n
         ("postgresql://me@host/agents", "postgresql://me@host/agents"),
     ],
 )
-def test_a_path_is_a_sqlite_file_and_postgres_is_postgresql(given: str, meant: str) -> None:
+def test_a_path_is_a_sqlite_file_and_postgres_is_postgresql(given, meant):
     assert parse_url(given).render_as_string() == meant
 
 
 @pytest.mark.parametrize(
     "given", ["agents", "localhost", "me:hunter2@host.org/agents", "me@host.org/x", "a.b?c=d"]
 )
-def test_what_may_be_a_url_without_its_beginning_makes_no_file(given: str) -> None:
+def test_what_may_be_a_url_without_its_beginning_makes_no_file(given):
     with pytest.raises(UnsupportedUrl) as caught:
         parse_url(given)
     assert given not in str(caught.value)

@@ -1,7 +1,5 @@
 """What the explorer draws and compares by itself: trees of branches, plots, states."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

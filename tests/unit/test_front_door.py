@@ -1,7 +1,5 @@
 """What ``from agentstore import ...`` gives: the stores, every record and every error."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import subprocess

@@ -1,7 +1,5 @@
 """Calls that arrive together go together; whatever becomes of one, nobody is left waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

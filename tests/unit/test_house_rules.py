@@ -255,6 +255,7 @@ EXTRAS = {
     "integrations.agentscope": {"agentscope"},
     "integrations.chatkit": {"chatkit", "pydantic"},
     "integrations.langchain": {"langchain_core"},
+    "integrations.langgraph.calls": {"langgraph"},
     "integrations.langgraph.savers": {"langchain_core", "langgraph"},
     "integrations.langgraph.serializer": {"langchain_core", "langgraph", "ormsgpack"},
     "integrations.langgraph.stores": {"langgraph"},
@@ -298,7 +299,7 @@ def test_only_one_module_imports_what_an_extra_brings():
 
 
 def test_adapters_use_what_a_store_offers_to_everybody():
-    public = {"errors", "records", "aio", "transactions", "values.embeddings"}
+    public = {"errors", "records", "retention", "aio", "transactions", "values.embeddings"}
 
     def inner(module: str) -> set[str]:
         if not module.startswith("integrations"):

@@ -1,11 +1,8 @@
 """Ids and instants come back exactly as they went in, whatever form an engine gives them."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
-from datetime import UTC, datetime
-from uuid import UUID
+from datetime import UTC
 
 import pytest
 from hypothesis import given
@@ -33,7 +30,7 @@ INSTANTS = st.datetimes(timezones=st.just(UTC))
 
 
 @given(st.uuids())
-def test_an_id_is_the_bytes_of_its_uuid(identity: UUID) -> None:
+def test_an_id_is_the_bytes_of_its_uuid(identity):
     assert id_bytes(str(identity)) == identity.bytes
     assert id_text(identity.bytes) == str(identity)
     kind = SoughtId()
@@ -44,7 +41,7 @@ def test_an_id_is_the_bytes_of_its_uuid(identity: UUID) -> None:
 
 
 @pytest.mark.parametrize("other", ["", "id", SOME_ID.upper(), f"{{{SOME_ID}}}", NOBODYS])
-def test_another_text_is_looked_for_as_what_nobody_has_and_is_not_stored(other: str) -> None:
+def test_another_text_is_looked_for_as_what_nobody_has_and_is_not_stored(other):
     column = OwnId().of("tasks", "id")
     for dialect in (FILE, SERVER):
         sought = SoughtId().process_bind_param(other, dialect)
@@ -54,14 +51,14 @@ def test_another_text_is_looked_for_as_what_nobody_has_and_is_not_stored(other: 
 
 
 @pytest.mark.parametrize("stored", [b"", b"x" * 15, b"x" * 17, SOME_ID, 7, 1.5])
-def test_what_a_file_holds_instead_of_an_id_is_named_and_not_shown(stored: object) -> None:
+def test_what_a_file_holds_instead_of_an_id_is_named_and_not_shown(stored):
     with pytest.raises(InvalidRow, match="something that is not an id") as caught:
         OwnId().of("tasks", "id").process_result_value(stored, FILE)
     assert (caught.value.table, caught.value.column) == ("tasks", "id")
 
 
 @given(INSTANTS)
-def test_an_instant_is_its_microseconds_exactly(instant: datetime) -> None:
+def test_an_instant_is_its_microseconds_exactly(instant):
     assert from_micros(to_micros(instant)) == instant
     written = UtcDateTime().process_bind_param(instant, FILE)
     assert type(written) is int
@@ -69,15 +66,13 @@ def test_an_instant_is_its_microseconds_exactly(instant: datetime) -> None:
 
 
 @pytest.mark.parametrize("stored", ["2026-01-01T00:00:00.000000+00:00", 1.5, b"", 2**62, -(2**62)])
-def test_what_a_file_holds_instead_of_an_instant_is_named(stored: object) -> None:
+def test_what_a_file_holds_instead_of_an_instant_is_named(stored):
     with pytest.raises(InvalidRow, match="something that is not an instant"):
         UtcDateTime().of("tasks", "run_at").process_result_value(stored, FILE)
 
 
 @given(st.lists(st.tuples(st.uuids() | st.none(), INSTANTS | st.none()), min_size=1, max_size=20))
-def test_ids_and_instants_travel_as_text_and_are_stored_again(
-    rows: list[tuple[UUID | None, datetime | None]],
-) -> None:
+def test_ids_and_instants_travel_as_text_and_are_stored_again(rows):
     travelling = [
         (None if id is None else str(id), None if at is None else iso(at)) for id, at in rows
     ]

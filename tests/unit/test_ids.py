@@ -1,7 +1,5 @@
 """Ids that agentstore makes are UUIDs of version 7, and no two are equal."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor

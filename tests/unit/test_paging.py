@@ -1,7 +1,5 @@
 """A cursor goes on where its own query stopped, and is an error anywhere else."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """What the synchronous store can do, the asynchronous one can do, by the same words."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import inspect

@@ -1,10 +1,7 @@
 """What may be repeated after an error, what is in doubt, and how long to wait between tries."""
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
-from typing import Any
 
 import psycopg
 import pytest
@@ -18,7 +15,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentstore import errors
-from agentstore.engines.base.dialect import EngineDialect, Failure, Mode
+from agentstore.engines.base.dialect import Failure, Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.engines.sqlite.dialect import SQLite
 from agentstore.execution.unit import HANDLED, UnitFailure, pause_before_retry, unit_failure
@@ -29,9 +26,7 @@ MOMENTS = list(itertools.product(Mode, [False, True]))
 """Every mode, before and in the commit."""
 
 
-def from_postgresql(
-    sqlstate: str | None, words: str = "said the server", *, broken: bool = False
-) -> DBAPIError:
+def from_postgresql(sqlstate, words="said the server", *, broken=False):
     kind = type("ServerError", (psycopg.OperationalError,), {"sqlstate": sqlstate})
     return DBAPIError("SELECT 'secret'", {}, kind(words), connection_invalidated=broken)
 
@@ -42,9 +37,7 @@ def from_sqlite(code: int) -> DBAPIError:
     return DBAPIError("SELECT 'secret'", {}, error)
 
 
-def found(
-    error: Exception, mode: Mode, *, committing: bool, dialect: EngineDialect = POSTGRESQL
-) -> UnitFailure:
+def found(error, mode, *, committing, dialect=POSTGRESQL):
     assert isinstance(error, HANDLED)
     result = unit_failure(dialect, mode, error, committing=committing)
     assert "secret" not in str(result.error)
@@ -60,8 +53,8 @@ def found(
     ids=lambda e: f"{e.orig.sqlstate}-{e.connection_invalidated}",
 )
 def test_a_broken_connection_leaves_a_write_in_doubt_from_its_commit_on_and_a_read_never(
-    error: DBAPIError, mode: Mode, committing: bool
-) -> None:
+    error, mode, committing
+):
     result = found(error, mode, committing=committing)
     assert isinstance(result.error, errors.ConnectionLost)
     in_doubt = mode is Mode.STATEMENT or (mode is Mode.WRITE and committing)
@@ -73,8 +66,8 @@ def test_a_broken_connection_leaves_a_write_in_doubt_from_its_commit_on_and_a_re
 @pytest.mark.parametrize(("mode", "committing"), MOMENTS)
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "40000", "23505", "23503"])
 def test_what_the_server_rolled_back_for_anothers_sake_may_be_repeated_at_any_moment(
-    sqlstate: str, mode: Mode, committing: bool
-) -> None:
+    sqlstate, mode, committing
+):
     result = found(from_postgresql(sqlstate), mode, committing=committing)
     assert isinstance(result.error, errors.TransactionConflict)
     assert (result.repeatable, result.in_doubt) == (True, False)
@@ -98,9 +91,7 @@ def test_what_the_server_rolled_back_for_anothers_sake_may_be_repeated_at_any_mo
         (None, errors.DatabaseUnreachable),
     ],
 )
-def test_what_would_fail_again_is_not_repeated_on_postgresql(
-    sqlstate: str | None, kind: Any
-) -> None:
+def test_what_would_fail_again_is_not_repeated_on_postgresql(sqlstate, kind):
     result = found(from_postgresql(sqlstate), Mode.WRITE, committing=False)
     assert type(result.error) is kind
     assert (result.repeatable, result.in_doubt) == (False, False)
@@ -123,7 +114,7 @@ def test_what_would_fail_again_is_not_repeated_on_postgresql(
         (sqlite3.SQLITE_ERROR, errors.DatabaseError),
     ],
 )
-def test_what_would_fail_again_is_not_repeated_on_sqlite(code: int, kind: Any) -> None:
+def test_what_would_fail_again_is_not_repeated_on_sqlite(code, kind):
     result = found(from_sqlite(code), Mode.WRITE, committing=True, dialect=SQLITE)
     assert type(result.error) is kind
     assert (result.repeatable, result.in_doubt) == (False, False)
@@ -131,28 +122,28 @@ def test_what_would_fail_again_is_not_repeated_on_sqlite(code: int, kind: Any) -
 
 @pytest.mark.parametrize(("mode", "committing"), MOMENTS)
 def test_a_transaction_that_went_on_after_its_connection_broke_may_be_repeated_as_a_whole(
-    mode: Mode, committing: bool
-) -> None:
+    mode, committing
+):
     result = found(PendingRollbackError("rollback first"), mode, committing=committing)
     assert isinstance(result.error, errors.ConnectionLost)
     assert (result.repeatable, result.in_doubt) == (True, False)
 
 
-def test_what_sqlite_rolled_back_as_it_read_what_is_no_longer_so_is_repeated() -> None:
+def test_what_sqlite_rolled_back_as_it_read_what_is_no_longer_so_is_repeated():
     stale = from_sqlite(sqlite3.SQLITE_BUSY_SNAPSHOT)
     result = found(stale, Mode.WRITE, committing=False, dialect=SQLITE)
     assert isinstance(result.error, errors.TransactionConflict)
     assert (result.repeatable, result.in_doubt) == (True, False)
 
 
-def test_a_pool_without_a_free_connection_is_busy_and_says_which_setting_to_raise() -> None:
+def test_a_pool_without_a_free_connection_is_busy_and_says_which_setting_to_raise():
     result = found(PoolTimeout(), Mode.WRITE, committing=False)
     assert isinstance(result.error, errors.DatabaseBusy)
     assert "pool_size" in str(result.error)
     assert (result.repeatable, result.in_doubt) == (False, False)
 
 
-def test_an_error_of_ours_that_came_up_in_a_statement_is_given_as_it_is() -> None:
+def test_an_error_of_ours_that_came_up_in_a_statement_is_given_as_it_is():
     ours = errors.NaiveDatetime("run_at")
     result = found(StatementError("in a parameter", None, {}, ours), Mode.WRITE, committing=False)
     assert result.error is ours
@@ -160,19 +151,19 @@ def test_an_error_of_ours_that_came_up_in_a_statement_is_given_as_it_is() -> Non
 
 
 @pytest.mark.parametrize("kind", [InvalidRequestError, ResourceClosedError])
-def test_whatever_else_sqlalchemy_raises_is_an_error_of_ours(kind: Any) -> None:
+def test_whatever_else_sqlalchemy_raises_is_an_error_of_ours(kind):
     result = found(kind("SELECT 'secret'"), Mode.WRITE, committing=False)
     assert type(result.error) is errors.DatabaseError
     assert (result.repeatable, result.in_doubt) == (False, False)
 
 
-def test_the_dialects_do_not_take_a_conflict_for_a_broken_connection() -> None:
+def test_the_dialects_do_not_take_a_conflict_for_a_broken_connection():
     assert POSTGRESQL.diagnose(from_postgresql("40001")).failure is Failure.ROLLED_BACK
     assert POSTGRESQL.diagnose(from_postgresql("57P01")).failure is Failure.DISCONNECTED
     assert POSTGRESQL.diagnose(from_postgresql("57014")).failure is Failure.FINAL
 
 
-def test_a_new_connection_that_the_server_closes_is_one_that_broke() -> None:
+def test_a_new_connection_that_the_server_closes_is_one_that_broke():
     closed = "consuming input failed: server closed the connection unexpectedly"
     assert POSTGRESQL.diagnose(from_postgresql(None, closed)).failure is Failure.DISCONNECTED
     away = POSTGRESQL.diagnose(from_postgresql(None, "connection failed: Connection refused"))
@@ -198,15 +189,13 @@ FINAL = UnitFailure(ERROR, repeatable=False, in_doubt=False)
         (FINAL, True, False),
     ],
 )
-def test_what_is_in_doubt_is_repeated_only_if_it_carries_a_key(
-    problem: UnitFailure, repeatable: bool, again: bool
-) -> None:
+def test_what_is_in_doubt_is_repeated_only_if_it_carries_a_key(problem, repeatable, again):
     pause = pause_before_retry(problem, 1, repeatable=repeatable, max_retries=1)
     assert (pause is not None) == again
 
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
-def test_a_call_is_repeated_as_often_as_the_setting_says(retries: int) -> None:
+def test_a_call_is_repeated_as_often_as_the_setting_says(retries):
     pauses = [
         pause_before_retry(CERTAIN, attempt, repeatable=False, max_retries=retries)
         for attempt in range(1, 10)
@@ -214,7 +203,7 @@ def test_a_call_is_repeated_as_often_as_the_setting_says(retries: int) -> None:
     assert [pause is not None for pause in pauses] == [True] * retries + [False] * (9 - retries)
 
 
-def test_pauses_grow_up_to_a_second_and_are_drawn_by_lot() -> None:
+def test_pauses_grow_up_to_a_second_and_are_drawn_by_lot():
     def pauses(attempt: int) -> list[float]:
         drawn = [
             pause_before_retry(CERTAIN, attempt, repeatable=False, max_retries=10_000)

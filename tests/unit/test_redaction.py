@@ -1,7 +1,5 @@
 """Secrets in what is to be stored are refused, redacted or kept, as the policy says."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import hashlib
@@ -33,33 +31,13 @@ def refuse(value):
 @pytest.mark.parametrize(
     "key",
     [
-        "api_key",
-        "apiKey",
-        "API-KEY",
-        "apikey",
-        "x-api-key",
-        "OPENAI_API_KEY",
-        "password",
-        "db_password",
-        "passwd",
-        "pwd",
-        "secret",
-        "client_secret",
-        "secret_key",
-        "aws_secret_access_key",
-        "access_token",
-        "refresh-token",
-        "session_token",
-        "auth_token",
-        "token",
-        "Authorization",
-        "proxy-authorization",
-        "Cookie",
-        "Set-Cookie",
-        "private_key",
+        "api_key", "apiKey", "API-KEY", "apikey", "x-api-key", "OPENAI_API_KEY", "password",
+        "db_password", "passwd", "pwd", "secret", "client_secret", "secret_key",
+        "aws_secret_access_key", "access_token", "refresh-token", "session_token", "auth_token",
+        "token", "Authorization", "proxy-authorization", "Cookie", "Set-Cookie", "private_key",
         "credentials",
     ],
-)
+)  # fmt: skip
 def test_the_value_of_a_secrets_key_is_redacted_or_refused(key):
     assert redact({"model": "m", key: SECRET}) == {"model": "m", key: REDACTED}
     with pytest.raises(SecretRefused) as caught:

@@ -1,7 +1,5 @@
 """What records show of themselves: no content in a repr, and all of it, escaped, in a notebook."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import UTC, datetime
 from html import unescape
@@ -16,30 +14,10 @@ from agentstore.records import MessageList, MessageRecord, Page, SessionSummary,
 SAID_ALOUD = 'the launch codes <script>alert(1)</script> & "quotes" \'\x00\ud800'
 
 SAID = {
-    "chat_keys",
-    "config",
-    "content",
-    "details",
-    "email",
-    "error",
-    "history",
-    "input",
-    "metadata",
-    "output",
-    "payload",
-    "preferences",
-    "preview",
-    "question",
-    "result",
-    "snippet",
-    "state",
-    "summary",
-    "text",
-    "title",
-    "tool_calls",
-    "value",
-    "values",
-}
+    "chat_keys", "config", "content", "details", "email", "error", "history", "input", "metadata",
+    "output", "payload", "preferences", "preview", "question", "result", "snippet", "state",
+    "summary", "text", "title", "tool_calls", "value", "values",
+}  # fmt: skip
 """Fields with what was said or stored, or with who somebody is."""
 
 KINDS = [

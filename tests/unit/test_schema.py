@@ -1,7 +1,5 @@
 """The tables: what they are called, who owns their rows, and what makes their keys cheap."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from datetime import datetime
@@ -70,17 +68,10 @@ def test_a_renamed_table_is_the_same_table(names):
 
 
 PYTHON = {
-    str: SafeText | SessionId | OwnId,
-    int: BigInteger,
-    float: StrictFloat,
-    bool: StrictBoolean,
-    bytes: Bytes,
-    datetime: UtcDateTime,
-    Decimal: Nanos,
-    dict[str, typing.Any]: Json,
-    list[typing.Any]: Json,
-    typing.Any: Json,
-}
+    str: SafeText | SessionId | OwnId, int: BigInteger, float: StrictFloat, bool: StrictBoolean,
+    bytes: Bytes, datetime: UtcDateTime, Decimal: Nanos, dict[str, typing.Any]: Json,
+    list[typing.Any]: Json, typing.Any: Json,
+}  # fmt: skip
 """The type of a column, by that of the attribute which maps it."""
 
 

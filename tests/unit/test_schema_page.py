@@ -1,7 +1,5 @@
 """docs/schema.md is what the models say, diagrams included."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Text to tokens, queries to terms, texts to snippets: pure functions, and what they promise."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 from importlib import metadata

@@ -1,7 +1,5 @@
 """The PostgreSQL servers of the test-suite start anywhere and leave nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -103,9 +101,7 @@ def wait_until_gone(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def python_with_a_server(
-    installation: Installation,
-) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def python_with_a_server(installation):
     """Run a Python that starts a server and goes on until its standard input is closed."""
     # A copy for another account is to be made here: a Python that is killed would leave it behind.
     reachable = servers._reachable(installation.bin)
@@ -139,19 +135,17 @@ def installation_of_scripts(directory: Path, *, initdb: str, postgres: str) -> I
     return Installation(binaries, "0", "system")
 
 
-def test_a_machine_that_runs_these_tests_has_an_installation() -> None:
+def test_a_machine_that_runs_these_tests_has_an_installation():
     assert INSTALLATIONS
 
 
-def test_the_wheel_comes_before_the_system_and_nothing_comes_twice() -> None:
+def test_the_wheel_comes_before_the_system_and_nothing_comes_twice():
     origins = [installation.origin for installation in INSTALLATIONS]
     assert origins in (["wheel", "system"], ["wheel"], ["system"])
     assert len({installation.bin.resolve() for installation in INSTALLATIONS}) == len(INSTALLATIONS)
 
 
-def test_the_newest_of_several_installations_is_found_by_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_of_several_installations_is_found_by_number(tmp_path, monkeypatch):
     for version in ("9.6.24", "16.14", "18.4", "17.9 (Debian 17.9-1)"):
         place = tmp_path / version[:2].strip(".")
         place.mkdir()
@@ -169,51 +163,49 @@ def test_the_newest_of_several_installations_is_found_by_number(
     assert installations() == [expected]
 
 
-def test_without_any_postgresql_there_are_no_installations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_any_postgresql_there_are_no_installations(tmp_path, monkeypatch):
     monkeypatch.setattr(servers, "_wheel_directories", lambda: [tmp_path])
     monkeypatch.setattr(servers, "_system_directories", lambda: [tmp_path / "missing"])
     assert installations() == []
 
 
-def test_a_started_server_answers_as_the_version_that_was_asked_for(server: Server) -> None:
+def test_a_started_server_answers_as_the_version_that_was_asked_for(server):
     assert ask(server.url, "select 1") == 1
     versions = [installation.version for installation in INSTALLATIONS]
     assert str(ask(server.url, "show server_version")).split()[0] in versions
     assert ask(server.url, "show server_encoding") == "UTF8"
 
 
-def test_the_socket_path_is_short_enough_whatever_the_temporary_directory(server: Server) -> None:
+def test_the_socket_path_is_short_enough_whatever_the_temporary_directory(server):
     assert len(os.fsencode(directory_of(server.url) / ".s.PGSQL.65535")) < 104
 
 
-def test_a_server_is_reachable_through_its_socket_only(server: Server) -> None:
+def test_a_server_is_reachable_through_its_socket_only(server):
     assert ask(server.url, "show listen_addresses") == ""
     assert directory_of(server.url).stat().st_mode & 0o077 == 0
 
 
-def test_a_server_does_not_wait_for_the_disk(server: Server) -> None:
+def test_a_server_does_not_wait_for_the_disk(server):
     assert ask(server.url, "show fsync") == "off"
     assert ask(server.url, "show synchronous_commit") == "off"
     assert ask(server.url, "show full_page_writes") == "off"
 
 
 @each_installation
-def test_a_durable_server_waits_for_the_disk(installation: Installation) -> None:
+def test_a_durable_server_waits_for_the_disk(installation):
     with Server(installation, durable=True) as server:
         assert ask(server.url, "show fsync") == "on"
         assert ask(server.url, "show synchronous_commit") == "on"
         assert ask(server.url, "show full_page_writes") == "on"
 
 
-def test_a_created_database_has_an_url_of_its_own(server: Server) -> None:
+def test_a_created_database_has_an_url_of_its_own(server):
     url = server.create_database("of_its_own")
     assert ask(url, "select current_database()") == "of_its_own"
     server.drop_database("of_its_own")
 
 
-def test_a_database_starts_as_a_copy_of_its_template(server: Server) -> None:
+def test_a_database_starts_as_a_copy_of_its_template(server):
     template = server.create_database("pattern")
     with connect(template) as connection:
         connection.execute("create table kept as select 42 as answer")
@@ -223,12 +215,12 @@ def test_a_database_starts_as_a_copy_of_its_template(server: Server) -> None:
     server.drop_database("pattern")
 
 
-def test_a_database_name_may_need_quotes(server: Server) -> None:
+def test_a_database_name_may_need_quotes(server):
     server.create_database('With "quotes" and-more')
     server.drop_database('With "quotes" and-more')
 
 
-def test_a_database_is_dropped_whoever_is_connected(server: Server) -> None:
+def test_a_database_is_dropped_whoever_is_connected(server):
     url = server.create_database("busy")
     with connect(url) as connection:
         server.drop_database("busy")
@@ -240,7 +232,7 @@ def test_a_database_is_dropped_whoever_is_connected(server: Server) -> None:
 
 @sees_processes
 @each_installation
-def test_a_stopped_server_leaves_no_process_and_no_directory(installation: Installation) -> None:
+def test_a_stopped_server_leaves_no_process_and_no_directory(installation):
     server = Server(installation)
     server.start()
     directory = directory_of(server.url)
@@ -252,7 +244,7 @@ def test_a_stopped_server_leaves_no_process_and_no_directory(installation: Insta
     server.stop()
 
 
-def test_a_stopped_server_starts_again_with_nothing_in_it() -> None:
+def test_a_stopped_server_starts_again_with_nothing_in_it():
     server = Server(INSTALLATIONS[0])
     with server:
         server.create_database("former")
@@ -262,7 +254,7 @@ def test_a_stopped_server_starts_again_with_nothing_in_it() -> None:
 
 @sees_processes
 @each_installation
-def test_a_python_that_is_killed_leaves_no_server(installation: Installation) -> None:
+def test_a_python_that_is_killed_leaves_no_server(installation):
     if "setpriv" not in servers._launcher().prefix:
         pytest.skip("only setpriv ties a server to a Python that is killed")
     with python_with_a_server(installation) as (python, directory):
@@ -273,7 +265,7 @@ def test_a_python_that_is_killed_leaves_no_server(installation: Installation) ->
 
 @sees_processes
 @each_installation
-def test_a_python_that_forgets_to_stop_leaves_no_server(installation: Installation) -> None:
+def test_a_python_that_forgets_to_stop_leaves_no_server(installation):
     with python_with_a_server(installation) as (python, directory):
         python.communicate()
         assert python.returncode == 0
@@ -283,9 +275,7 @@ def test_a_python_that_forgets_to_stop_leaves_no_server(installation: Installati
 
 @each_installation
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_hard_stop_breaks_connections_and_keeps_what_was_committed(
-    installation: Installation, durable: bool
-) -> None:
+def test_a_hard_stop_breaks_connections_and_keeps_what_was_committed(installation, durable):
     with Server(installation, durable=durable) as server:
         with connect(server.url) as connection:
             connection.execute("create table kept as select 42 as answer")
@@ -300,7 +290,7 @@ def test_a_hard_stop_breaks_connections_and_keeps_what_was_committed(
 
 
 @each_installation
-def test_a_restart_of_a_running_server_breaks_connections_too(installation: Installation) -> None:
+def test_a_restart_of_a_running_server_breaks_connections_too(installation):
     with (
         Server(installation) as server,
         connect(server.url) as connection,
@@ -311,22 +301,20 @@ def test_a_restart_of_a_running_server_breaks_connections_too(installation: Inst
         assert ask(server.url, "select 1") == 1
 
 
-def test_a_server_that_is_not_started_has_no_url() -> None:
+def test_a_server_that_is_not_started_has_no_url():
     server = Server(Installation(Path("/nowhere"), "0", "system"))
     for use in (lambda: server.url, server.restart, lambda: server.create_database("any")):
         with pytest.raises(RuntimeError, match="not started"):
             use()
 
 
-def test_a_started_server_refuses_to_start_once_more(server: Server) -> None:
+def test_a_started_server_refuses_to_start_once_more(server):
     with pytest.raises(RuntimeError, match="already started"):
         server.start()
     assert ask(server.url, "select 1") == 1
 
 
-def test_a_failing_initdb_is_quoted_and_leaves_nothing(
-    tmp_path: Path, temporary: list[Path]
-) -> None:
+def test_a_failing_initdb_is_quoted_and_leaves_nothing(tmp_path, temporary):
     broken = installation_of_scripts(
         tmp_path, initdb='[ "$1" = --version ] || { echo no room >&2; exit 1; }', postgres="exit 0"
     )
@@ -335,9 +323,7 @@ def test_a_failing_initdb_is_quoted_and_leaves_nothing(
     assert not temporary[-1].exists()
 
 
-def test_a_failing_server_is_quoted_at_once_and_leaves_nothing(
-    tmp_path: Path, temporary: list[Path]
-) -> None:
+def test_a_failing_server_is_quoted_at_once_and_leaves_nothing(tmp_path, temporary):
     broken = installation_of_scripts(
         tmp_path, initdb="exit 0", postgres="echo FATAL: out of luck >&2; exit 1"
     )
@@ -348,9 +334,7 @@ def test_a_failing_server_is_quoted_at_once_and_leaves_nothing(
     assert not temporary[-1].exists()
 
 
-def test_a_c_library_without_the_utf8_locale_gets_the_plain_one(
-    tmp_path: Path, temporary: list[Path]
-) -> None:
+def test_a_c_library_without_the_utf8_locale_gets_the_plain_one(tmp_path, temporary):
     said = 'case "$*" in *C.UTF-8) echo invalid locale name \\"C.UTF-8\\" >&2; exit 1;; esac'
     plain = installation_of_scripts(tmp_path, initdb=said, postgres="echo came so far; exit 1")
     with pytest.raises(RuntimeError, match="came so far"):
@@ -358,9 +342,7 @@ def test_a_c_library_without_the_utf8_locale_gets_the_plain_one(
 
 
 @each_installation
-def test_root_runs_an_installation_that_only_root_can_reach(
-    installation: Installation, tmp_path: Path, temporary: list[Path]
-) -> None:
+def test_root_runs_an_installation_that_only_root_can_reach(installation, tmp_path, temporary):
     if servers._launcher().owner is None:
         pytest.skip("no account is stepped down to here")
     closed = tmp_path / "closed"
@@ -374,18 +356,14 @@ def test_root_runs_an_installation_that_only_root_can_reach(
         assert len(temporary) == 2, "the copy and the data"
 
 
-def test_root_without_setpriv_and_unshare_is_told_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_without_setpriv_and_unshare_is_told_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="install util-linux"):
         servers._launcher.__wrapped__()
 
 
-def test_a_user_without_setpriv_runs_the_server_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_without_setpriv_runs_the_server_all_the_same(tmp_path, monkeypatch):
     (tmp_path / "true").symlink_to(shutil.which("true") or "true")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,7 +1,5 @@
 """Statements that a driver reads once, because they are short."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest
@@ -17,9 +15,7 @@ KEPT = 4_096
 
 
 @pytest.mark.parametrize("unused", [None, *get_args(Unused)])
-def test_a_put_that_merges_nothing_is_short_enough_for_its_driver_to_keep(
-    unused: Unused | None,
-) -> None:
+def test_a_put_that_merges_nothing_is_short_enough_for_its_driver_to_keep(unused):
     entered = unchanged(tables(), PostgreSQL(), unused)
     statement = putting(tables(), entered, merges=False)
     assert len(str(statement.compile(dialect=psycopg.dialect()))) <= KEPT

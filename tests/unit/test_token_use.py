@@ -47,26 +47,16 @@ READ = {
     "chat": (CHAT, TokenUse(1200, 300, 1000, reasoning_tokens=128)),
     "responses": (RESPONSES, TokenUse(1200, 300, 1000, reasoning_tokens=128)),
     "anthropic": (ANTHROPIC, TokenUse(1200, 300, 1000, 180, 100, 128, web_searches=2)),
-    "anthropic, without a cache": (
-        {"input_tokens": 20, "output_tokens": 3, "cache_read_input_tokens": None},
-        TokenUse(20, 3),
-    ),
+    "anthropic, without a cache": ({"input_tokens": 20, "output_tokens": 3,
+            "cache_read_input_tokens": None}, TokenUse(20, 3)),
     "embeddings": ({"prompt_tokens": 8, "total_tokens": 8}, TokenUse(8)),
-    "reasoning beside what was written": (
-        {
-            "prompt_tokens": 10,
-            "completion_tokens": 5,
-            "total_tokens": 115,
-            "completion_tokens_details": {"reasoning_tokens": 100},
-        },
-        TokenUse(10, 105, reasoning_tokens=100),
-    ),
-    "a part larger than its whole": (
-        {"input_tokens": 10, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 11}},
-        TokenUse(10, 5, 10),
-    ),
+    "reasoning beside what was written": ({"prompt_tokens": 10, "completion_tokens": 5,
+            "total_tokens": 115, "completion_tokens_details": {"reasoning_tokens": 100}},
+        TokenUse(10, 105, reasoning_tokens=100)),
+    "a part larger than its whole": ({"input_tokens": 10, "output_tokens": 5,
+            "input_tokens_details": {"cached_tokens": 11}}, TokenUse(10, 5, 10)),
     "read already": (TokenUse(1, 2), TokenUse(1, 2)),
-}
+}  # fmt: skip
 
 
 def as_object(value):

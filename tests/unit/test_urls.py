@@ -1,10 +1,7 @@
 """A URL is shown to people without what may be a secret, however the secret got into it."""
 
-from __future__ import annotations
-
 import logging
 import traceback
-from typing import Any
 
 import pytest
 from sqlalchemy import URL, create_engine, make_url
@@ -55,9 +52,7 @@ def said_about(url: str, caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("url", UNCLEAR)
-def test_a_password_with_a_plain_at_sign_is_refused_and_its_rest_not_shown(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_password_with_a_plain_at_sign_is_refused_and_its_rest_not_shown(url, caplog):
     with caplog.at_level(logging.DEBUG):
         assert SECRET not in said_about(url, caplog)
     with pytest.raises(UnsupportedUrl):
@@ -65,9 +60,7 @@ def test_a_password_with_a_plain_at_sign_is_refused_and_its_rest_not_shown(
 
 
 @pytest.mark.parametrize("url", SECRETIVE)
-def test_what_may_be_a_secret_is_shown_nowhere(
-    url: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_may_be_a_secret_is_shown_nowhere(url, caplog, capsys):
     with caplog.at_level(logging.DEBUG):
         assert SECRET not in said_about(url, caplog)
         assert SECRET not in show_url(make_url(url))
@@ -77,7 +70,7 @@ def test_what_may_be_a_secret_is_shown_nowhere(
     assert SECRET not in printed.out + printed.err + caplog.text
 
 
-def test_a_url_with_a_plain_at_sign_says_how_to_write_it() -> None:
+def test_a_url_with_a_plain_at_sign_says_how_to_write_it():
     with pytest.raises(UnsupportedUrl, match="%40"):
         parse_url(UNCLEAR[0])
 
@@ -92,11 +85,11 @@ def test_a_url_with_a_plain_at_sign_says_how_to_write_it() -> None:
         "sqlite:///C:/me@home/a@b.db",
     ],
 )
-def test_at_signs_that_are_clear_are_taken(url: str) -> None:
+def test_at_signs_that_are_clear_are_taken(url):
     assert parse_url(url) == make_url(url)
 
 
-def test_a_url_that_was_put_together_is_looked_at_too() -> None:
+def test_a_url_that_was_put_together_is_looked_at_too():
     url = URL.create("postgresql", "me", "p", f"{SECRET}@127.0.0.1", 1, "a")
     with pytest.raises(UnsupportedUrl) as refused:
         parse_url(url)
@@ -106,7 +99,7 @@ def test_a_url_that_was_put_together_is_looked_at_too() -> None:
     assert SECRET not in str(refused.value)
 
 
-def test_what_helps_to_find_a_mistake_is_shown() -> None:
+def test_what_helps_to_find_a_mistake_is_shown():
     url = make_url(
         "postgresql://me:secret@/a?host=one:5432&host=two&sslmode=require&target_session_attrs="
         "read-write&application_name=mine&weird=1"
@@ -117,7 +110,7 @@ def test_what_helps_to_find_a_mistake_is_shown() -> None:
     assert make_url(shown).query["host"] == ("one:5432", "two")
 
 
-def test_a_file_is_shown_with_its_path(tmp_path: Any) -> None:
+def test_a_file_is_shown_with_its_path(tmp_path):
     with Store(f"sqlite:///{tmp_path}/a.db?timeout=3") as store:
         assert f"{tmp_path}/a.db?timeout=3" in repr(store)
     assert show_url(make_url(f"sqlite:///a.db?key={SECRET}")) == "sqlite:///a.db?key=***"

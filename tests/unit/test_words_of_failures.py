@@ -1,7 +1,5 @@
 """What errors of the database say: what was waited for, and one thing about what was written."""
 
-from __future__ import annotations
-
 import sqlite3
 from types import SimpleNamespace
 
@@ -66,50 +64,27 @@ def driver_error(kind: type[Exception], words: str, **facts: object) -> Exceptio
 
 
 UNKNOWN: dict[str, tuple[EngineDialect, Exception, str]] = {
-    "of SQLite's module": (
-        SQLite(),
-        OperationalError(
-            None, None, driver_error(sqlite3.OperationalError, "Error creating function")
-        ),
-        "Error creating function",
-    ),
-    "of SQLite's module, with a value": (
-        SQLite(),
+    "of SQLite's module": (SQLite(),
+        OperationalError(None, None,
+            driver_error(sqlite3.OperationalError, "Error creating function")),
+        "Error creating function"),
+    "of SQLite's module, with a value": (SQLite(),
         OperationalError(None, None, driver_error(sqlite3.OperationalError, "strange: 's3cret'")),
-        "OperationalError",
-    ),
-    "of SQLite": (
-        SQLite(),
-        OperationalError(
-            None,
-            None,
-            driver_error(
-                sqlite3.OperationalError, "unheard of", sqlite_errorcode=sqlite3.SQLITE_PROTOCOL
-            ),
-        ),
-        "unheard of",
-    ),
-    "of the server": (
-        PostgreSQL(),
-        InternalError(
-            None,
-            None,
-            driver_error(
-                psycopg.InternalError,
-                "s3cret",
-                sqlstate="XX999",
-                diag=SimpleNamespace(message_primary="unheard of", constraint_name=None),
-            ),
-        ),
-        "XX999",
-    ),
-    "of psycopg": (
-        PostgreSQL(),
+        "OperationalError"),
+    "of SQLite": (SQLite(),
+        OperationalError(None, None,
+            driver_error(sqlite3.OperationalError, "unheard of",
+                sqlite_errorcode=sqlite3.SQLITE_PROTOCOL)), "unheard of"),
+    "of the server": (PostgreSQL(),
+        InternalError(None, None,
+            driver_error(psycopg.InternalError, "s3cret", sqlstate="XX999",
+                diag=SimpleNamespace(message_primary="unheard of", constraint_name=None))),
+        "XX999"),
+    "of psycopg": (PostgreSQL(),
         DBAPIError(None, None, driver_error(psycopg.InternalError, "strange: 's3cret'")),
-        "InternalError in psycopg",
-    ),
+        "InternalError in psycopg"),
     "of SQLAlchemy": (SQLite(), InvalidRequestError("strange: 's3cret'"), "InvalidRequestError"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", [Mode.WRITE, Mode.STATEMENT])

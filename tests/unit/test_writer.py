@@ -1,7 +1,5 @@
 """The one writer: who waits together shares a commit, and what happens to one is its own."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import gc
@@ -25,18 +23,8 @@ import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy.exc import IntegrityError
 
-from agentstore import AsyncStore, MessageRecord, Store
+from agentstore import AsyncStore, MessageRecord, Store, errors
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import (
-    AlreadyExists,
-    ConnectionLost,
-    ConstraintViolation,
-    DatabaseBusy,
-    DatabaseError,
-    DatabaseFull,
-    NotFound,
-    TransactionMisuse,
-)
 from agentstore.execution import async_runners
 from agentstore.execution import writer as writing
 from agentstore.execution.runners import UnitRunner
@@ -89,9 +77,7 @@ def wait_until(true: Callable[[], object]) -> None:
         threading.Event().wait(0.001)
 
 
-def in_a_row(
-    writer: Writer, executor: ThreadPoolExecutor, calls: Sequence[Callable[[], Any]]
-) -> list[Future[Any]]:
+def in_a_row(writer, executor, calls):
     """Begin calls in threads, each when the one before is in the queue."""
     futures = []
     for call in calls:
@@ -150,9 +136,7 @@ def still_works(store: Store) -> None:
 
 
 @contextmanager
-def failing_commits(
-    store: Any, monkeypatch: pytest.MonkeyPatch, times: int, error: BaseException
-) -> Iterator[None]:
+def failing_commits(store, monkeypatch, times, error):
     """Have the next commits fail."""
     dialect = engine_of(store).dialect
     commit = dialect.do_commit
@@ -172,7 +156,7 @@ def failing_commits(
 # --- Sharing a commit -----------------------------------------------------------------------------
 
 
-def test_writes_that_wait_together_share_one_commit(store: Store) -> None:
+def test_writes_that_wait_together_share_one_commit(store):
     statements = traced(store)
     texts = [f"{n}" for n in range(64)]
     results = together(store, saves(store, texts))
@@ -181,21 +165,21 @@ def test_writes_that_wait_together_share_one_commit(store: Store) -> None:
     assert contents(store) == texts
 
 
-def test_messages_that_wait_together_are_counted_in_their_session_at_once(store: Store) -> None:
+def test_messages_that_wait_together_are_counted_in_their_session_at_once(store):
     statements = traced(store)
     together(store, saves(store, ["x"] * 64))
     assert count(statements, "UPDATE sessions") == 1
     assert count(statements, "SAVEPOINT") == 0  # it would copy each page that they change
 
 
-def test_units_that_are_no_appends_have_a_savepoint_each(store: Store) -> None:
+def test_units_that_are_no_appends_have_a_savepoint_each(store):
     statements = traced(store)
     together(store, [lambda n=n: store.users.create(f"user {n}") for n in range(8)])
     assert count(statements, "BEGIN IMMEDIATE") == count(statements, "COMMIT") == 1
     assert count(statements, "SAVEPOINT") == count(statements, "RELEASE") == 8
 
 
-def test_a_lone_write_has_one_commit_and_no_savepoint(store: Store) -> None:
+def test_a_lone_write_has_one_commit_and_no_savepoint(store):
     statements = traced(store)
     for save in saves(store, ["a", "b", "c"]):
         save()
@@ -203,7 +187,7 @@ def test_a_lone_write_has_one_commit_and_no_savepoint(store: Store) -> None:
     assert count(statements, "SAVEPOINT") == 0
 
 
-def test_tasks_that_wait_together_share_one_commit(path: Path) -> None:
+def test_tasks_that_wait_together_share_one_commit(path):
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
@@ -221,9 +205,7 @@ def test_tasks_that_wait_together_share_one_commit(path: Path) -> None:
     asyncio.run(main())
 
 
-def test_tasks_that_are_told_together_go_together_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_are_told_together_go_together_again(path, monkeypatch):
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
@@ -254,7 +236,7 @@ def test_tasks_that_are_told_together_go_together_again(
     asyncio.run(main())
 
 
-def test_no_transaction_has_more_units_than_the_limit(store: Store) -> None:
+def test_no_transaction_has_more_units_than_the_limit(store):
     statements = traced(store)
     together(store, saves(store, ["x"] * (2 * MOST_TOGETHER + 50)))
     assert count(statements, "COMMIT") == 3
@@ -263,9 +245,7 @@ def test_no_transaction_has_more_units_than_the_limit(store: Store) -> None:
 
 
 @pytest.mark.parametrize("callers", [1, 8])
-def test_nobody_is_told_of_a_success_before_the_commit(
-    store: Store, monkeypatch: pytest.MonkeyPatch, callers: int
-) -> None:
+def test_nobody_is_told_of_a_success_before_the_commit(store, monkeypatch, callers):
     dialect = engine_of(store).dialect
     commit = dialect.do_commit
     reached, go_on = threading.Event(), threading.Event()
@@ -291,9 +271,7 @@ def test_nobody_is_told_of_a_success_before_the_commit(
     assert len(contents(store)) == callers
 
 
-def test_no_task_is_told_of_a_success_before_the_commit(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_task_is_told_of_a_success_before_the_commit(path, monkeypatch):
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
@@ -331,18 +309,16 @@ def _violate(unit: Unit) -> None:
 
 FAILURES: dict[type[BaseException], Callable[[Unit], object]] = {
     RuntimeError: lambda _: _raise(RuntimeError("mine")),
-    NotFound: in_transaction(lambda tx: tx.messages.save("nowhere", "user", "x")),
-    AlreadyExists: in_transaction(lambda tx: tx.sessions.create(id="s")),
-    ConstraintViolation: _violate,
+    errors.NotFound: in_transaction(lambda tx: tx.messages.save("nowhere", "user", "x")),
+    errors.AlreadyExists: in_transaction(lambda tx: tx.sessions.create(id="s")),
+    errors.ConstraintViolation: _violate,
     SystemExit: lambda _: _raise(SystemExit(3)),
     asyncio.CancelledError: lambda _: _raise(asyncio.CancelledError()),
 }
 
 
 @pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
-def test_a_unit_that_fails_fails_alone_and_leaves_nothing(
-    store: Store, kind: type[BaseException]
-) -> None:
+def test_a_unit_that_fails_fails_alone_and_leaves_nothing(store, kind):
     write = in_transaction(lambda tx: tx.messages.save("s", "user", "gone", token_count=1))
 
     def fail(unit: Unit) -> None:
@@ -364,7 +340,7 @@ def test_a_unit_that_fails_fails_alone_and_leaves_nothing(
     still_works(store)
 
 
-def test_whatever_a_function_raises_in_an_asynchronous_store_arrives_as_it_is(path: Path) -> None:
+def test_whatever_a_function_raises_in_an_asynchronous_store_arrives_as_it_is(path):
     class Stop(BaseException):
         pass
 
@@ -389,9 +365,7 @@ def test_whatever_a_function_raises_in_an_asynchronous_store_arrives_as_it_is(pa
 
 
 @pytest.mark.parametrize("error", [RuntimeError("mine"), sqlite3.IntegrityError("taken")])
-def test_where_writes_that_go_together_fail_as_one_each_is_run_by_itself(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_where_writes_that_go_together_fail_as_one_each_is_run_by_itself(store, monkeypatch, error):
     write = append.Append.write
 
     def spoilt(unit: Unit, writes: Sequence[Any], *, solo: bool) -> list[Any]:
@@ -418,9 +392,7 @@ def test_where_writes_that_go_together_fail_as_one_each_is_run_by_itself(
 # --- A transaction that is lost -------------------------------------------------------------------
 
 
-def test_a_commit_that_fails_has_every_unit_run_again_alone(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_fails_has_every_unit_run_again_alone(store, monkeypatch):
     texts = [f"{n}" for n in range(10)]
     with failing_commits(store, monkeypatch, 1, sqlite3.OperationalError("disk I/O error")):
         results = together(store, saves(store, texts))
@@ -430,36 +402,30 @@ def test_a_commit_that_fails_has_every_unit_run_again_alone(
     still_works(store)
 
 
-def test_where_commits_go_on_failing_each_is_told_and_nothing_is_written(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_commits_go_on_failing_each_is_told_and_nothing_is_written(store, monkeypatch):
     error = sqlite3.OperationalError("disk I/O error")
     with failing_commits(store, monkeypatch, 4, error):  # all five together, and three alone
         results = together(store, saves(store, ["0", "1", "2", "3", "4"]))
-    assert [type(result) for result in results[:3]] == [DatabaseError] * 3
+    assert [type(result) for result in results[:3]] == [errors.DatabaseError] * 3
     assert [message.content for message in results[3:]] == ["3", "4"]
     assert contents(store) == ["3", "4"]
     still_works(store)
 
 
-def test_no_answer_rests_on_what_was_never_committed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_answer_rests_on_what_was_never_committed(store, monkeypatch):
     def create() -> Any:
         return store.sessions.create(id="new")
 
     error = sqlite3.OperationalError("disk I/O error")
     with failing_commits(store, monkeypatch, 2, error):  # both together, and the first alone
         first, second = together(store, [create, create])
-    assert type(first) is DatabaseError
+    assert type(first) is errors.DatabaseError
     assert second.id == "new"
     assert store.sessions.get("new") == second
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_transaction_that_the_engine_gives_up_is_run_again_unit_by_unit(
-    store: Store, times: int
-) -> None:
+def test_a_transaction_that_the_engine_gives_up_is_run_again_unit_by_unit(store, times):
     write = in_transaction(lambda tx: tx.messages.save("s", "user", "lost", token_count=1))
     runs: list[int] = []
 
@@ -493,9 +459,7 @@ def test_a_transaction_that_the_engine_gives_up_is_run_again_unit_by_unit(
 
 @pytest.mark.parametrize("others", [0, 3])
 @pytest.mark.parametrize("way", ["run", "transaction"])
-def test_who_goes_on_in_a_transaction_that_is_gone_writes_nothing_and_is_told(
-    path: Path, others: int, way: str
-) -> None:
+def test_who_goes_on_in_a_transaction_that_is_gone_writes_nothing_and_is_told(path, others, way):
     def lose(unit: Unit) -> None:
         unit.connection.exec_driver_sql("ROLLBACK")
         unit.connection.exec_driver_sql("RELEASE what_is_gone")
@@ -507,7 +471,7 @@ def test_who_goes_on_in_a_transaction_that_is_gone_writes_nothing_and_is_told(
             lambda: tx.messages.save("s", "user", "second", token_count=1),
             lambda: tx.messages.history("s"),
         ):
-            with pytest.raises(DatabaseError, match="what_is_gone"):
+            with pytest.raises(errors.DatabaseError, match="what_is_gone"):
                 call()
 
     async def main() -> list[Any]:
@@ -518,20 +482,21 @@ def test_who_goes_on_in_a_transaction_that_is_gone_writes_nothing_and_is_told(
 
     if way == "run":
         results = asyncio.run(main())
-        assert type(results[-1]) is DatabaseError
+        assert type(results[-1]) is errors.DatabaseError
     with Store(f"sqlite:///{path}") as store:
         if way == "transaction":
             store.sessions.create(id="s")
             together(store, saves(store, ["x"] * others)) if others else None
-            with pytest.raises(DatabaseError, match="what_is_gone"), store.transaction() as tx:
+            with (
+                pytest.raises(errors.DatabaseError, match="what_is_gone"),
+                store.transaction() as tx,
+            ):
                 go_on(tx)
         assert contents(store) == ["x"] * others
         still_works(store)
 
 
-def test_a_unit_for_which_the_disk_is_too_small_takes_no_neighbour_with_it(
-    store: Store, path: Path
-) -> None:
+def test_a_unit_for_which_the_disk_is_too_small_takes_no_neighbour_with_it(store, path):
     with sqlite3.connect(path) as other:
         [(pages,)] = other.execute("PRAGMA page_count")
     other.close()
@@ -547,16 +512,14 @@ def test_a_unit_for_which_the_disk_is_too_small_takes_no_neighbour_with_it(
     calls = saves(store, [*texts[:5], "large " * 100_000, *texts[5:]])
     results = together(store, calls)
     full = results.pop(5)
-    assert type(full) is DatabaseFull
+    assert type(full) is errors.DatabaseFull
     assert [message.content for message in results] == texts
     assert contents(store) == texts
     still_works(store)
 
 
 @pytest.mark.parametrize("kind", ["file", "adopted"])
-def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(path, monkeypatch, kind):
     url, patience = f"sqlite:///{path}", 0.05
     engine = create_engine(url, hide_parameters=True)
     options: dict[str, Any] = {"busy_timeout": patience}
@@ -576,7 +539,7 @@ def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(
         results = together(store, saves(store, ["x"] * 64))
         assert len(tries) == 1
         other.close()
-        assert [type(result) for result in results] == [DatabaseBusy] * 64
+        assert [type(result) for result in results] == [errors.DatabaseBusy] * 64
         assert len(set(map(id, results))) == 64  # each has an error of its own
         assert checked_out(store) == 0
         assert contents(store) == []
@@ -587,7 +550,7 @@ def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(
 # --- Turns ----------------------------------------------------------------------------------------
 
 
-def test_units_and_transactions_have_their_turns_in_the_order_of_arrival(store: Store) -> None:
+def test_units_and_transactions_have_their_turns_in_the_order_of_arrival(store):
     order: list[str] = []
 
     def unit(name: str) -> Callable[[], None]:
@@ -603,7 +566,7 @@ def test_units_and_transactions_have_their_turns_in_the_order_of_arrival(store: 
     assert order == [*before, "transaction", *behind]
 
 
-def test_a_transaction_gets_its_turn_although_units_keep_coming(store: Store) -> None:
+def test_a_transaction_gets_its_turn_although_units_keep_coming(store):
     done, begun = threading.Event(), threading.Event()
 
     def keep_writing() -> None:
@@ -625,7 +588,7 @@ def test_a_transaction_gets_its_turn_although_units_keep_coming(store: Store) ->
     assert contents(store).count("mine") == 20
 
 
-def test_whose_turn_does_not_come_in_time_is_told_and_never_written(path: Path) -> None:
+def test_whose_turn_does_not_come_in_time_is_told_and_never_written(path):
     with Store(f"sqlite:///{path}", busy_timeout=0.1) as store:
         store.sessions.create(id="s")
         writer = writer_of(store)
@@ -633,7 +596,7 @@ def test_whose_turn_does_not_come_in_time_is_told_and_never_written(path: Path) 
             futures = [executor.submit(save) for save in saves(store, ["late"] * 8)]
             results = [outcome(future) for future in futures]
             assert not writer._queue
-        assert [type(result) for result in results] == [DatabaseBusy] * 8
+        assert [type(result) for result in results] == [errors.DatabaseBusy] * 8
         assert contents(store) == []
         still_works(store)
 
@@ -665,8 +628,8 @@ def others_behind_the_main_thread(store: Store, number: int) -> Iterator[list[Fu
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("max_retries", [0, 5])
 def test_an_interrupt_of_the_thread_that_leads_leaves_the_others_to_be_repeated(
-    path: Path, kind: type[BaseException], max_retries: int
-) -> None:
+    path, kind, max_retries
+):
     with Store(f"sqlite:///{path}", max_retries=max_retries) as store:
         store.sessions.create(id="s")
 
@@ -682,15 +645,13 @@ def test_an_interrupt_of_the_thread_that_leads_leaves_the_others_to_be_repeated(
         if max_retries:
             assert contents(store) == ["x"] * 5 == [message.content for message in results]
         else:
-            assert [type(result) for result in results] == [ConnectionLost] * 5
+            assert [type(result) for result in results] == [errors.ConnectionLost] * 5
             assert not any(result.in_doubt for result in results)
             assert contents(store) == []
         still_works(store)
 
 
-def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(store, monkeypatch):
     with (
         failing_commits(store, monkeypatch, 1, KeyboardInterrupt()),
         others_behind_the_main_thread(store, 5) as futures,
@@ -699,7 +660,7 @@ def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(
             store.messages.save("s", "user", "gone")
         wait_until(lambda: len(futures) == 5)
         results = [outcome(future) for future in futures]
-    assert [type(result) for result in results] == [ConnectionLost] * 5
+    assert [type(result) for result in results] == [errors.ConnectionLost] * 5
     assert all(result.in_doubt for result in results)
     assert contents(store) == []
     still_works(store)
@@ -725,9 +686,7 @@ def interrupting(number: int) -> tuple[Callable[..., Any], list[str]]:
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_wherever_the_thread_that_writes_is_interrupted_others_write_on(
-    path: Path, others: int
-) -> None:
+def test_wherever_the_thread_that_writes_is_interrupted_others_write_on(path, others):
     def hold(executor: ThreadPoolExecutor) -> list[Future[Any]]:
         with writer.exclusive():
             held.set()
@@ -760,7 +719,7 @@ def test_wherever_the_thread_that_writes_is_interrupted_others_write_on(
                 sys.settrace(before)
                 ended.set()
             for result in map(outcome, holding.result(LONG_ENOUGH) if holding else ()):
-                assert isinstance(result, MessageRecord | ConnectionLost), (at, result)
+                assert isinstance(result, MessageRecord | errors.ConnectionLost), (at, result)
                 known += [result.id] if isinstance(result, MessageRecord) else []
             known.append(store.messages.save("s", "user", "after").id)
         assert number > 20
@@ -786,9 +745,7 @@ class InterruptedConnection(sqlite3.Connection):
 
 
 @pytest.mark.parametrize("way", ["unit", "transaction"])
-def test_an_interrupt_while_a_statement_gives_its_rows_leaves_no_lock(
-    path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_an_interrupt_while_a_statement_gives_its_rows_leaves_no_lock(path, monkeypatch, way):
     Interrupted.seen.clear()
     with Store(f"sqlite:///{path}") as store:
         store.sessions.create(id="s")
@@ -813,9 +770,7 @@ def test_an_interrupt_while_a_statement_gives_its_rows_leaves_no_lock(
         assert contents(store) == ["x"]
 
 
-def test_a_rollback_that_fails_leaves_no_transaction_to_the_next_call(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollback_that_fails_leaves_no_transaction_to_the_next_call(store, monkeypatch):
     def fails(tx: Any) -> None:
         tx.messages.save("s", "user", "gone")
         raise ValueError("the body's own")
@@ -833,8 +788,8 @@ def test_a_rollback_that_fails_leaves_no_transaction_to_the_next_call(
 @pytest.mark.parametrize("moment", ["waiting", "leading"])
 @pytest.mark.parametrize("way", ["unit", "transaction"])
 def test_a_caller_that_is_interrupted_while_it_waits_holds_nobody_up(
-    store: Store, monkeypatch: pytest.MonkeyPatch, moment: str, way: str
-) -> None:
+    store, monkeypatch, moment, way
+):
     wait = QueuedWrite.wait
     interrupted = threading.Event()
 
@@ -872,7 +827,7 @@ def test_a_caller_that_is_interrupted_while_it_waits_holds_nobody_up(
 now: ContextVar[datetime] = ContextVar("now", default=datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def test_a_unit_is_run_in_the_context_of_its_caller(path: Path) -> None:
+def test_a_unit_is_run_in_the_context_of_its_caller(path):
     with Store(f"sqlite:///{path}", clock=now.get) as store:
         store.sessions.create(id="s")
 
@@ -884,7 +839,7 @@ def test_a_unit_is_run_in_the_context_of_its_caller(path: Path) -> None:
     assert [each.day for each in stamped] == list(range(1, 9))
 
 
-def test_the_unit_of_a_task_is_run_in_the_context_of_the_task(path: Path) -> None:
+def test_the_unit_of_a_task_is_run_in_the_context_of_the_task(path):
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}", clock=now.get) as store:
             await store.sessions.create(id="s")
@@ -899,7 +854,7 @@ def test_the_unit_of_a_task_is_run_in_the_context_of_the_task(path: Path) -> Non
     asyncio.run(main())
 
 
-def test_a_function_is_run_by_the_thread_that_brought_it(store: Store) -> None:
+def test_a_function_is_run_by_the_thread_that_brought_it(store):
     def bring() -> bool:
         here, lock = threading.get_ident(), threading.RLock()
 
@@ -915,12 +870,12 @@ def test_a_function_is_run_by_the_thread_that_brought_it(store: Store) -> None:
     assert contents(store) == ["x"] * 8
 
 
-def test_a_store_called_in_a_function_of_its_own_refuses_instead_of_waiting(store: Store) -> None:
+def test_a_store_called_in_a_function_of_its_own_refuses_instead_of_waiting(store):
     def call_the_store(tx: Any) -> None:
         store.messages.save("s", "user", "gone")
 
     results = together(store, [lambda: store.run(call_the_store), *saves(store, ["1", "2"])])
-    assert type(results[0]) is TransactionMisuse
+    assert type(results[0]) is errors.TransactionMisuse
     assert contents(store) == ["1", "2"]
 
 
@@ -929,8 +884,8 @@ def test_a_store_called_in_a_function_of_its_own_refuses_instead_of_waiting(stor
 
 @pytest.mark.parametrize("way", ["save", "transaction"])
 def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_place(
-    path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+    path, monkeypatch, way
+):
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
@@ -956,7 +911,7 @@ def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_plac
                 await spin()
                 jobs[0].expire(writer_of(store))
                 late.cancel()
-                with suppress(asyncio.CancelledError, DatabaseBusy):
+                with suppress(asyncio.CancelledError, errors.DatabaseBusy):
                     await late
             async with asyncio.timeout(LONG_ENOUGH):
                 await behind
@@ -968,9 +923,7 @@ def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_plac
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_task_cancelled_when_its_transaction_has_just_got_the_lead_hands_it_on(
-    path: Path, turns: int
-) -> None:
+def test_a_task_cancelled_when_its_transaction_has_just_got_the_lead_hands_it_on(path, turns):
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
@@ -1000,9 +953,7 @@ def test_a_task_cancelled_when_its_transaction_has_just_got_the_lead_hands_it_on
     asyncio.run(main())
 
 
-def test_more_tasks_than_may_wait_all_write_and_the_queue_stays_short(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_tasks_than_may_wait_all_write_and_the_queue_stays_short(path, monkeypatch):
     longest = 0
     enqueue = Writer.enqueue
 
@@ -1038,7 +989,7 @@ def open_files(path: Path) -> list[str]:
     return [name for name in found if name.startswith(str(path))]
 
 
-def test_closing_waits_for_what_is_queued_and_leaves_nothing_open(path: Path) -> None:
+def test_closing_waits_for_what_is_queued_and_leaves_nothing_open(path):
     store = Store(f"sqlite:///{path}")
     store.sessions.create(id="s")
     writer = writer_of(store)
@@ -1049,14 +1000,14 @@ def test_closing_waits_for_what_is_queued_and_leaves_nothing_open(path: Path) ->
         results = [outcome(future) for future in futures]
     assert [message.content for message in results[:8]] == ["x"] * 8
     assert results[8] is None
-    with pytest.raises(TransactionMisuse):
+    with pytest.raises(errors.TransactionMisuse):
         store.messages.save("s", "user", "late")
     assert open_files(path) == []
     with Store(f"sqlite:///{path}") as again:
         assert contents(again) == ["x"] * 8
 
 
-def test_closing_inside_a_transaction_of_one_s_own_does_not_wait_for_it(path: Path) -> None:
+def test_closing_inside_a_transaction_of_one_s_own_does_not_wait_for_it(path):
     for way in ("transaction", "run"):
         store = Store(f"sqlite:///{path}")
         store.sessions.create()
@@ -1072,9 +1023,7 @@ def test_closing_inside_a_transaction_of_one_s_own_does_not_wait_for_it(path: Pa
         assert len(again.users.list()) == 2
 
 
-def test_closing_an_asynchronous_store_waits_for_what_is_queued_and_leaves_nothing_open(
-    path: Path,
-) -> None:
+def test_closing_an_asynchronous_store_waits_for_what_is_queued_and_leaves_nothing_open(path):
     threads = set(threading.enumerate())
 
     async def main() -> None:
@@ -1087,7 +1036,7 @@ def test_closing_an_asynchronous_store_waits_for_what_is_queued_and_leaves_nothi
         await store.close()
         saved = await asyncio.gather(*tasks)
         assert sorted(message.seq for message in saved) == list(range(1, 301))
-        with pytest.raises(TransactionMisuse):
+        with pytest.raises(errors.TransactionMisuse):
             await store.messages.save("s", "user", "late")
         assert open_files(path) == []
         assert not [t for t in threading.enumerate() if t.name.startswith("agentstore")]
@@ -1100,7 +1049,7 @@ def test_closing_an_asynchronous_store_waits_for_what_is_queued_and_leaves_nothi
 
 
 @pytest.mark.parametrize("kind", ["memory", "adopted"])
-def test_the_writer_keeps_no_connection_that_others_need(path: Path, kind: str) -> None:
+def test_the_writer_keeps_no_connection_that_others_need(path, kind):
     engine = None
     if kind == "adopted":
         engine = create_engine(f"sqlite:///{path}", hide_parameters=True)
@@ -1111,7 +1060,7 @@ def test_the_writer_keeps_no_connection_that_others_need(path: Path, kind: str) 
         assert [message.seq for message in results] == list(range(1, 21))
         assert checked_out(store) == 0
         assert writer_of(store)._connection is None
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             store.messages.save("nowhere", "user", "x")
         assert checked_out(store) == 0
         still_works(store)
@@ -1119,7 +1068,7 @@ def test_the_writer_keeps_no_connection_that_others_need(path: Path, kind: str) 
         engine.dispose()
 
 
-def test_the_writer_of_a_file_keeps_one_connection_outside_of_the_pool(store: Store) -> None:
+def test_the_writer_of_a_file_keeps_one_connection_outside_of_the_pool(store):
     kept = writer_of(store)._connection
     assert kept is not None
     together(store, saves(store, ["x"] * 20))
@@ -1127,7 +1076,7 @@ def test_the_writer_of_a_file_keeps_one_connection_outside_of_the_pool(store: St
     assert checked_out(store) == 0
 
 
-def test_two_stores_that_write_to_one_file_at_once_lose_nothing(path: Path) -> None:
+def test_two_stores_that_write_to_one_file_at_once_lose_nothing(path):
     with Store(f"sqlite:///{path}") as one, Store(f"sqlite:///{path}") as other:
         one.sessions.create(id="s")
 

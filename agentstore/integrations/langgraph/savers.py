@@ -1,26 +1,27 @@
 """The checkpoint savers: ``AgentStoreSaver`` on a ``Store``, ``AsyncAgentStoreSaver`` on another.
 
-What they do is written once, in ``operations``.
+What they do is written once, in ``SaverOperations``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from abc import abstractmethod
 from collections.abc import (
     AsyncIterator,
-    Callable,
     Collection,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import suppress
+from datetime import timedelta
 from math import isfinite
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -38,16 +39,36 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
+from langgraph.store.base import TTLConfig
 
-from agentstore.errors import InvalidInput, NotFound
+from agentstore.errors import (
+    AgentStoreError,
+    InvalidInput,
+    NotAllowedInScope,
+    NotFound,
+)
+from agentstore.integrations.langgraph.calls import (
+    AsyncSweeper,
+    Call,
+    Calls,
+    Sweeper,
+    T,
+    awaited,
+    called,
+    checked,
+    log,
+    run,
+    run_async,
+)
 from agentstore.integrations.langgraph.serializer import Allowed, AllowedSerializer
 from agentstore.records import CheckpointRecord, Items, Page, WriteRecord
+from agentstore.retention import RetentionPolicy
 
 if TYPE_CHECKING:
     from agentstore import AsyncScopedStore, AsyncStore, ScopedStore, Store
 
 
-# The operations of a checkpoint saver: see ``calls``. All calls are of ``store.checkpoints``.
+# The operations of a checkpoint saver. All calls are of ``store.checkpoints``.
 
 
 class SaverOperations(BaseCheckpointSaver[str]):
@@ -59,6 +80,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None = None,
         allowed: Iterable[Allowed] = (),
         revive: bool = False,
+        ttl: TTLConfig | None = None,
     ) -> None:
         """Begin with nothing seen; see ``AgentStoreSaver``."""
         if serde is not None and (allowed := [*allowed]):
@@ -68,6 +90,33 @@ class SaverOperations(BaseCheckpointSaver[str]):
         super().__init__(serde=AllowedSerializer(allowed) if serde is None else serde)
         self._seen = Seen()
         self._revive = revive
+        self.ttl_config = checked(ttl)
+        minutes = (ttl or {}).get("default_ttl")
+        self._kept = None if minutes is None else timedelta(minutes=minutes)
+        self._refreshes = (ttl or {}).get("refresh_on_read", True)
+
+    @abstractmethod
+    async def _arun(self, calls: Calls[T]) -> T:
+        """Make the calls of an operation for a coroutine."""
+
+    def _touch(self, thread: str) -> Calls[None]:
+        """Have a thread count as used: one write at most in a tenth of its time to live."""
+        if self._kept is None or not self._seen.is_due(thread, self._kept / _PART):
+            return
+        every = self._kept / _PART
+        try:
+            yield lambda c: c.touch(thread, every=every)
+        except AgentStoreError as error:  # what was asked for is done all the same
+            log.warning("%s", error)
+
+    def _policy(self, store: object) -> RetentionPolicy | None:
+        """Say which threads have expired: a tenth later, because not every use is written down."""
+        if not hasattr(store, "prune"):
+            raise NotAllowedInScope("sweep_ttl()")
+        if self._kept is None:
+            return None
+        idle = self._kept + self._kept / _PART
+        return RetentionPolicy(threads_idle=idle, thread_namespaces=(_ROOT,))
 
     def _if_missing(self, config: RunnableConfig) -> Literal["make", "refuse"]:
         """Say what to do if the thread is not there: a run that had it finds it deleted."""
@@ -86,7 +135,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
         last = int(str(current).partition(".")[0]) if current else 0
         return f"{last + 1:032}.{secrets.token_hex(8)}"
 
-    def _calls_get(self, config: RunnableConfig) -> Calls[CheckpointTuple | None]:
+    @awaited
+    def aget_tuple(self, config: RunnableConfig) -> Calls[CheckpointTuple | None]:
+        """Give a checkpoint with the writes after it, of one moment; without an id, the latest."""
         thread, space, id = _place(config)
         if id is None:
             found = yield lambda c: c.latest(thread, space, writes=True, order="id")
@@ -96,15 +147,19 @@ class SaverOperations(BaseCheckpointSaver[str]):
             return None
         read = tuple_of(self.serde, found)
         self._seen.add((thread, space, found.id), read.checkpoint)
+        if self._refreshes:
+            yield from self._touch(thread)
         return read
 
-    def _calls_put(
+    @awaited
+    def aput(
         self,
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> Calls[RunnableConfig]:
+        """Save a checkpoint. It is durable when this returns."""
         thread, space, parent = _place(config)
         id = checkpoint["id"]
         missing = self._if_missing(config)
@@ -147,13 +202,15 @@ class SaverOperations(BaseCheckpointSaver[str]):
             thread_missing=missing,
         )
 
-    def _calls_put_writes(
+    @awaited
+    def aput_writes(
         self,
         config: RunnableConfig,
         writes: Sequence[tuple[str, Any]],
         task_id: str,
-        task_path: str,
+        task_path: str = "",
     ) -> Calls[None]:
+        """Save what a task wrote after a checkpoint, which need not be there yet."""
         thread, space, id = _place(config)
         # What is special has a place of its own, where the last one counts; else the first does.
         placed = {
@@ -171,15 +228,16 @@ class SaverOperations(BaseCheckpointSaver[str]):
             replace=[channel in WRITES_IDX_MAP for channel, _ in placed.values()],
             thread_missing=self._if_missing(config),
         )
+        yield from self._touch(thread)
 
-    def _calls_page(
+    def _pages(
         self,
         config: RunnableConfig | None,
         filter: dict[str, Any] | None,
         before: RunnableConfig | None,
-        limit: int,
-        cursor: str | None,
-    ) -> Calls[tuple[list[CheckpointTuple], str | None]]:
+        limit: int | None,
+    ) -> Iterator[Calls[list[CheckpointTuple]]]:
+        """Give an operation for each page, which must be run before the next one is asked for."""
         named = config["configurable"] if config else {}
         thread, space = None, None
         if named:
@@ -190,39 +248,57 @@ class SaverOperations(BaseCheckpointSaver[str]):
         below = get_checkpoint_id(before) if before else None
         if only:
             if below is not None and below <= only:
-                return [], None
+                return
             below = f"{only}\0"  # so that it comes first, and not all that came after it
-        page: Page[CheckpointRecord] = yield lambda c: c.list(
-            thread,
-            namespace=space,
-            limit=limit,
-            cursor=cursor,
-            order="id",
-            before=below,
-            where={(key,): value for key, value in (filter or {}).items()},
-            writes=True,
-        )
-        found = [
-            tuple_of(self.serde, record)
-            for record in page
-            if is_ours(record.namespace) and only in (None, "", record.id)
-        ]
-        ended = only and (not page.items or page.items[-1].id < only)
-        return found, None if ended else page.next_cursor
+        left, cursor, more = limit, None, True
 
-    def _calls_delete_thread(self, thread_id: str) -> Calls[None]:
+        def page() -> Calls[list[CheckpointTuple]]:
+            nonlocal left, cursor, more
+            read: Page[CheckpointRecord] = yield lambda c: c.list(
+                thread,
+                namespace=space,
+                limit=_PAGE if left is None else min(left, _PAGE),
+                cursor=cursor,
+                order="id",
+                before=below,
+                where={(key,): value for key, value in (filter or {}).items()},
+                writes=True,
+            )
+            found = [
+                tuple_of(self.serde, record)
+                for record in read
+                if is_ours(record.namespace) and only in (None, "", record.id)
+            ]
+            cursor = read.next_cursor
+            ended = only and (not read.items or read.items[-1].id < only)
+            left = None if left is None else left - len(found)
+            more = cursor is not None and not ended
+            return found
+
+        while more and (left is None or left > 0):
+            yield page()
+
+    @awaited
+    def adelete_thread(self, thread_id: str) -> Calls[None]:
+        """Delete a thread and all that is in it."""
         with suppress(NotFound):
             yield lambda c: c.delete_thread(str(thread_id))
 
-    def _calls_delete_for_runs(self, run_ids: Sequence[str]) -> Calls[None]:
-        for run in run_ids:
-            yield lambda c, run=run: c.delete_run(str(run))  # type: ignore[misc]
+    @awaited
+    def adelete_for_runs(self, run_ids: Sequence[str]) -> Calls[None]:
+        """Delete the checkpoints of runs; what came after them has their nearest ancestor left."""
+        for each in run_ids:
+            yield lambda c, id=str(each): c.delete_run(id)  # type: ignore[misc]
 
-    def _calls_copy_thread(self, source: str, target: str) -> Calls[None]:
+    @awaited
+    def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> Calls[None]:
+        """Copy a thread to a new one; raises ``AlreadyExists`` if that is there already."""
         with suppress(NotFound):
-            yield lambda c: c.copy_thread(str(source), str(target))
+            yield lambda c: c.copy_thread(str(source_thread_id), str(target_thread_id))
 
-    def _calls_prune(self, thread_ids: Sequence[str], strategy: str) -> Calls[None]:
+    @awaited
+    def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> Calls[None]:
+        """Keep the latest checkpoint of each namespace, and what its delta channels need."""
         if isinstance(thread_ids, str):
             raise TypeError("thread_ids must be a sequence of thread ids, not a str")
         if strategy not in ("keep_latest", "delete"):
@@ -230,7 +306,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
         for each in thread_ids:
             thread = str(each)
             if strategy == "delete":
-                yield from self._calls_delete_thread(thread)
+                with suppress(NotFound):
+                    yield lambda c, t=thread: c.delete_thread(t)  # type: ignore[misc]
                 continue
             for space in (yield lambda c, t=thread: c.namespaces(t)):  # type: ignore[misc]
                 latest = is_ours(space) and (
@@ -240,9 +317,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
                     kept = {"keep_ids": [latest.id], "namespace": space}
                     yield lambda c, t=thread, kept=kept: c.prune(t, **kept)  # type: ignore[misc]
 
-    def _calls_delta(
+    @awaited
+    def aget_delta_channel_history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Calls[Mapping[str, DeltaChannelHistory]]:
+        """Give what delta channels are to be rebuilt of: see ``BaseCheckpointSaver``."""
         if not channels:
             return {}
         thread, space, target = _place(config)
@@ -273,14 +352,6 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 found[channel]["seed"] = seeds[channel]
         return found
 
-    async def _arun(self, calls: Calls[T]) -> T:
-        """Make the calls of an operation for a coroutine."""
-        raise NotImplementedError
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See ``AgentStoreSaver.get_tuple``."""
-        return await self._arun(self._calls_get(config))
-
     async def alist(
         self,
         config: RunnableConfig | None,
@@ -289,58 +360,10 @@ class SaverOperations(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """See ``AgentStoreSaver.list``."""
-        left, cursor = limit, None
-        while left is None or left > 0:
-            size = _PAGE if left is None else min(left, _PAGE)
-            found, cursor = await self._arun(self._calls_page(config, filter, before, size, cursor))
-            for each in found:
+        """Go over checkpoints, the largest id first, some of them read at a time."""
+        for page in self._pages(config, filter, before, limit):
+            for each in await self._arun(page):
                 yield each
-            left = None if left is None else left - len(found)
-            if cursor is None:
-                return
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """See ``AgentStoreSaver.put``."""
-        return await self._arun(self._calls_put(config, checkpoint, metadata, new_versions))
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """See ``AgentStoreSaver.put_writes``."""
-        await self._arun(self._calls_put_writes(config, writes, task_id, task_path))
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """See ``AgentStoreSaver.delete_thread``."""
-        await self._arun(self._calls_delete_thread(thread_id))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """See ``AgentStoreSaver.delete_for_runs``."""
-        await self._arun(self._calls_delete_for_runs(run_ids))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """See ``AgentStoreSaver.copy_thread``."""
-        await self._arun(self._calls_copy_thread(source_thread_id, target_thread_id))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """See ``AgentStoreSaver.prune``."""
-        await self._arun(self._calls_prune(thread_ids, strategy))
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """See ``AgentStoreSaver.get_delta_channel_history``."""
-        return await self._arun(self._calls_delta(config, channels))
 
 
 def _place(config: RunnableConfig) -> tuple[str, str, Any]:
@@ -350,13 +373,14 @@ def _place(config: RunnableConfig) -> tuple[str, str, Any]:
     return str(named["thread_id"]), space, get_checkpoint_id(config) or None
 
 
-T = TypeVar("T")
-
 _PAGE = 50
 """Checkpoints that a list reads at a time, with their values."""
 
+_PART = 10
+"""Parts of its time to live; in each, the use of a thread is written down once at most."""
 
-class AgentStoreSaver(SaverOperations):
+
+class AgentStoreSaver(Sweeper, SaverOperations):
     """A LangGraph checkpointer on a ``Store``, for ``invoke`` and ``stream``.
 
     Every thread of a program may use it at once. Closing the store is its owner's business.
@@ -371,6 +395,7 @@ class AgentStoreSaver(SaverOperations):
         serde: SerializerProtocol | None = None,
         allowed: Iterable[Allowed] = (),
         revive: bool = False,
+        ttl: TTLConfig | None = None,
     ) -> None:
         """Save into a store.
 
@@ -382,9 +407,16 @@ class AgentStoreSaver(SaverOperations):
                 name.
             revive: Whether a run that goes on after its thread was deleted makes it again; left
                 out, its next put raises ``NotFound``.
+            ttl: How long threads are kept after their last use, as LangGraph writes it:
+                ``{"default_ttl": 60, "refresh_on_read": True, "sweep_interval_minutes": 5}``. To
+                read is a use if ``refresh_on_read`` says so, or nothing. ``sweep_ttl`` deletes
+                what has expired, and ``start_ttl_sweeper`` does so now and then.
+
+        Raises:
+            InvalidInput: ``ttl`` or ``allowed`` is something else.
         """
-        super().__init__(serde=serde, allowed=allowed, revive=revive)
-        self._checkpoints = store.checkpoints
+        super().__init__(serde=serde, allowed=allowed, revive=revive, ttl=ttl)
+        self._store, self._checkpoints = store, store.checkpoints
 
     def _run(self, calls: Calls[T]) -> T:
         return run(calls, self._checkpoints)
@@ -400,9 +432,14 @@ class AgentStoreSaver(SaverOperations):
             call.exception()
             raise
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Give a checkpoint with the writes after it, of one moment; without an id, the latest."""
-        return self._run(self._calls_get(config))
+    get_tuple = called(SaverOperations.aget_tuple)
+    put = called(SaverOperations.aput)
+    put_writes = called(SaverOperations.aput_writes)
+    delete_thread = called(SaverOperations.adelete_thread)
+    delete_for_runs = called(SaverOperations.adelete_for_runs)
+    copy_thread = called(SaverOperations.acopy_thread)
+    prune = called(SaverOperations.aprune)
+    get_delta_channel_history = called(SaverOperations.aget_delta_channel_history)
 
     def list(
         self,
@@ -413,59 +450,22 @@ class AgentStoreSaver(SaverOperations):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Go over checkpoints, the largest id first, some of them read at a time."""
-        left, cursor = limit, None
-        while left is None or left > 0:
-            size = _PAGE if left is None else min(left, _PAGE)
-            found, cursor = self._run(self._calls_page(config, filter, before, size, cursor))
-            yield from found
-            left = None if left is None else left - len(found)
-            if cursor is None:
-                return
+        for page in self._pages(config, filter, before, limit):
+            yield from self._run(page)
 
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Save a checkpoint. It is durable when this returns."""
-        return self._run(self._calls_put(config, checkpoint, metadata, new_versions))
+    def sweep_ttl(self) -> int:
+        """Delete the threads of all users that have expired, as ``prune`` does; give how many.
 
-    def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """Save what a task wrote after a checkpoint, which need not be there yet."""
-        self._run(self._calls_put_writes(config, writes, task_id, task_path))
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread and all that is in it."""
-        self._run(self._calls_delete_thread(thread_id))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of runs; what came after them has their nearest ancestor left."""
-        self._run(self._calls_delete_for_runs(run_ids))
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread to a new one; raises ``AlreadyExists`` if that is there already."""
-        self._run(self._calls_copy_thread(source_thread_id, target_thread_id))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep the latest checkpoint of each namespace, and what its delta channels need."""
-        self._run(self._calls_prune(thread_ids, strategy))
-
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Give what delta channels are to be rebuilt of: see ``BaseCheckpointSaver``."""
-        return self._run(self._calls_delta(config, channels))
+        Raises:
+            NotAllowedInScope: The store is scoped to a user.
+        """
+        if (policy := self._policy(self._store)) is None:
+            return 0
+        store = cast("Store", self._store)
+        return store.prune(policy, reclaim=False).rules.get("threads", 0)
 
 
-class AsyncAgentStoreSaver(SaverOperations):
+class AsyncAgentStoreSaver(AsyncSweeper, SaverOperations):
     """A LangGraph checkpointer on an ``AsyncStore``, for ``ainvoke`` and ``astream``.
 
     Like its store it belongs to one event loop. A call that is cancelled has happened or not, as
@@ -479,13 +479,21 @@ class AsyncAgentStoreSaver(SaverOperations):
         serde: SerializerProtocol | None = None,
         allowed: Iterable[Allowed] = (),
         revive: bool = False,
+        ttl: TTLConfig | None = None,
     ) -> None:
         """Save into a store; see ``AgentStoreSaver``."""
-        super().__init__(serde=serde, allowed=allowed, revive=revive)
-        self._checkpoints = store.checkpoints
+        super().__init__(serde=serde, allowed=allowed, revive=revive, ttl=ttl)
+        self._store, self._checkpoints = store, store.checkpoints
 
     async def _arun(self, calls: Calls[T]) -> T:
         return await run_async(calls, self._checkpoints)
+
+    async def sweep_ttl(self) -> int:
+        """Delete what has expired; see ``AgentStoreSaver.sweep_ttl``."""
+        if (policy := self._policy(self._store)) is None:
+            return 0
+        store = cast("AsyncStore", self._store)
+        return (await store.prune(policy, reclaim=False)).rules.get("threads", 0)
 
 
 # What a LangGraph checkpoint is in agentstore, and back.
@@ -539,6 +547,7 @@ class Seen:
         self._lock = Lock()
         self._versions: dict[tuple[str, str, Any], dict[str, Any]] = {}
         self._places: dict[tuple[str, str, Any], None] = {}
+        self._uses: dict[str, float] = {}
 
     def add(self, place: tuple[str, str, Any], checkpoint: Checkpoint) -> None:
         """Take note of a checkpoint, which was put or read at a place."""
@@ -558,6 +567,19 @@ class Seen:
             self._places[place] = None
             if len(self._places) > _MOST_PLACES:
                 del self._places[next(iter(self._places))]
+
+    def is_due(self, thread: str, every: timedelta) -> bool:
+        """Take note that a thread is used; say whether it was not in so much time before."""
+        now = monotonic()
+        with self._lock:
+            last = self._uses.get(thread)
+            if last is not None and now - last < every.total_seconds():
+                return False
+            self._uses.pop(thread, None)
+            self._uses[thread] = now
+            if len(self._uses) > _MOST_PLACES:
+                del self._uses[next(iter(self._uses))]
+        return True
 
     def has(self, place: tuple[str, str, Any]) -> bool:
         """Say whether a checkpoint was there, or is to come."""
@@ -740,46 +762,3 @@ def _is_json(value: Any, levels: int) -> bool:
     return type(value) is dict and all(
         type(key) is str and _is_json(item, levels - 1) for key, item in value.items()
     )
-
-
-# Operations that are written once for both kinds of store, and what makes their calls.
-#
-# An operation is a generator: what it yields is a call of a store, and what it gets back is the
-# result. An error is raised where the call was yielded.
-
-
-Call = Callable[[Any], Any]
-"""A call of a store, or what an asynchronous store's gives to be awaited."""
-
-Calls = Generator[Call, Any, T]
-"""The calls of one operation, and what comes of it."""
-
-
-def run(calls: Calls[T], store: object) -> T:
-    """Make the calls of an operation on a store; give what comes of it."""
-    try:
-        call = next(calls)
-        while True:
-            try:
-                result = call(store)
-            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
-                call = calls.throw(error)
-            else:
-                call = calls.send(result)
-    except StopIteration as end:
-        return cast("T", end.value)
-
-
-async def run_async(calls: Calls[T], store: object) -> T:
-    """Do the same on an asynchronous store."""
-    try:
-        call = next(calls)
-        while True:
-            try:
-                result = await call(store)
-            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
-                call = calls.throw(error)
-            else:
-                call = calls.send(result)
-    except StopIteration as end:
-        return cast("T", end.value)

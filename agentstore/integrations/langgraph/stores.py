@@ -34,7 +34,14 @@ from langgraph.store.base import (
 )
 
 from agentstore.errors import EmbeddingFailed, InvalidInput
-from agentstore.integrations.langgraph.savers import Call, Calls, run, run_async
+from agentstore.integrations.langgraph.calls import (
+    AsyncSweeper,
+    Call,
+    Calls,
+    Sweeper,
+    run,
+    run_async,
+)
 from agentstore.records import MemoryRecord
 from agentstore.values.embeddings import Embedded, Embeddings, Question
 
@@ -148,7 +155,7 @@ class _Operations(BaseStore):
         return [SearchItem(**_parts(memory), score=score) for memory, score in found]
 
 
-class AgentStoreBaseStore(_Operations):
+class AgentStoreBaseStore(Sweeper, _Operations):
     """A LangGraph store on a ``Store``: ``builder.compile(store=AgentStoreBaseStore(store))``.
 
     Every thread of a program may use it at once; ``ainvoke`` gets it run in threads. Closing the
@@ -193,7 +200,7 @@ class AgentStoreBaseStore(_Operations):
         return self._store.memories.delete_expired()
 
 
-class AsyncAgentStoreBaseStore(_Operations):
+class AsyncAgentStoreBaseStore(AsyncSweeper, _Operations):
     """A LangGraph store on an ``AsyncStore``, for ``ainvoke`` and ``aget``, ``aput``, ...
 
     Like its store it belongs to one event loop.

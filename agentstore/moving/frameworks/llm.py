@@ -30,6 +30,11 @@ _KNOWN = {
     "'title', title, 'chat', json(chat)) FROM chat\" | agentstore import -",
 }
 
+_UNKNOWN = (
+    "its tables are of no program that is known. Write its conversations as lines, "
+    '{"messages": [{"role": "user", "content": "..."}]}'
+)
+
 
 @contextmanager
 def logs_of_llm(path: str) -> Iterator[Iterator[Found]]:
@@ -41,7 +46,7 @@ def logs_of_llm(path: str) -> Iterator[Iterator[Found]]:
     with opened(path, "llm") as source:
         if not {"prompt", "response"} <= source.columns("responses"):
             known = next((words for name, words in _KNOWN.items() if source.columns(name)), None)
-            problem = f"it has {known}" if known else "its tables are of no program that is known"
+            problem = f"it has {known}" if known else _UNKNOWN
             raise NotASource(source.name, "conversations", problem)
         yield _Logs(source).found()
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Dialect, Row, insert, literal, select, update
+from sqlalchemy import ColumnElement, Dialect, Row, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
@@ -506,6 +506,38 @@ def _storing(
 ) -> Prepared | None:
     statement = dialect.storing_writes(threads.entering(tables, dialect), tables, replace=replace)
     return None if statement is None else Prepared(statement, driver)
+
+
+_TOUCHED = "\x01touched"
+"""Namespace, checkpoint, task and channel of the write that says when a thread was touched."""
+
+
+def touch_thread(unit: Unit, thread_id: str) -> None:
+    """Write down that a thread is used now; raises NotFound, or NeedsTransaction in autocommit."""
+    kind, encoding, data = _instant(unit.now())
+    row = {"position": 0, "channel": _TOUCHED, "task_path": ""}
+    row |= {"kind": kind, "encoding": encoding, "data": data}
+    names = dict.fromkeys(("namespace", "checkpoint_id", "task_id"), _TOUCHED)
+    task, nobody = {"thread_id": thread_id, **names}, {"user_id": None, "session_id": None}
+    store_pending(unit, task, {0: row}, nobody, replaced=[0], makes_thread=False)
+
+
+def touched_since(
+    tables: Tables, thread_id: ColumnElement[str], since: datetime
+) -> ColumnElement[bool]:
+    """Give the condition that a thread was touched at a moment or later."""
+    c = tables.checkpoint_writes.c
+    these = [c[name] == _TOUCHED for name in ("namespace", "checkpoint_id", "task_id")]
+    return (
+        select(c.position)
+        .where(c.thread_id == thread_id, *these, c.position == 0, c.data >= _instant(since)[2])
+        .exists()
+    )
+
+
+def _instant(at: datetime) -> tuple[str, str, bytes]:
+    """Write an instant so that what is later is larger, byte by byte."""
+    return encode(at.isoformat(timespec="microseconds"))
 
 
 def in_order(records: Iterable[WriteRecord]) -> tuple[WriteRecord, ...]:

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Integer,
     Row,
     Select,
+    Table,
     and_,
     bindparam,
     case,
@@ -87,18 +88,21 @@ Doomed = Callable[[Rows], Iterable[Row[Any]]]
 """Chooses from the checkpoints of a namespace, the latest first, those that are to go."""
 
 
+def in_threads(tables: Tables) -> dict[str, Table]:
+    """Give the tables of what is in threads by their plain names, what refers before the rest."""
+    # Read off the tables, as ``upkeep.deletion`` does.
+    prefix, every = len(tables.names.prefix), reversed(tables.metadata.sorted_tables)
+    return {table.name[prefix:]: table for table in every if "thread_id" in table.c}
+
+
 def remove_all(unit: Unit, thread_id: str) -> DeletionReceipt:
     """Delete a thread that is locked, and everything in it."""
-    tables = unit.tables
-    prefix = len(tables.names.prefix)
     counts: dict[str, int] = {}
-    # Read off the tables, as ``upkeep.deletion`` does, and what refers before what it refers to.
-    for table in reversed(tables.metadata.sorted_tables):
-        if "thread_id" in table.c:
-            theirs = delete(table).where(table.c.thread_id == thread_id)
-            if gone := unit.connection.execute(theirs).rowcount:
-                counts[table.name[prefix:]] = gone
-    threads = tables.checkpoint_threads
+    for name, table in in_threads(unit.tables).items():
+        theirs = delete(table).where(table.c.thread_id == thread_id)
+        if gone := unit.connection.execute(theirs).rowcount:
+            counts[name] = gone
+    threads = unit.tables.checkpoint_threads
     unit.connection.execute(delete(threads).where(threads.c.id == thread_id))
     counts["checkpoint_threads"] = 1
     return DeletionReceipt(dict(sorted(counts.items())))

@@ -31,6 +31,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    true,
     tuple_,
     type_coerce,
     update,
@@ -42,9 +43,12 @@ from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records import PruneReport
 from agentstore.records.upkeep import Finding, Severity, listed
+from agentstore.repositories.checkpoints.puts import touched_since
 from agentstore.repositories.checkpoints.removal import (
     as_many_as,
+    in_threads,
     needed_by_others,
+    remove_all,
     remove_some,
     weight,
 )
@@ -603,6 +607,8 @@ def rules_of(policy: RetentionPolicy) -> Iterator[tuple[Rule, int]]:
         yield _SessionRule(expired=False), deletion.ROWS
     if policy.tool_logs is not None:
         yield _RowRule("tool_logs", "tool_logs", "created_at", _older_than("tool_logs")), ROWS
+    if policy.threads_idle is not None:
+        yield _ThreadRule(), deletion.ROWS
     if policy.prunes_checkpoints:
         yield _CheckpointRule(), deletion.ROWS
     if policy.finished_tasks is not None:
@@ -624,6 +630,76 @@ def _older_than(rule: str) -> Callable[[PruningTerms], datetime]:
 
 def _after_now(terms: PruningTerms) -> datetime:
     return terms.now + timedelta.resolution  # the present itself included
+
+
+# The rule about threads that nobody uses.
+#
+# When a thread was put into last is not in its row: the latest checkpoint of its first namespace
+# says it of most, so it is looked at before all others are.
+
+
+class _ThreadRule(Rule):
+    """Threads of checkpoints that were idle for too long, each with everything in it."""
+
+    name = "threads"
+
+    def find(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
+        threads = unit.tables.checkpoint_threads
+        columns = [threads.c.pk, threads.c.id, threads.c.session_id]
+        stays = owner_not_being_deleted(unit.tables, threads.c.user_id)
+        return walked(
+            unit, threads, columns, position, [], _is_idle_thread(unit.tables, terms), stays
+        )
+
+    def find_to_count(self, unit: Unit, terms: PruningTerms, position: Position) -> Found:
+        rows, position = self.find(unit, terms, position)
+        return staying(unit, terms, rows), position
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        counts = Counter(checkpoint_threads=1)
+        for name, table in in_threads(unit.tables).items():
+            theirs = select(func.count()).where(table.c.thread_id == items[0].id)
+            counts[name] = unit.connection.execute(theirs).scalar_one()
+        return Done(1, counts, items[1:])
+
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
+        threads = unit.tables.checkpoint_threads.c
+        counts: Counter[str] = Counter()
+        done = 0
+        while done < len(items) and not (done and (pace.is_spent or counts.total() > pace.rows)):
+            pk = items[done].pk
+            done += 1
+            if not lock_free(unit, threads.pk, threads.pk == pk):
+                continue
+            # Looked at again once it is locked: whoever had it may have put into it.
+            still = select(threads.id).where(threads.pk == pk, _is_idle_thread(unit.tables, terms))
+            for thread_id in unit.connection.execute(still).scalars():
+                counts.update(remove_all(unit, thread_id).rows)
+        return Done(counts["checkpoint_threads"], counts, items[done:])
+
+
+def _is_idle_thread(tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
+    """Give the condition under which a thread was neither put into nor touched for too long."""
+    policy, before = terms.policy, terms.before(terms.policy.threads_idle)
+    threads, points = tables.checkpoint_threads.c, tables.checkpoints
+    c, first = points.c, points.alias("first").c
+    namespace = select(func.min(first.namespace)).where(first.thread_id == threads.id)
+    latest = (
+        select(c.created_at)
+        .where(c.thread_id == threads.id, c.namespace == namespace.scalar_subquery())
+        .order_by(c.step.desc(), c.pk.desc())
+        .limit(1)
+    )
+    theirs = select(c.pk).where(c.thread_id == threads.id)
+    conditions = [
+        threads.created_at < before,
+        func.coalesce(latest.scalar_subquery() < before, true()),
+        ~touched_since(tables, threads.id, before),
+        ~theirs.where(c.created_at >= before).exists(),
+    ]
+    if policy.thread_namespaces:
+        conditions.append(theirs.where(c.namespace.in_(policy.thread_namespaces)).exists())
+    return and_(*conditions)
 
 
 # The rule about checkpoints that are old, or more than a thread keeps.
@@ -660,8 +736,10 @@ class _CheckpointRule(Rule):
             checkpoints.thread_id == threads.c.id, _matching(unit, terms)
         )
         columns = [threads.c.id, threads.c.session_id]
-        stays = owner_not_being_deleted(unit.tables, threads.c.user_id)
-        rows, position = walked(unit, threads, columns, position, [], old.exists(), stays)
+        stays = [owner_not_being_deleted(unit.tables, threads.c.user_id)]
+        if terms.policy.threads_idle is not None:
+            stays.append(~_is_idle_thread(unit.tables, terms))
+        rows, position = walked(unit, threads, columns, position, [], old.exists(), *stays)
         return staying(unit, terms, rows), position
 
     def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
