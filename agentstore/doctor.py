@@ -29,7 +29,7 @@ from agentstore.migrations import HEAD, KNOWN, current
 from agentstore.records.upkeep import Finding, Severity, counted, exit_code, listed
 from agentstore.repositories.line_changes import repair_sessions
 from agentstore.repositories.search import index_problem
-from agentstore.repositories.upkeep import consistency, pruning
+from agentstore.repositories.upkeep import consistency
 from agentstore.schema import Names, tables
 from agentstore.settings import Settings, default_names, settings_for
 from agentstore.store import Store
@@ -312,9 +312,9 @@ _EXAMINATIONS = (
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
     Examination("bytes", lambda p: consistency.stored_bytes(p.connection, p.tables)),
     Examination(
-        "texts", lambda p: pruning.texts(p.connection, p.tables, dialect_for(p.url).checks)
+        "texts", lambda p: consistency.texts(p.connection, p.tables, dialect_for(p.url).checks)
     ),
-    Examination("amounts", lambda p: pruning.amounts(p.connection, p.tables)),
+    Examination("amounts", lambda p: consistency.amounts(p.connection, p.tables)),
 )
 _DEEP = ("rows", "orphans", "tool_calls", "bytes", "texts", "amounts")
 """Those that read whole tables."""

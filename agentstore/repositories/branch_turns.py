@@ -200,20 +200,6 @@ def _seq_and_turn(messages: Any) -> list[Any]:
     return [messages.seq, messages.turn]
 
 
-def start_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
-    """Give the sequence number of the user message that begins a turn; of turn 0, the first.
-
-    Raises:
-        NotFound: The branch shows no such turn.
-    """
-    if turn == 0:
-        return 1
-    found = user_messages(unit, session_id, branch, turn - 1, 1)
-    if not found or found[0].turn != turn:
-        raise no_turn(turn)
-    return found[0].seq
-
-
 def end_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
     """Give the sequence number of the last message of a turn; of turn 0 perhaps none.
 

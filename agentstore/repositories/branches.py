@@ -153,8 +153,13 @@ class Branches(Repository):
         validation.flag("reserve", reserve)
         session = lock_session(self.unit, session_id)
         end: tuple[int, int] | None = None
-        if from_turn is not None:
-            through = branch_turns.start_of_turn(self.unit, session_id, branch, from_turn) - 1
+        if from_turn == 0:
+            through = 0
+        elif from_turn is not None:
+            found = branch_turns.user_messages(self.unit, session_id, branch, from_turn - 1, 1)
+            if not found or found[0].turn != from_turn:
+                raise branch_turns.no_turn(from_turn)
+            through = found[0].seq - 1
         elif after_turn is not None:
             through = branch_turns.end_of_turn(self.unit, session_id, branch, after_turn)
             end = (through, after_turn)

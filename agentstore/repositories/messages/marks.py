@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -127,9 +127,14 @@ class Marks(Repository):
         if wanted is not None and wanted == unwanted:
             return 0
         if own is not None:
-            only = [*dict.fromkeys([*(only or ()), *self._ids_of(session_id, own)])]
+            found = dict.fromkeys(only or ())
+            for chunk in chunks(own):
+                asked: dict[str, Any] = several("external_id", chunk)
+                rows = self.unit.rows(_ids, len(asked), session_id=session_id, **asked)
+                found |= dict.fromkeys(row.id for row in rows)
+            only = [*found]
         changed = 0
-        for narrowed in self._narrowed(only):
+        for narrowed in [None] if only is None else chunks(only):
             asked = {"session_id": session_id, **(several("id", narrowed) if narrowed else {})}
             shape = unwanted is not None, len(asked) - 1
             if wanted is not None:
@@ -143,18 +148,6 @@ class Marks(Repository):
             gone = self.unit.count(_take_away, *shape, mark=unwanted, **asked)
             changed += 0 if unwanted is None else gone
         return changed
-
-    def _ids_of(self, session_id: str, external_ids: Sequence[str]) -> Iterator[str]:
-        for chunk in chunks(external_ids):
-            asked = several("external_id", chunk)
-            for (id,) in self.unit.rows(_ids, len(asked), session_id=session_id, **asked):
-                yield id
-
-    def _narrowed(self, ids: list[str] | None) -> Iterator[Sequence[str] | None]:
-        if ids is None:
-            yield None
-        else:
-            yield from chunks(ids)
 
 
 def _of(tables: Tables, ids: int) -> Select[Any]:

@@ -29,6 +29,7 @@ from sqlalchemy import (
     Delete,
     Select,
     Table,
+    Text,
     bindparam,
     delete,
     func,
@@ -36,6 +37,7 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    type_coerce,
     union,
     update,
 )
@@ -47,10 +49,9 @@ from agentstore.records import DeletionReceipt, ExpiryReport
 from agentstore.repositories import operations
 from agentstore.repositories.attachments import drop_unattached
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
-from agentstore.repositories.listing import Pace
+from agentstore.repositories.listing import Pace, first_deadline
 from agentstore.repositories.operations import Units, required
 from agentstore.repositories.search import forget_deleted, forget_sessions
-from agentstore.repositories.upkeep.statistics import ROW_BYTES, detach_some, weighed_messages
 from agentstore.schema import Tables, being_deleted, owner_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values import validation
@@ -92,7 +93,7 @@ def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryRe
     rows: Counter[str] = Counter()
     skipped = 0
     # A session that expires after this moment is left to the next clean-up: so there is an end.
-    deadline = units.run(Mode.READ, first_deadline)
+    deadline = units.run(Mode.READ, first_deadline, "sessions")
     for user_id in units.run(Mode.READ, unfinished):  # left by a deletion that was interrupted
         rows.update(finish_user(user_id, pace).rows)
     more = deadline is not None
@@ -104,14 +105,6 @@ def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryRe
         skipped += batch.skipped
         more = batch.more
     return ExpiryReport(tuple(ids), dict(sorted(rows.items())), skipped)
-
-
-def first_deadline(unit: Unit) -> datetime | None:
-    """Give the present, or None if nothing can have expired: then nothing needs to be locked."""
-    now = unit.now()
-    expires_at = unit.tables.sessions.c.expires_at
-    query = select(expires_at).where(expires_at <= now).order_by(expires_at).limit(1)
-    return None if unit.connection.execute(query).first() is None else now
 
 
 def delete_expired_now(
@@ -590,7 +583,7 @@ def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Count
     """Count the rows that belong to a user or to sessions, in one statement, by table.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
-    above ``most``. What is attached, and indexed text, counts as more rows; see ``statistics``.
+    above ``most``. What is attached, and indexed text, counts as more rows.
     Tables without any are left out.
     """
     names, query = _count(unit.tables, kind)
@@ -736,3 +729,67 @@ def _theirs(unit: Unit, table: Table, kind: str, key: str | list[str]) -> Column
     condition = owned(unit.tables, table, kind, key)
     assert condition is not None
     return condition
+
+
+# What takes longer to delete than a row of its table: it counts as so many rows.
+
+
+ROW_BYTES = 16_384
+"""How many bytes of an attachment take as long to delete as a row."""
+
+ROW_CHARACTERS = 2_048
+"""How many characters of a message take as long as a row, where they are cut into words to take
+them out of the search index."""
+
+_ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
+"""To see how long a text is SQLite reads it: so no more are read than are needed."""
+
+
+def weighed_messages(
+    unit: Unit, condition: ColumnElement[bool], most: int
+) -> tuple[list[int], int]:
+    """Choose messages that weigh no more than so many rows, and at least one.
+
+    Returns:
+        Their row numbers; and what all of them weigh, or some number above ``most``.
+    """
+    messages = unit.tables.messages.c
+    texts = (type_coerce(messages[name], Text) for name in ("content", "blocks", "payload"))
+    size = sum((func.coalesce(func.length(text), 0) for text in texts), literal(0))
+    query = select(messages.pk, size).where(condition).limit(most)
+    chosen: list[int] = []
+    weighs = 0
+    with unit.connection.execute(query, execution_options=_ONE_BY_ONE) as rows:
+        for pk, length in rows:
+            weighs += 1 + length // ROW_CHARACTERS
+            if weighs > most and chosen:
+                break
+            chosen.append(pk)
+    return chosen, weighs
+
+
+def detach_some(unit: Unit, condition: ColumnElement[bool], most: int) -> Sequence[str]:
+    """Delete attachments whose bytes are worth no more than so many rows, and at least one.
+
+    Returns:
+        The digests of what was attached.
+    """
+    attachments, blobs = unit.tables.attachments, unit.tables.blobs
+    query = (
+        select(attachments.c.pk, blobs.c.size)
+        .join(blobs, blobs.c.digest == attachments.c.digest)
+        .where(condition)
+        .order_by(attachments.c.pk)
+        .limit(most)
+    )
+    chosen: list[int] = []
+    left = most * ROW_BYTES
+    for pk, size in unit.connection.execute(query):
+        left -= size
+        if left < 0 and chosen:
+            break
+        chosen.append(pk)
+    if not chosen:
+        return []
+    light = delete(attachments).where(attachments.c.pk.in_(chosen)).returning(attachments.c.digest)
+    return unit.connection.execute(light).scalars().all()
