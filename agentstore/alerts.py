@@ -16,14 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.records.upkeep import Finding, Severity, Statistics
-
-if TYPE_CHECKING:
-    pass
-
 
 SIZES = "sizes"
 """The name of this check."""
@@ -106,17 +102,13 @@ def parse_bytes(size: str | int) -> int:
     if type(size) is int and 0 <= size <= _MOST:
         return size
     found = _SIZE.fullmatch(size.strip()) if isinstance(size, str) else None
-    if found is None:
-        raise InvalidInput(
-            f"A size must be a number of bytes, or such as 5GB or 500MiB, not {shown(size)}."
-        )
-    unit = found[2].lower().removesuffix("b")
-    base = 1024 if unit.endswith("i") else 1000
+    unit = "i" if found is None else found[2].lower().removesuffix("b")
     power = _POWERS.get(unit.removesuffix("i"))
-    if power is None or unit == "i":
+    if found is None or power is None or unit == "i":
         raise InvalidInput(
             f"A size must be a number of bytes, or such as 5GB or 500MiB, not {shown(size)}."
         )
+    base = 1024 if unit.endswith("i") else 1000
     number = Decimal(found[1]) * base**power
     if number > _MOST:
         raise InvalidInput(f"A size must be at most {_MOST} bytes, not {shown(size)}.")

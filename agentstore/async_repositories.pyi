@@ -295,6 +295,7 @@ class AsyncBranches(AsyncRepository):
             NotFound: There is no such session, branch or turn.
             AlreadyExists: There is a branch called ``keep_as`` already.
             InvalidInput: An argument cannot be stored, or ``to_turn`` comes before ``from_turn``.
+            StreamUnfinished: One of these messages is still being streamed.
         """
     async def turns(
         self,

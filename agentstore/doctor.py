@@ -23,7 +23,7 @@ from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.base.moving import CheckContext, Examination, shapes
 from agentstore.errors import AgentStoreError, DatabaseError
-from agentstore.execution.runners import UnitRunner, names_on
+from agentstore.execution.runners import names_on
 from agentstore.execution.unit import Unit
 from agentstore.migrations import HEAD, KNOWN, current
 from agentstore.records.upkeep import Finding, Severity, counted, exit_code, listed
@@ -33,6 +33,7 @@ from agentstore.repositories.upkeep import consistency
 from agentstore.schema import Names, tables
 from agentstore.settings import Settings, default_names, settings_for
 from agentstore.store import Store
+from agentstore.transactions import runner_of
 
 Progress = Callable[[str], object]
 """Told which examination begins."""
@@ -66,10 +67,19 @@ def examine(
     parsed = parse_url(url)
     dialect = dialect_for(parsed)
     dialect.require_existing(parsed)
-    settings = _settings(names or default_names(), read_only=True)
+    names = names or default_names()
+    settings = settings_for(
+        read_only=True,
+        create=False,
+        schema=names.schema,
+        table_prefix=names.prefix,
+        pool_size=1,
+        max_overflow=0,
+    )
     engine = open_engine(parsed, settings)
+    tell = progress or (lambda _: None)
     try:
-        found = [*_examined(engine, dialect, settings, parsed, deep, progress or _silent)]
+        found = [*_examined(engine, dialect, settings, parsed, deep, tell)]
     finally:
         engine.dispose()
     order = list(Severity)
@@ -100,28 +110,21 @@ def repair(
         DatabaseError: The role does not see all rows, and nothing was repaired; or the database
             failed, and what was repaired before stays so.
     """
-    parsed = parse_url(url)
-    say = progress or _silent
+    say = progress or (lambda _: None)
     names = names or default_names()
-    settings = _settings(names, read_only=False)
     done: list[str] = []
-    with Store(parsed, create=False, schema=names.schema, table_prefix=names.prefix) as store:
-        engine = open_engine(parsed, settings)
-        runner = UnitRunner(engine, dialect_for(parsed), settings, owns_engine=True)
-        try:
-            runner.run(Mode.READ, _require_visible, repeatable=True)
-            say("counters")
-            count_again = partial(_repair_counters, deep=deep)
-            while repaired := runner.run(Mode.WRITE, count_again, repeatable=True):
-                done += repaired  # up to a thousand rows at a time
-            for index in runner.run(Mode.READ, _missing_indexes, repeatable=True):
-                say(f"index {index.name}")
-                make = partial(consistency.make_index, index=index)
-                runner.run(Mode.WRITE, make, repeatable=True)
-                done.append(f"made the index {index.name}")
-        finally:
-            runner.close(wait=True)
-            engine.dispose()
+    with Store(
+        parse_url(url), create=False, schema=names.schema, table_prefix=names.prefix
+    ) as store:
+        run = runner_of(store).run
+        run(Mode.READ, _require_visible, repeatable=True)
+        say("counters")
+        while repaired := run(Mode.WRITE, partial(_repair_counters, deep=deep), repeatable=True):
+            done += repaired  # up to a thousand rows at a time
+        for index in run(Mode.READ, _missing_indexes, repeatable=True):
+            say(f"index {index.name}")
+            run(Mode.WRITE, partial(consistency.make_index, index=index), repeatable=True)
+            done.append(f"made the index {index.name}")
         if store.search.status().problem is not None:
             say("search index")
             done.append(f"indexed {counted(store.search.reindex(), 'message')} again")
@@ -297,26 +300,20 @@ def _rows(context: CheckContext) -> Iterator[Finding]:
             yield Finding(Severity.ERROR, "rows", what, where, _SET_ASIDE)
 
 
-def _counters(context: CheckContext) -> Iterator[Finding]:
-    dialect = dialect_for(context.url)
-    return consistency.counters(context.connection, context.tables, dialect, context.deep)
-
-
 _EXAMINATIONS = (
     Examination("schema", _schema),
     Examination("search", _search),
-    Examination("counters", lambda p: _counters(p)),
+    Examination(
+        "counters",
+        lambda p: consistency.counters(p.connection, p.tables, dialect_for(p.url), p.deep),
+    ),
     Examination("deletions", lambda p: consistency.unfinished_deletions(p.connection, p.tables)),
     Examination("rows", _rows),
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
     Examination("bytes", lambda p: consistency.stored_bytes(p.connection, p.tables)),
-    Examination(
-        "texts", lambda p: consistency.texts(p.connection, p.tables, dialect_for(p.url).checks)
-    ),
-    Examination("amounts", lambda p: consistency.amounts(p.connection, p.tables)),
 )
-_DEEP = ("rows", "orphans", "tool_calls", "bytes", "texts", "amounts")
+_DEEP = ("rows", "orphans", "tool_calls", "bytes")
 """Those that read whole tables."""
 
 _OF_ROWS = ("counters", "deletions", *_DEEP)
@@ -375,18 +372,3 @@ def _repair_counters(unit: Unit, deep: bool) -> list[str]:
         consistency.repair_users(unit, users)
         done.append(f"added up the reservations of {counted(len(users), 'user')} again")
     return done
-
-
-def _settings(names: Names, *, read_only: bool) -> Settings:
-    return settings_for(
-        read_only=read_only,
-        create=False,
-        schema=names.schema,
-        table_prefix=names.prefix,
-        pool_size=1,
-        max_overflow=0,
-    )
-
-
-def _silent(_: str) -> None:
-    pass

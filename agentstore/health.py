@@ -92,9 +92,9 @@ class Probe:
     def health(self, timeout: float) -> HealthRecord:
         """Ask, and wait up to so many seconds."""
         check_timeout(timeout)
+        system, began = dialect_for(self.engine.url).checks.system, time.perf_counter()
         if self._is_closed():
-            return closed(self.engine)
-        began = time.perf_counter()
+            return without_answer(system, "This store is closed.", began)
         pool = pool_use(self.engine)
         with self._lock:
             asked = self._asked
@@ -105,7 +105,7 @@ class Probe:
         try:
             return asked.result(timeout)
         except TimeoutError:
-            return unanswered(self.engine, timeout, began, pool)
+            return unanswered(system, timeout, began, pool)
 
     def _ask(self, asked: Future[HealthRecord], pool: PoolUse | None) -> None:
         began = time.perf_counter()
@@ -139,9 +139,9 @@ class AsyncProbe:
     async def health(self, timeout: float) -> HealthRecord:  # noqa: ASYNC109 - it is an answer
         """Ask, and wait up to so many seconds."""
         check_timeout(timeout)
+        system, began = dialect_for(self.engine.url).checks.system, time.perf_counter()
         if self._is_closed():
-            return closed(self.engine)
-        began = time.perf_counter()
+            return without_answer(system, "This store is closed.", began)
         pool = pool_use(self.engine)
         while (left := timeout - (time.perf_counter() - began)) > 0:
             asked = self._asked
@@ -152,7 +152,7 @@ class AsyncProbe:
                 asked.cancel()  # on a server it ends there too; a thread comes to its end by itself
             elif not asked.cancelled():
                 return asked.result()
-        return unanswered(self.engine, timeout, began, pool)
+        return unanswered(system, timeout, began, pool)
 
     async def _ask(self, pool: PoolUse | None) -> HealthRecord:
         began = time.perf_counter()
@@ -216,13 +216,14 @@ def unhealthy(engine: Engine, error: Exception, began: float, pool: PoolUse | No
     shown_error = error.error if isinstance(error, UnitFailure) else error
     # Only our own errors are known to show no secret.
     ours = isinstance(shown_error, AgentStoreError)
-    return _without_answer(engine, str(shown_error) if ours else type(error).__name__, began, pool)
+    reason = str(shown_error) if ours else type(error).__name__
+    return without_answer(dialect_for(engine.url).checks.system, reason, began, pool)
 
 
-def unanswered(engine: Engine, timeout: float, began: float, pool: PoolUse | None) -> HealthRecord:
+def unanswered(system: str, timeout: float, began: float, pool: PoolUse | None) -> HealthRecord:
     """Say that there was no answer in time."""
-    return _without_answer(
-        engine,
+    return without_answer(
+        system,
         f"The database did not answer within {timeout:g} s. Check that it runs, that it can be "
         "reached, and that the pool is not exhausted.",
         began,
@@ -230,18 +231,14 @@ def unanswered(engine: Engine, timeout: float, began: float, pool: PoolUse | Non
     )
 
 
-def closed(engine: Engine) -> HealthRecord:
-    """Say that the store is closed."""
-    return _without_answer(engine, "This store is closed.", time.perf_counter(), None)
-
-
-def _without_answer(
-    engine: Engine, reason: str, began: float, pool: PoolUse | None
+def without_answer(
+    engine: str, reason: str, began: float, pool: PoolUse | None = None
 ) -> HealthRecord:
+    """Say why there is no answer."""
     return records.HealthRecord(
         ok=False,
         reason=reason,
-        engine=dialect_for(engine.url).checks.system,
+        engine=engine,
         engine_version=None,
         revision=None,
         head=HEAD,

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentstore import repositories
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import (
-    InvalidInput,
-    NotAllowedInScope,
-)
+from agentstore.errors import InvalidInput, NotAllowedInScope
 from agentstore.execution.observation import Observer
 from agentstore.execution.runners import Scope, ScopedRunner, joined
 from agentstore.execution.unit import Runner, Unit

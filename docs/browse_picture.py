@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentstore import AsyncStore, Store
 from agentstore.cli.output import instant
-from agentstore.tui.application import Browser, Wish
+from agentstore.tui.application import Browser
 
 PICTURE = Path(__file__).parent / "pictures" / "browse.svg"
 _FONTS = "ui-monospace, Menlo, Consolas, monospace"
@@ -53,7 +53,7 @@ def fill(url: str) -> None:
 async def draw(url: str) -> str:
     """Give the conversation as a picture that asks nobody for anything."""
     async with AsyncStore(url, read_only=True) as store:
-        browser = Browser(store, "agent.db", instant, Wish("trip"))
+        browser = Browser(store, "agent.db", instant, "trip")
         async with browser.run_test(size=(80, 24)) as pilot:
             picture = ""
             while "Saturday" not in picture or "used" not in picture:

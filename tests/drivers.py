@@ -36,12 +36,8 @@ class Driver:
 DRIVERS = (
     Driver("sqlite3", "sqlite", asynchronous=False),
     Driver("sqlite3-async", "sqlite", asynchronous=True),
-    Driver(
-        "aiosqlite",
-        "sqlite",
-        asynchronous=True,
-        url=lambda url: url.replace("sqlite:", "sqlite+aiosqlite:"),
-    ),
+    Driver("aiosqlite", "sqlite", asynchronous=True,
+        url=lambda url: url.replace("sqlite:", "sqlite+aiosqlite:")),
     Driver("psycopg", "postgresql", asynchronous=False),
     Driver("psycopg-async", "postgresql", asynchronous=True),
-)
+)  # fmt: skip

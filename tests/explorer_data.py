@@ -97,14 +97,9 @@ def _checkpoints(
     second = {**first, "messages": [*first["messages"], {"role": "tool", "content": said}]}
     third = {"messages": second["messages"][:1], said: [1, {"deep": True}], "new": said * 50}
     about = {
-        "summary": said,
-        "next_node": said,
-        "run_id": said,
-        "tags": [said],
-        "metadata": {said: {"source": said}},
-        "user_id": user,
-        "session_id": session,
-    }
+        "summary": said, "next_node": said, "run_id": said, "tags": [said],
+        "metadata": {said: {"source": said}}, "user_id": user, "session_id": session,
+    }  # fmt: skip
     put = store.checkpoints.put
     steps = [put(thread, values, **about).id for values in (first, second)]
     steps.append(put(thread, third, **about, parent_id=steps[0]).id)

@@ -115,13 +115,9 @@ def _wait_for(url: URL, process: subprocess.Popen[bytes]) -> None:
 
 def _conninfo(url: URL) -> str:
     given: dict[str, Any] = {
-        "host": url.host,
-        "port": url.port,
-        "user": url.username,
-        "password": url.password,
-        "dbname": url.database,
-        **url.query,
-    }
+        "host": url.host, "port": url.port, "user": url.username, "password": url.password,
+        "dbname": url.database, **url.query,
+    }  # fmt: skip
     return make_conninfo("", **{name: value for name, value in given.items() if value})
 
 
@@ -213,11 +209,18 @@ class _Pooler:
             self._free.put(pgconn)
 
 
+_UNANSWERED = (b"P", b"B", b"D", b"E", b"C")
+"""What a client sends on its way to a Sync."""
+
+
 def _lend(client: socket.socket, server: socket.socket, kind: bytes, body: bytes) -> bool:
     goes_on, answers = True, 0
     while True:
         answers += kind in (b"Q", b"S", b"F")
         server.sendall(_message(kind, body))
+        if kind in _UNANSWERED:  # the server may send the beginning of an answer, and then waits
+            kind, body = _frame(client)
+            continue
         while True:
             sources = [server, client] if goes_on else [server]
             readable, _, _ = select.select(sources, [], [])

@@ -38,29 +38,16 @@ EVERYWHERE = {
 """The modules whose tests always run on every driver and every server."""
 
 EVERY_DRIVER = EVERYWHERE | {
-    "test_allocations",
-    "test_content_in_errors",
-    "test_forks",
-    "test_full_disk",
-    "test_gathered",
-    "test_health",
-    "test_operations",
-    "test_poolers",
-    "test_secrecy",
-    "test_server_settings",
-    "test_silence",
-    "test_threads",
-}
+    "test_allocations", "test_content_in_errors", "test_forks", "test_full_disk", "test_gathered",
+    "test_health", "test_operations", "test_poolers", "test_secrecy", "test_server_settings",
+    "test_silence", "test_threads",
+}  # fmt: skip
 """Those whose subject is how a driver or a runner works, on all but aiosqlite and older servers."""
 
 TOOLS = {
-    "test_bench",
-    "test_bench_peers",
-    "test_benchmarks",
-    "test_chaos",
-    "test_distribution",
+    "test_bench", "test_bench_peers", "test_benchmarks", "test_chaos", "test_distribution",
     "test_servers",
-}
+}  # fmt: skip
 """Those of the tests' own tools, of the benchmarks and of the packages that are built."""
 
 ON_SQLITE = bool(os.environ.get("AGENTSTORE_TEST_ON_SQLITE"))

@@ -15,44 +15,13 @@ from pathlib import Path
 from typing import Any
 
 COMMANDS = {
-    "ui": (
-        "browse",
-        "ui",
-    ),
-    "conversations": (
-        "show",
-        "tail",
-        "search",
-        "reindex",
-        "embed",
-        "ls",
-        "threads",
-    ),
-    "operations": (
-        "stats",
-        "doctor",
-        "health",
-        "upgrade",
-        "current",
-    ),
-    "keeping": (
-        "prune",
-        "erase-user",
-        "users",
-        "user",
-        "usage",
-        "prices",
-        "tasks",
-    ),
-    "moving": (
-        "copy",
-        "backup",
-        "restore",
-        "import",
-        "export",
-    ),
+    "ui": ("browse", "ui"),
+    "conversations": ("show", "tail", "search", "reindex", "embed", "ls", "threads"),
+    "operations": ("stats", "doctor", "health", "upgrade", "current"),
+    "keeping": ("prune", "erase-user", "users", "user", "usage", "prices", "tasks"),
+    "moving": ("copy", "backup", "restore", "import", "export"),
 }
-"""The commands of each module, in the order of the help."""
+"""The commands of each module."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -85,15 +54,9 @@ def versions() -> str:
 
 def load(command: str | None) -> None:
     """Import the module of a command; all of them if there is no such command."""
-    application = import_module("agentstore.cli.application")
     wanted = [module for module, commands in COMMANDS.items() if command in commands]
     for module in wanted or COMMANDS:
         import_module(f"agentstore.cli.{module}")
-    places = [f"agentstore.cli.{module}" for module in COMMANDS]
-    registered = application.app.registered_commands
-    registered.sort(key=lambda each: places.index(getattr(each.callback, "__module__", "")))
-    for each in registered:
-        each.cls = application.Command
 
 
 def __getattr__(name: str) -> Any:

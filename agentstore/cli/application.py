@@ -9,22 +9,24 @@ code says whose it is: 1 the world's, 2 the command line's, 70 this library's, 1
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import os
 import re
 import sys
-import textwrap
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, wraps
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from agentstore.cli import versions
+from agentstore.cli import COMMANDS, versions
 from agentstore.cli.output import columns, err, out, say
 from agentstore.errors import (
     AgentStoreError,
@@ -46,125 +48,63 @@ if TYPE_CHECKING:
 
 # The help of commands: plain lines, in which nothing is cut however narrow the terminal is.
 #
-# Typer's own panels shorten names of options until two of them look alike, and take ``[alerts]``
-# for markup. What is between backticks in a docstring is a command, and shown without them.
+# Typer's panels shorten names of options until two of them look alike, and take ``[alerts]`` for
+# markup. What is between backticks in a docstring is a command, and shown without them.
 
 
-LOOK, KEEP, MOVE = "Read", "Maintain", "Copy and back up"
-"""The panels of the help."""
-
-HELP = {
-    LOOK: {
-        "ui": "Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.",
-        "browse": "Browse sessions, conversations and branches on the whole terminal; read-only.",
-        "show": "Print a conversation: the last 50 messages of its active branch.",
-        "tail": "Print the last messages, of a session or of all, and follow new ones.",
-        "search": "Find messages by their words, in any language, or by their meaning.",
-        "threads": "List threads of checkpoints, the one that was put into last first.",
-        "ls": "List sessions, the one with the newest activity first.",
-        "stats": "Show how much the database holds, how fast it grows, and who uses it.",
-        "users": "List users, the newest first, or those who are called so.",
-        "user": "Show a user: quota, what is reserved, keys, memories, cost by month.",
-        "usage": "Sum up what requests to models used, and draw a chart.",
-        "prices": "Say what a model costs, and from which source and date.",
-        "tasks": "Count tasks by queue and status, and list the newest of them.",
-    },
-    KEEP: {
-        "reindex": "Rebuild the search index, while the database is in use.",
-        "embed": "Make the vectors that memories and messages lack, while the database is in use.",
-        "doctor": "Find what is wrong with the database, and show the command that fixes it.",
-        "health": "Say whether the database can do its work now, in one line, for probes.",
-        "upgrade": "Upgrade the database's schema to the newest revision; the data are kept.",
-        "current": "Show the revision that the database is at, and the one that this version "
-        "needs.",
-        "prune": "Delete expired data, in small steps, while the database is in use.",
-        "erase-user": "Delete a user and all data of the user, and print a receipt.",
-    },
-    MOVE: {
-        "copy": "Copy everything into an empty database, on the same engine or the other one, and "
-        "compare.",
-        "backup": "Save the database in a new SQLite file, while it is in use, and compare the "
-        "two.",
-        "restore": "Restore a backup into a new database, and compare the two.",
-        "import": "Import conversations in any known format, or what another framework stored.",
-        "export": "Export conversations in chat format, one a line, in the order of their "
-        "creation.",
-    },
+PANELS = {
+    "Read": "ui browse show tail search threads ls stats users user usage prices tasks",
+    "Maintain": "reindex embed doctor health upgrade current prune erase-user",
+    "Copy and back up": "copy backup restore import export",
 }
-"""What each command does, as it says itself: ``--help`` shows this and imports no command."""
+"""The commands, by what they are for."""
+
+_SUMMARY = re.compile(
+    r'^@command\("([a-z-]+)"\)$.*?^    """(.+?)(?:\n\n|""")', re.MULTILINE | re.DOTALL
+)
+"""What a command says of itself first, in its module: ``--help`` imports none of them."""
 
 _WIDEST = 100
 _NARROW = 60
 """Columns; below that a text begins under what it explains."""
-_BESIDE = 30
-"""Columns of the longest option that has its text beside it."""
+
+
+def _fit(formatter: Any) -> None:
+    formatter.width = min(columns(), _WIDEST)
+    if formatter.width < _NARROW:
+        formatter.write_dl = partial(formatter.write_dl, col_max=4)
 
 
 class Command(TyperCommand):
     """A command, with its help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the usage, what the command does, its arguments and its options."""
-        formatter.write("\n".join(_help(self, ctx)))
+        """Write it for this terminal; whatever its width, nothing is cut."""
+        _fit(formatter)
+        super().format_help(ctx, formatter)
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does."""
+        formatter.write_paragraph()
+        formatter.write_text((self.help or "").replace("`", ""))
 
 
 class Group(TyperGroup):
     """The application, with its help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the same, and the commands by what they are for."""
-        lines = [*_help(self, ctx)]
-        for panel, commands in HELP.items():
-            lines += _section(panel, [*commands.items()])
-        formatter.write("\n".join(lines))
+        """Write it for this terminal."""
+        _fit(formatter)
+        super().format_help(ctx, formatter)
 
-
-def _help(command: Any, ctx: Any) -> Iterable[str]:
-    width = min(columns(), _WIDEST)
-    usage = " ".join(["Usage:", ctx.command_path, *command.collect_usage_pieces(ctx)])
-    yield from _wrapped(usage, width, "", "    ")
-    for paragraph in (command.help or "").split("\n\n"):
-        yield ""
-        yield from _wrapped(_plain(paragraph), width, "", "")
-    found: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
-    for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
-        if record is not None:
-            found[parameter.param_type_name].append(record)
-    yield from _section("Arguments", found["argument"])
-    yield from _section("Options", found["option"])
-
-
-def _section(title: str, rows: list[tuple[str, str]]) -> Iterable[str]:
-    """Write names and what they mean, beside each other where there is room."""
-    if not rows:
-        return
-    yield from ("", f"{title}:")
-    width = min(columns(), _WIDEST)
-    longest = max((len(name) for name, _ in rows if len(name) <= _BESIDE), default=0)
-    indent = 6 if width < _NARROW else longest + 4
-    for name, words in rows:
-        lines = _wrapped(words, width, " " * indent, " " * indent)
-        if len(name) + 4 <= indent and lines:
-            lines[0] = f"  {name}".ljust(indent) + lines[0].lstrip()
-        else:
-            lines = [*_wrapped(name, width, "  ", "      "), *lines]
-        yield from lines
-
-
-def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_on_hyphens=False,  # of an option there would be two halves
-        break_long_words=False,
-    )
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.replace("`", "").split())
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands by what they are for."""
+        modules = [Path(__file__).with_name(f"{module}.py") for module in COMMANDS]
+        said = dict(pair for each in modules for pair in _SUMMARY.findall(each.read_text("utf-8")))
+        for panel, names in PANELS.items():
+            with formatter.section(panel):
+                words = {name: said[name].replace("`", "") for name in names.split()}
+                formatter.write_dl([(name, " ".join(words[name].split())) for name in words])
 
 
 app = typer.Typer(
@@ -176,80 +116,108 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        envvar="AGENTSTORE_URL",
-        help="The database: a URL, or the path of a SQLite file.",
-    ),
-]
-Schema = Annotated[
-    str | None,
-    typer.Option(
-        "--schema", metavar="NAME", envvar="AGENTSTORE_SCHEMA", help="The PostgreSQL schema."
-    ),
-]
-Prefix = Annotated[
-    str,
-    typer.Option(
-        "--table-prefix",
-        metavar="TEXT",
-        envvar="AGENTSTORE_TABLE_PREFIX",
-        help="The tables' prefix.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def one_of(values: Sequence[str], words: str) -> Any:
+def option(metavar: str, words: str, *names: str, **more: Any) -> Any:
+    """Make an option that takes a value; its name is that of the parameter unless one is given."""
+    return typer.Option(*names, metavar=metavar, help=words, **more)
+
+
+def flag(names: str, words: str, *others: str) -> Any:
+    """Make an option that takes no value."""
+    return typer.Option(names, *others, help=words)
+
+
+def one_of(values: Sequence[str], words: str, *names: str) -> Any:
     """Make an option that takes one of these; the help shows them, and the shell completes them."""
-    return typer.Option(metavar="|".join(values), help=words, autocompletion=lambda: list(values))
+    return option("|".join(values), words, *names, autocompletion=lambda: list(values))
 
 
-_BUG, _INTERRUPTED = 70, 130
-_MOST_NAMED = 5
+def most_of(things: str, **more: Any) -> Any:
+    """Make the option that says how many are shown."""
+    return option("N", f"How many {things} to show.", "--limit", "-n", **more)
+
+
+Cursor = Annotated[str | None, option("TEXT", "The next_cursor of the previous page, from JSON.")]
+
+
+Schema = Annotated[str | None, option("NAME", "The PostgreSQL schema.", envvar="AGENTSTORE_SCHEMA")]
+Prefix = Annotated[str, option("TEXT", "The tables' prefix.", envvar="AGENTSTORE_TABLE_PREFIX")]
 
 
 @dataclass(frozen=True)
 class Database:
-    """Which database a command works on."""
+    """Which database a command works on; the fields are options of each command that takes one."""
 
-    url: str | None
-    schema: str | None
-    prefix: str
+    url: Annotated[
+        str | None,
+        option(
+            "URL", "The database: a URL, or the path of a SQLite file.", envvar="AGENTSTORE_URL"
+        ),
+    ] = None
+    schema: Schema = None
+    table_prefix: Prefix = ""
 
     def open(self, *, create: bool = False) -> Store:
         """Open it."""
         from agentstore.store import Store  # with SQLAlchemy, which not every command needs
 
-        return Store(self.url, create=create, schema=self.schema, table_prefix=self.prefix)
+        return Store(create=create, **vars(self))
 
     def read(self) -> Store:
         """Open it read-only: nothing is created, upgraded or written."""
         from agentstore.store import Store
 
-        return Store(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
+        return Store(read_only=True, **vars(self))
 
     def read_async(self) -> AsyncStore:
         """Give the same for coroutines; it is opened by ``async with``."""
         from agentstore.aio import AsyncStore  # one command needs it
 
-        return AsyncStore(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
+        return AsyncStore(read_only=True, **vars(self))
 
     @property
     def names(self) -> Names:
         """Where its tables are."""
         from agentstore.schema import Names
 
-        return Names(self.schema, self.prefix)
+        return Names(self.schema, self.table_prefix)
 
     def __str__(self) -> str:
         """Name it, without its password."""
         from agentstore.database import parse_url, show_url
 
         return show_url(parse_url(self.url))
+
+
+_PLACE = inspect.signature(Database, eval_str=True).parameters
+
+
+def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command; a ``Database`` that it takes is named by options of its own."""
+
+    def register(run: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(run, eval_str=True).parameters
+        shown = [each for each in own.values() if each.name not in ("database", "as_json")]
+        shown += _PLACE.values() if "database" in own else []
+        shown += [own["as_json"]] if "as_json" in own else []
+
+        @wraps(run)
+        def called(**given: Any) -> None:
+            if "database" in own:
+                given["database"] = Database(**{each: given.pop(each) for each in _PLACE})
+            run(**given)
+
+        called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        app.command(name, cls=Command)(called)
+        return run
+
+    return register
+
+
+_BUG, _INTERRUPTED = 70, 130
+_MOST_NAMED = 5
 
 
 def whole_id(store: Store, given: str) -> str:
@@ -332,16 +300,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _Debug.on = "--debug" in own
     rest = [argument for argument in own if argument != "--debug"] + given[len(own) :]
     code = _run(rest)
-    _let_output_go()
-    sys.exit(code)
-
-
-def _let_output_go() -> None:
-    """Drop what standard output does not take: the interpreter would try, and fail, once more."""
     try:
         out.file.flush()
-    except OSError:
+    except OSError:  # dropped, or the interpreter would try, and fail, once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.file.fileno())
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -370,7 +333,7 @@ def _other(error: Exception) -> int:
     code, words = getattr(error, "exit_code", None), getattr(error, "format_message", None)
     if isinstance(code, int) and callable(words):
         path = getattr(getattr(error, "ctx", None), "command_path", "agentstore")
-        said = words_of_typer(words())
+        said = words().replace(": Value error, ", ": ", 1)  # which pydantic puts there
         end = "" if said.endswith((".", "?", "!")) else "."
         return _failed(error, f"{said}{end} Try: {path} --help", code)
     return _failed(
@@ -439,8 +402,3 @@ def words_of_system(error: OSError) -> str:
         return "The port is taken. Choose another one with --port, or leave --port out."
     where = "" if error.filename is None else f": {error.filename}"
     return f"{error.strerror}{where}" if error.strerror else str(error)
-
-
-def words_of_typer(said: str) -> str:
-    """Leave out what pydantic puts before the words of a refusal."""
-    return said.replace(": Value error, ", ": ", 1)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -17,19 +15,20 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from agentstore.cli.application import (
-    KEEP,
-    LOOK,
     AsJson,
+    Cursor,
     Database,
-    Prefix,
-    Schema,
-    Url,
-    app,
+    command,
+    flag,
+    most_of,
     one_of,
+    option,
     whole_id,
     whole_user,
 )
 from agentstore.cli.output import (
+    Since,
+    Until,
     columns,
     fitting,
     hint,
@@ -46,16 +45,13 @@ from agentstore.cli.output import (
     rule,
     say,
     seconds,
-    since_option,
     table,
-    until_option,
 )
 from agentstore.errors import InvalidInput
 from agentstore.records import (
     AttachmentRecord,
     CountedBranch,
     MessageRecord,
-    Page,
     SearchHit,
     SessionRecord,
     SessionSummary,
@@ -66,10 +62,8 @@ from agentstore.records import (
 from agentstore.records.base import Role, SessionStatus
 from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
-from agentstore.values.serialized import found_in, state_of, step_of
+from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
-    CLOSE,
-    OPEN,
     STATUS_STYLES,
     age_of,
     brief,
@@ -89,33 +83,23 @@ _NAMED = 20
 """Other branches that people are told of."""
 
 
-@app.command(rich_help_panel=LOOK)
+@command("show")
 def show(
+    database: Database,
     session: Annotated[
-        str,
-        typer.Argument(help="The session's id, or the beginning of it; or a thread's id."),
+        str, typer.Argument(help="The session's id, or the beginning of it; or a thread's id.")
     ],
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", help="Show the last N messages.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show all messages.")] = False,
-    branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Show this branch, not the active one.")
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show the results of tools in full length.")
-    ] = False,
-    tree: Annotated[
-        bool, typer.Option("--tree", help="Draw the branches, and show no messages.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    limit: Annotated[int | None, option("N", "Show the last N messages.", "--limit", "-n")] = None,
+    everything: Annotated[bool, flag("--all", "Show all messages.")] = False,
+    branch: Annotated[str | None, option("NAME", "Show this branch, not the active one.")] = None,
+    full: Annotated[bool, flag("--full", "Show the results of tools in full length.")] = False,
+    tree: Annotated[bool, flag("--tree", "Draw the branches, and show no messages.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
 
-    Of a thread of checkpoints it is what the latest checkpoint holds: messages, and other values.
+    Of a thread of checkpoints it is what the latest checkpoint holds: messages, other values, and
+    the pending writes after it, such as the error or the question at which a graph stopped.
 
     Times are in UTC. On a terminal, long results of tools are cut unless you pass --full. JSON has
     all messages, in full, unless you pass --limit.
@@ -126,7 +110,7 @@ def show(
         raise InvalidInput(
             "--tree shows no messages. Leave out --limit, --all, --branch and --full, or --tree."
         )
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         id = whole_id(store, session)
         if store.sessions.find(id) is None and (threads := store.checkpoints.threads(session)):
             if tree or branch is not None:
@@ -138,14 +122,12 @@ def show(
         used = store.usage.sum_by("total", session_id=found.id)
         user = _name_of(store, found.user_id)
         if tree:
-            _show_tree(found, user, [*_branches(store, found.id)], used, as_json=as_json)
+            branches = [*store.branches.iter(found.id, limit=MAX_LIMIT)]
+            _show_tree(found, user, branches, used, as_json=as_json)
             return
         if limit is None and not everything and not as_json:
             limit = _DEFAULT
-        branches = store.branches
-        shown = (
-            branches.active(found.id) if branch is None else branches.get(found.id, branch)
-        ).name
+        shown = store.branches.active(found.id).name if branch is None else branch
         messages = store.messages.history(
             found.id, limit, branch=shown, unanswered="keep", keep_system=False
         )
@@ -157,7 +139,7 @@ def show(
                 {
                     **plain(found),
                     "branch": shown,
-                    "branches": list(_branches(store, found.id)),
+                    "branches": [*store.branches.iter(found.id, limit=MAX_LIMIT)],
                     "summary": summary,
                     "used": used[0] if used else None,
                     "messages": [
@@ -168,7 +150,7 @@ def show(
             )
             return
         earlier = store.messages.size(found.id, branch=shown) - len(messages)
-        first = branches.list(found.id, limit=_NAMED)
+        first = store.branches.list(found.id, limit=_NAMED)
     _print_heading(found, used, user)
     others = [on_one_line(each.name) for each in first if each.name != shown]
     if others:
@@ -201,9 +183,12 @@ def _show_thread(
     latest = thread.latest
     values: dict[str, Any] = {}
     beside: dict[str, Any] = {}
+    pending: list[tuple[str, Any]] = []
     if latest is not None:
         place = latest.id, latest.thread_id, latest.namespace
-        values, beside = state_of(store.checkpoints.get(*place))
+        found = store.checkpoints.get(*place, writes=True)
+        values, beside = state_of(found)
+        pending = [(each.channel, readable(each.value)) for each in found.writes or ()]
     spaces = store.checkpoints.namespaces(thread.id)
     if as_json:
         print_json(
@@ -212,6 +197,7 @@ def _show_thread(
                 "namespaces": spaces,
                 "values": plain(checkpoint_json(values)),
                 "beside": plain(checkpoint_json(beside)),
+                "writes": plain([[name, checkpoint_json(value)] for name, value in pending]),
             }
         )
         return
@@ -231,15 +217,20 @@ def _show_thread(
             hint(f"… {counted(len(messages) - len(shown), 'earlier message')}: --all shows them")
         for message in shown:
             print_message(out, message, full=full)
-    for name, value in values.items():
-        if name not in said:
-            line = Text.assemble((f"{on_one_line(name)} ", "bold"))
-            text = json.dumps(checkpoint_json(value), ensure_ascii=False)
-            print_text(
-                out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0
-            )
-            if not full and len(text) > _MOST_OF_A_VALUE:
-                hint("  … --full shows all of it")
+    _print_values([(name, value) for name, value in values.items() if name not in said], full=full)
+    if pending:
+        out.print()
+        out.print(rule("pending writes"))
+        _print_values(pending, full=full)
+
+
+def _print_values(values: Iterable[tuple[str, Any]], *, full: bool) -> None:
+    for name, value in values:
+        line = Text.assemble((f"{on_one_line(name)} ", "bold"))
+        text = json.dumps(checkpoint_json(value), ensure_ascii=False)
+        print_text(out, line.append(printable(text if full else text[:_MOST_OF_A_VALUE])), indent=0)
+        if not full and len(text) > _MOST_OF_A_VALUE:
+            hint("  … --full shows all of it")
 
 
 _MOST_OF_A_VALUE = 1_000
@@ -251,17 +242,6 @@ def _files(store: Store, session_id: str) -> dict[str, list[AttachmentRecord]]:
     for file in store.attachments.iter_list_of_session(session_id, limit=MAX_LIMIT):
         files.setdefault(file.message_id, []).append(file)
     return files
-
-
-def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
-    """Give all branches of a session, page by page."""
-    cursor: str | None = None
-    while True:
-        page = store.branches.list(session_id, limit=MAX_LIMIT, cursor=cursor)
-        yield from page
-        cursor = page.next_cursor
-        if cursor is None:
-            return
 
 
 def _show_tree(
@@ -276,9 +256,9 @@ def _show_tree(
         print_json({**plain(session), "branches": branches})
         return
     _print_heading(session, used, user)
-    out.print()
     from agentstore.tui import branch_line, in_tree_order
 
+    out.print()
     for before, branch in in_tree_order(branches):
         print_cut(branch_line(before, branch))
 
@@ -337,28 +317,18 @@ def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[
     return {**plain(message), "marks": list(marks.get(message.id, ()))}
 
 
-@app.command(rich_help_panel=LOOK)
+@command("tail")
 def tail(
+    database: Database,
     session: Annotated[
-        str | None,
-        typer.Argument(help="The session's id, or the beginning of it; default: all."),
+        str | None, typer.Argument(help="The session's id, or the beginning of it; default: all.")
     ] = None,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="N", help="How many of the last messages.")
-    ] = 10,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow new messages, until Ctrl-C.")
-    ] = False,
+    lines: Annotated[int, option("N", "How many of the last messages.", "--lines", "-n")] = 10,
+    follow: Annotated[bool, flag("--follow", "Follow new messages, until Ctrl-C.", "-f")] = False,
     interval: Annotated[
-        float,
-        typer.Option(parser=seconds, metavar="TIME", help="How long to wait between two queries."),
+        float, option("TIME", "How long to wait between two queries.", parser=seconds)
     ] = 0.5,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show the results of tools in full length.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    full: Annotated[bool, flag("--full", "Show the results of tools in full length.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the last messages, of a session or of all, and follow new ones.
@@ -372,11 +342,20 @@ def tail(
         raise InvalidInput(f"--lines must be from 0 to 1000, not {lines}.")
     if not 0.01 <= interval <= 3_600:
         raise InvalidInput("--interval must be from 0.01 to 3600 seconds.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         wanted = None if session is None else store.sessions.get(whole_id(store, session)).id
-        printer = _Printer(store, wanted, full=full, as_json=as_json)
+        whose = wanted
         for messages in _arriving(store, wanted, lines, interval, follow=follow):
-            printer.print(messages)
+            marks = store.marks.of([message.id for message in messages])
+            if as_json:
+                print_json_lines(_as_json(message, marks) for message in messages)
+                continue
+            for message in messages:
+                if message.session_id != whose:
+                    whose = message.session_id
+                    _print_whose(store, whose)
+                print_message(out, message, marks.get(message.id, ()), full=full)
+            out.file.flush()
 
 
 def _arriving(
@@ -416,46 +395,23 @@ def _arriving(
             time.sleep(interval)
 
 
-class _Printer:
-    """Prints messages of one session, or of several with a line that says whose they are."""
-
-    def __init__(self, store: Store, wanted: str | None, *, full: bool, as_json: bool) -> None:
-        self._store = store
-        self._full = full
-        self._session = wanted
-        self._as_json = as_json
-
-    def print(self, messages: list[MessageRecord]) -> None:
-        """Print, and hand it on at once."""
-        marks = self._store.marks.of([message.id for message in messages])
-        if self._as_json:
-            print_json_lines(_as_json(message, marks) for message in messages)
-            return
-        for message in messages:
-            if message.session_id != self._session:
-                self._session = message.session_id
-                self._print_session(message.session_id)
-            print_message(out, message, marks.get(message.id, ()), full=self._full)
-        out.file.flush()
-
-    def _print_session(self, session_id: str) -> None:
-        session = self._store.sessions.find(session_id)
-        title = on_one_line(session.title) if session and session.title else "(no title)"
-        out.print()
-        line = Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold"))
-        print_cut(line)
+def _print_whose(store: Store, session_id: str) -> None:
+    session = store.sessions.find(session_id)
+    title = on_one_line(session.title) if session and session.title else "(no title)"
+    out.print()
+    print_cut(Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold")))
 
 
 # ``search`` and ``reindex``: messages by their words, and the index that finds them.
 
 
-_MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 _ORDERS = ("relevance", "recent")
 _BY = ("words", "meaning", "both")
 
 
-@app.command(rich_help_panel=LOOK)
+@command("search")
 def search(
+    database: Database,
     text: Annotated[
         str,
         typer.Argument(
@@ -463,34 +419,24 @@ def search(
             "looks through errors of tools and their names."
         ),
     ],
-    user: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Only in this user's sessions.")
-    ] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only in this session.")] = None,
+    user: Annotated[str | None, option("WHO", "Only in this user's sessions.")] = None,
+    session: Annotated[str | None, option("ID", "Only in this session.")] = None,
     role: Annotated[str | None, one_of(ROLES, "Only messages of this role.")] = None,
-    since: Annotated[datetime | None, since_option()] = None,
-    until: Annotated[datetime | None, until_option()] = None,
+    since: Since = None,
+    until: Until = None,
     by: Annotated[
         str, one_of(_BY, "By words, or by what messages mean: AGENTSTORE_EMBEDDINGS says how.")
     ] = "words",
     order: Annotated[str, one_of(_ORDERS, "What comes first.")] = "relevance",
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many messages to show.")
-    ] = 10,
-    cursor: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
-    ] = None,
+    limit: Annotated[int, most_of("messages")] = 10,
+    cursor: Cursor = None,
     checkpoints: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--checkpoints",
-            help="Search the latest checkpoints of the newest 1,000 threads, not messages.",
+            "Search the latest checkpoints of the newest 1,000 threads, not messages.",
         ),
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Find messages by their words, in any language, or by their meaning.
@@ -502,7 +448,7 @@ def search(
     """
     if checkpoints and (role, since, until, cursor, by) != (None, None, None, None, "words"):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         if text.startswith(_IN_ERRORS):
             if (user, role, cursor) != (None, None, None) or checkpoints:
                 raise InvalidInput("in:errors goes with --session, --since, --until and --limit.")
@@ -612,25 +558,18 @@ def _print_hit(hit: SearchHit, title: str | None) -> None:
 
 
 def _print_snippet(found: str) -> None:
-    shown = on_one_line(found)
-    if out.color_system is None:  # neither bold nor reversed
-        print_text(out, shown)
-        return
-    snippet = Text()
-    for number, piece in enumerate(_MARKS.split(shown)):
-        snippet.append(piece, style="bold reverse yellow" if number % 2 else "")
-    print_text(out, snippet)
+    from agentstore.tui import snippet_text
+
+    # Without colours, which are neither bold nor reversed, hits keep their marks.
+    print_text(out, on_one_line(found) if out.color_system is None else snippet_text(found))
 
 
-@app.command(rich_help_panel=KEEP)
-def reindex(
-    url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
-) -> None:
+@command("reindex")
+def reindex(database: Database, as_json: AsJson = False) -> None:
     """Rebuild the search index, while the database is in use.
 
     Example: `agentstore reindex --url postgresql://me@localhost/agents`
     """
-    database = Database(url, schema, table_prefix)
     with database.open() as store, progress(0) as bar:
         task = bar.add_task("indexing", total=None)
         messages = store.search.reindex(
@@ -643,19 +582,15 @@ def reindex(
         say(f"{counted(messages, 'message')} of {database} {are} indexed.")
 
 
-@app.command(rich_help_panel=KEEP)
+@command("embed")
 def embed(
+    database: Database,
     pending: Annotated[
-        bool,
-        typer.Option("--pending", help="Only of those whose vectors could not be made before."),
+        bool, flag("--pending", "Only of those whose vectors could not be made before.")
     ] = False,
     forget_others: Annotated[
-        bool,
-        typer.Option("--forget-others", help="Delete the vectors of other models in the end."),
+        bool, flag("--forget-others", "Delete the vectors of other models in the end.")
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Make the vectors that memories and messages lack, while the database is in use.
@@ -665,7 +600,7 @@ def embed(
 
     Example: `agentstore embed --forget-others`
     """
-    with Database(url, schema, table_prefix).open() as store, progress(0) as bar:
+    with database.open() as store, progress(0) as bar:
         task = bar.add_task("embedding", total=None)
 
         def told(done: int, total: int) -> None:
@@ -682,20 +617,13 @@ def embed(
         say(f"{made:,} embedded, {status.pending + status.pending_messages:,} pending.")
 
 
-@app.command(rich_help_panel=LOOK)
+@command("threads")
 def threads(
-    user: Annotated[str | None, typer.Option(metavar="WHO", help="Only this user's.")] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session's.")] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many threads to show.")
-    ] = 20,
-    cursor: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
-    ] = None,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    database: Database,
+    user: Annotated[str | None, option("WHO", "Only this user's.")] = None,
+    session: Annotated[str | None, option("ID", "Only this session's.")] = None,
+    limit: Annotated[int, most_of("threads")] = 20,
+    cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
     """List threads of checkpoints, the one that was put into last first.
@@ -704,7 +632,7 @@ def threads(
 
     Example: `agentstore threads --limit 5`
     """
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         page = store.checkpoints.threads(
             user_id=whole_user(store, user),
             session_id=None if session is None else whole_id(store, session),
@@ -736,7 +664,9 @@ SHORT_ID = 13
 """As many characters as say when, to the millisecond, a session was created."""
 
 _WHOLE_ID = 36
-_LISTED = 20
+_LISTED, _AT_ONCE = 20, 200
+_ADDED_UP = 200
+"""Requests of each session: of one that made more, the last ones are added up."""
 _FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
 _LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
 _LEAST = 14
@@ -746,36 +676,30 @@ _ROOM = 4
 """Columns for ids of later pages that are longer, as more of them is needed to tell them apart."""
 
 
-@app.command("ls", rich_help_panel=LOOK)
+@command("ls")
 def list_sessions(
-    user: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Only this user's sessions.")
-    ] = None,
-    status: Annotated[
-        str | None,
-        one_of(SESSION_STATUSES, "Only in this status."),
-    ] = None,
+    database: Database,
+    user: Annotated[str | None, option("WHO", "Only this user's sessions.")] = None,
+    status: Annotated[str | None, one_of(SESSION_STATUSES, "Only in this status.")] = None,
     failed: Annotated[
-        bool,
-        typer.Option("--failed", help="Only those that failed, or a call or task in them did."),
+        bool, flag("--failed", "Only those that failed, or a call or task in them did.")
     ] = False,
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Only those whose last turn did not end.")
+        bool,
+        flag(
+            "--interrupted",
+            "Only those whose last turn did not end, idle for five minutes or more.",
+        ),
     ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
-    ] = _LISTED,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show all sessions, page by page.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    limit: Annotated[int, most_of("sessions")] = _LISTED,
+    everything: Annotated[bool, flag("--all", "Show all sessions, page by page.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List sessions, the one with the newest activity first.
 
-    A session without a title shows what its user said first.
+    A session without a title shows what its user said first. Tokens are what its last 200 requests
+    to models used, and a + says that there were more; where none was recorded, they are those of
+    its messages.
 
     Ids are shortened as far as they stay unique; `agentstore show` takes the short form.
     JSON has whole ids, and everything else of a session.
@@ -784,7 +708,7 @@ def list_sessions(
     """
     if limit < 1:
         raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         most = None if everything else limit
         user = whole_user(store, user)
         if interrupted:
@@ -792,66 +716,43 @@ def list_sessions(
                 raise InvalidInput(
                     "--interrupted goes with --user alone: such sessions are active."
                 )
-            turns = islice(store.sessions.iter_interrupted(user_id=user), most)
+            turns = store.sessions.iter_interrupted(user_id=user)
             if as_json:
-                print_json_list(turns)
-                return
-            _print_pages(store, [Page(tuple(turn.session for turn in turns), None)])
+                print_json_list(islice(turns, most))
+            else:
+                _print_sessions(store, (turn.session for turn in turns), most)
             return
-        pages = _pages(store, user, status, most, failed=failed, documents=as_json)
-        if as_json:
-            print_json_list(session for page in pages for session in page)
-            return
-        more = _print_pages(store, pages)
-    if more:
-        hint("There are more: pass --limit, or --all.")
-
-
-def _pages(
-    store: Store,
-    user: str | None,
-    status: str | None,
-    limit: int | None,
-    *,
-    failed: bool,
-    documents: bool,
-) -> Iterator[Page[SessionSummary]]:
-    cursor: str | None = None
-    left = limit
-    while left is None or left > 0:
-        size = 200 if left is None else min(left, MAX_LIMIT)
-        page = store.sessions.list(
+        found = store.sessions.iter(
             user_id=user,
             status=cast("SessionStatus | None", status),
             failed=failed,
-            limit=size,
-            cursor=cursor,
-            documents=documents,
-            preview=not documents,
+            limit=_AT_ONCE if most is None else min(most + 1, _AT_ONCE),
+            documents=as_json,
+            preview=not as_json,
         )
-        yield page
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-        left = None if left is None else left - len(page)
+        if as_json:
+            print_json_list(islice(found, most))
+        else:
+            _print_sessions(store, found, most)
 
 
-def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
-    """Print pages as one table; say whether there is more behind the last one."""
-    width, more = 0, False
-    for page in pages:
-        first, more = not width, page.next_cursor is not None
-        if first and not page.items:
-            hint("No sessions.")
-            return False
-        ids = {session.id: session.id for session in page}
+def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int | None) -> None:
+    """Print so many sessions as one table, some at a time."""
+    width, shown = 0, islice(sessions, most)
+    while some := [*islice(shown, _AT_ONCE)]:
+        ids = {session.id: session.id for session in some}
         if out.is_terminal:
             ids = short_ids(store, [*ids])
-        if first:
+        if header := not width:
             width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
+            more = len(some) == _AT_ONCE
             width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
-        _print_rows(page.items, ids, width, header=first)
-    return more
+        used = store.usage.of_sessions([*ids], most=_ADDED_UP)
+        _print_rows(some, ids, used, width, header=header)
+    if not width:
+        hint("No sessions.")
+    if next(sessions, None) is not None:
+        hint("There are more: pass --limit, or --all.")
 
 
 def short_ids(store: Store, ids: Sequence[str]) -> dict[str, str]:
@@ -882,17 +783,24 @@ def _alike(one: str, other: str) -> int:
 
 
 def _print_rows(
-    sessions: Sequence[SessionSummary], ids: dict[str, str], width: int, *, header: bool
+    sessions: Sequence[SessionSummary],
+    ids: dict[str, str],
+    used: dict[str, UsageSum],
+    width: int,
+    *,
+    header: bool,
 ) -> None:
     # Widths are fixed, so that the tables of several pages are one.
     facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
     if header:
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
+        sum_ = used.get(session.id)
+        tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
         cells = {
             "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
             "MSGS": Text(brief(session.message_count)),
-            "TOKENS": Text(brief(session.total_tokens)),
+            "TOKENS": Text(f"{tokens}+" if sum_ is not None and sum_.partial else tokens),
             "ACTIVE": Text(age_of(session.last_active_at)),
         }
         title = Text(on_one_line(session.title or session.preview or "-"))

@@ -17,19 +17,20 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
 from agentstore.cli.application import (
-    KEEP,
-    LOOK,
     AsJson,
+    Cursor,
     Database,
-    Prefix,
-    Schema,
-    Url,
-    app,
+    command,
+    flag,
+    most_of,
     one_of,
+    option,
     whole_id,
     whole_user,
 )
 from agentstore.cli.output import (
+    Since,
+    Until,
     age,
     bar,
     columns,
@@ -43,14 +44,13 @@ from agentstore.cli.output import (
     print_json_list,
     print_table,
     say,
-    since_option,
     table,
-    until_option,
 )
 from agentstore.errors import AgentStoreError, InvalidInput, PriceUnknown
 from agentstore.records import PruneReport, TaskRecord, UsageSum
 from agentstore.records.base import SESSION_STATUSES, TASK_STATUSES, TaskStatus
 from agentstore.records.upkeep import counted
+from agentstore.records.work import total_of
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
 from agentstore.values.prices import Prices, Quote, default_prices
 from agentstore.values.snippets import age_of, brief, money, on_one_line
@@ -61,20 +61,14 @@ def _age(words: str) -> Any:
     return typer.Option(parser=age, metavar="AGE", help=words)
 
 
-def _words(name: str, words: str) -> Any:
-    return typer.Option(metavar=name, help=f"{words}; repeatable.")
-
-
-@app.command(rich_help_panel=KEEP)
+@command("prune")
 def prune(
+    database: Database,
     policy: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="A TOML file with a table [retention]; flags override it."
-        ),
+        Path | None, option("FILE", "A TOML file with a table [retention]; flags override it.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would be deleted, and delete nothing.")
+        bool, flag("--dry-run", "Count what would be deleted, and delete nothing.")
     ] = False,
     sessions_idle: Annotated[
         timedelta | None, _age("Delete sessions that were idle for longer, such as 90d.")
@@ -87,13 +81,13 @@ def prune(
     ] = None,
     keep_marked: Annotated[
         list[str] | None,
-        _words("MARK", "Of these sessions, keep those that have a message with this mark"),
+        option("MARK", "Of these sessions, keep those with a message of this mark; repeatable."),
     ] = None,
     expired_sessions: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--expired-sessions/--no-expired-sessions",
-            help="Delete sessions whose own time to live is over.",
+            "Delete sessions whose own time to live is over.",
         ),
     ] = None,
     tool_logs: Annotated[timedelta | None, _age("Delete tool logs that are older.")] = None,
@@ -102,17 +96,19 @@ def prune(
     ] = None,
     thread_namespace: Annotated[
         list[str] | None,
-        _words("NAME", "Of these threads, delete only those with checkpoints in this namespace"),
+        option(
+            "NAME",
+            "Of these threads, delete only those with checkpoints in this namespace; repeatable.",
+        ),
     ] = None,
     checkpoints_keep_last: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Delete all checkpoints but the latest N of each thread."),
+        int | None, option("N", "Delete all checkpoints but the latest N of each thread.")
     ] = None,
     checkpoints_max_age: Annotated[
         timedelta | None, _age("Delete older checkpoints, but never the latest of each thread.")
     ] = None,
     checkpoints_keep_tag: Annotated[
-        list[str] | None, _words("TAG", "Keep checkpoints with this tag")
+        list[str] | None, option("TAG", "Keep checkpoints with this tag; repeatable.")
     ] = None,
     finished_tasks: Annotated[timedelta | None, _age("Delete tasks that ended longer ago.")] = None,
     task_status: Annotated[
@@ -127,18 +123,14 @@ def prune(
     ] = None,
     expired_memories: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--expired-memories/--no-expired-memories",
-            help="Delete memories whose time to live is over.",
+            "Delete memories whose time to live is over.",
         ),
     ] = None,
     reclaim: Annotated[
-        bool,
-        typer.Option("--reclaim/--no-reclaim", help="Give free space back to the system."),
+        bool, flag("--reclaim/--no-reclaim", "Give free space back to the system.")
     ] = True,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Delete expired data, in small steps, while the database is in use.
@@ -172,7 +164,6 @@ def prune(
         raise InvalidInput(
             "No rule says what to delete. Give one, such as --sessions-idle 90d, or --policy FILE."
         )
-    database = Database(url, schema, table_prefix)
     opened = database.read() if dry_run else database.open()
     with opened as store, _working(err) as working:
         task = working.add_task("counting" if dry_run else "pruning", total=None)
@@ -220,16 +211,14 @@ def _working(console: Console) -> Progress:
     )
 
 
-@app.command("erase-user", rich_help_panel=KEEP)
+@command("erase-user")
 def erase_user(
+    database: Database,
     user: Annotated[str, typer.Argument(help="The user's id.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask.")] = False,
     reindex: Annotated[
-        bool, typer.Option("--reindex", help="Rebuild the search index, without the user's words.")
+        bool, flag("--reindex", "Rebuild the search index, without the user's words.")
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Delete a user and all data of the user, and print a receipt.
@@ -240,7 +229,6 @@ def erase_user(
 
     Example: `agentstore erase-user 0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d --yes`
     """
-    database = Database(url, schema, table_prefix)
     with database.open() as store:
         if not yes and store.users.find(user) is not None:  # or only what is left is to go
             if sys.stdin is None or not sys.stdin.isatty():
@@ -288,24 +276,20 @@ _OF_A_USER = 20
 """Reservations, keys and namespaces that are shown."""
 
 
-@app.command(rich_help_panel=LOOK)
+@command("users")
 def users(
+    database: Database,
     text: Annotated[
         str | None, typer.Argument(help="Only those with this in their name, address or id.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=1, help="How many users to show.")
-    ] = 20,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    limit: Annotated[int, most_of("users", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List users, the newest first, or those who are called so.
 
     Example: `agentstore users ada`
     """
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         most = min(limit + 1, MAX_LIMIT)
         found = [*islice(store.users.iter(text=text, limit=most), limit + 1)]
     if as_json:
@@ -325,19 +309,17 @@ def users(
         hint("There are more: pass --limit.")
 
 
-@app.command("user", rich_help_panel=LOOK)
+@command("user")
 def show_user(
+    database: Database,
     who: Annotated[str, typer.Argument(help="The id, or a name or address that one user has.")],
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Show a user: quota, what is reserved, keys, memories, cost by month.
 
     Example: `agentstore user ada@example.org`
     """
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         user = store.users.get(str(whole_user(store, who)))
         found: dict[str, Any] = {
             "sessions": store.sessions.count(user_id=user.id),
@@ -388,32 +370,22 @@ _LEAST = 19
 """Columns of the facts that are always there."""
 
 
-@app.command(rich_help_panel=LOOK)
+@command("usage")
 def usage(
+    database: Database,
     by: Annotated[
-        str,
-        one_of(_DIMENSIONS, "What to sum up by; turn and branch need --session."),
+        str, one_of(_DIMENSIONS, "What to sum up by; turn and branch need --session.")
     ] = "day",
-    user: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Only this user's sessions.")
-    ] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only this model.")] = None,
-    since: Annotated[datetime | None, since_option()] = None,
-    until: Annotated[datetime | None, until_option()] = None,
+    user: Annotated[str | None, option("WHO", "Only this user's sessions.")] = None,
+    session: Annotated[str | None, option("ID", "Only this session.")] = None,
+    model: Annotated[str | None, option("NAME", "Only this model.")] = None,
+    since: Since = None,
+    until: Until = None,
     days: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, max=36_500, help="Only today and the days before, in UTC."
-        ),
+        int | None, option("N", "Only today and the days before, in UTC.", min=1, max=36500)
     ] = None,
-    cost: Annotated[bool, typer.Option("--cost", help="Draw the costs, not the tokens.")] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=1, help="How many bars to draw.")
-    ] = 30,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    cost: Annotated[bool, flag("--cost", "Draw the costs, not the tokens.")] = False,
+    limit: Annotated[int, option("N", "How many bars to draw.", "--limit", "-n", min=1)] = 30,
     as_json: AsJson = False,
 ) -> None:
     """Sum up what requests to models used, and draw a chart.
@@ -431,7 +403,7 @@ def usage(
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         since = today - timedelta(days=days - 1)
     filters: dict[str, Any] = {"model": model, "since": since, "until": until}
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         filters["user_id"] = whole_user(store, user)
         if session is not None:
             filters["session_id"] = whole_id(store, session)
@@ -440,7 +412,7 @@ def usage(
         if by == "user" and not as_json:
             ids = [str(each.key) for each in sums if each.key is not None]
             named = store.users.names(ids[:MAX_LIMIT])
-    total = _total(sums)
+    total = total_of(sums)
     if as_json:
         print_json({"by": by, "sums": sums, "total": total})
         return
@@ -450,19 +422,6 @@ def usage(
     if by != "total":
         _print_chart(by, sums, limit, by_cost=cost, named=named)
     _print_total(total)
-
-
-def _total(sums: tuple[UsageSum, ...]) -> UsageSum:
-    """Add sums up, instead of asking again, when there may be more."""
-    return UsageSum(
-        key=None,
-        requests=sum(one.requests for one in sums),
-        input_tokens=sum(one.input_tokens for one in sums),
-        output_tokens=sum(one.output_tokens for one in sums),
-        total_tokens=sum(one.total_tokens for one in sums),
-        cost=sum((one.cost for one in sums), Decimal(0)),
-        unpriced_requests=sum(one.unpriced_requests for one in sums),
-    )
 
 
 def _print_chart(
@@ -538,7 +497,7 @@ def _cost(one: UsageSum) -> str:
 # --- Prices ------------------------------------------------------------------------------------
 
 
-@app.command(rich_help_panel=LOOK)
+@command("prices")
 def prices(
     model: Annotated[str, typer.Argument(help="The model, such as openai/gpt-4o.")],
     file: Annotated[
@@ -608,31 +567,15 @@ _STYLES = {
 }
 
 
-@app.command(rich_help_panel=LOOK)
+@command("tasks")
 def tasks(
-    status: Annotated[
-        str | None,
-        one_of(TASK_STATUSES, "Only in this status."),
-    ] = None,
-    queue: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only tasks of this queue.")
-    ] = None,
-    session: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only tasks of this session.")
-    ] = None,
-    dead: Annotated[
-        bool, typer.Option("--dead", help="Only dead tasks; the same as --status dead.")
-    ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many tasks to show.")
-    ] = 20,
-    cursor: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
-    ] = None,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    database: Database,
+    status: Annotated[str | None, one_of(TASK_STATUSES, "Only in this status.")] = None,
+    queue: Annotated[str | None, option("NAME", "Only tasks of this queue.")] = None,
+    session: Annotated[str | None, option("ID", "Only tasks of this session.")] = None,
+    dead: Annotated[bool, flag("--dead", "Only dead tasks; the same as --status dead.")] = False,
+    limit: Annotated[int, most_of("tasks")] = 20,
+    cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
     """Count tasks by queue and status, and list the newest of them.
@@ -643,7 +586,7 @@ def tasks(
         if status not in (None, "dead"):
             raise InvalidInput("--dead and --status both choose a status. Pass only one of them.")
         status = "dead"
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         wanted = None if session is None else whole_id(store, session)
         page = store.tasks.list(
             session_id=wanted,

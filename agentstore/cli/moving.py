@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -26,7 +27,17 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.application import (
+    AsJson,
+    Database,
+    Prefix,
+    Schema,
+    command,
+    flag,
+    one_of,
+    option,
+    whole_id,
+)
 from agentstore.cli.output import err, out, plain, print_json, print_table, progress, say, table
 from agentstore.errors import (
     AgentStoreError,
@@ -55,59 +66,40 @@ _SHOWN = 20
 _ENTER = "Less than a second behind. Stop what writes to the source, then press Enter: "
 
 
-@app.command(rich_help_panel=MOVE)
+@command("copy")
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The URL of the database to copy.")],
     target: Annotated[
         str, typer.Argument(metavar="DST", help="The URL of an empty database; with --user of any.")
     ],
-    user: Annotated[
-        list[str] | None,
-        typer.Option("--user", metavar="ID", help="Copy only this user; may be repeated."),
-    ] = None,
+    user: Annotated[list[str] | None, option("ID", "Copy only this user; may be repeated.")] = None,
     users_from: Annotated[
-        Path | None,
-        typer.Option("--users-from", metavar="FILE", help="A file of users to copy, an id a line."),
+        Path | None, option("FILE", "A file of users to copy, an id a line.")
     ] = None,
     move: Annotated[
-        bool,
-        typer.Option("--move", help="Of users: close them in SRC when DST has them, then delete."),
+        bool, flag("--move", "Of users: close them in SRC when DST has them, then delete.")
     ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume a copy that was interrupted.")
-    ] = False,
-    verify_only: Annotated[
-        bool, typer.Option("--verify-only", help="Only compare the two databases.")
-    ] = False,
+    resume: Annotated[bool, flag("--resume", "Resume a copy that was interrupted.")] = False,
+    verify_only: Annotated[bool, flag("--verify-only", "Only compare the two databases.")] = False,
     quarantine: Annotated[
-        Path | None,
-        typer.Option("--quarantine", metavar="FILE", help="Set invalid rows aside, as JSON lines."),
+        Path | None, option("FILE", "Set invalid rows aside, as JSON lines.")
     ] = None,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Also copy what is written meanwhile, then ask."),
+        bool, flag("--follow", "Also copy what is written meanwhile, then ask.")
     ] = False,
     forget: Annotated[
-        bool,
-        typer.Option("--forget", help="Give a followed copy up: remove its log from SRC."),
+        bool, flag("--forget", "Give a followed copy up: remove its log from SRC.")
     ] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="If SRC is behind, copy an upgraded copy of it.")
+        bool, flag("--upgrade", "If SRC is behind, copy an upgraded copy of it.")
     ] = False,
     no_reindex: Annotated[
-        bool,
-        typer.Option(
-            "--no-reindex", help="Do not build the search index; run agentstore reindex later."
-        ),
+        bool, flag("--no-reindex", "Do not build the search index; run agentstore reindex later.")
     ] = False,
     schema: Schema = None,
     table_prefix: Prefix = "",
-    to_schema: Annotated[
-        str | None, typer.Option("--to-schema", help="The PostgreSQL schema of DST.")
-    ] = None,
-    to_table_prefix: Annotated[
-        str, typer.Option("--to-table-prefix", help="The tables' prefix in DST.")
-    ] = "",
+    to_schema: Annotated[str | None, flag("--to-schema", "The PostgreSQL schema of DST.")] = None,
+    to_table_prefix: Annotated[str, flag("--to-table-prefix", "The tables' prefix in DST.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Copy everything into an empty database, on the same engine or the other one, and compare.
@@ -129,7 +121,7 @@ def copy(
     if users is not None and (verify_only or forget):
         raise InvalidInput("--user goes with neither --verify-only nor --forget.")
     source_names = Database(source, schema, table_prefix).names
-    target_names = Database(target, to_schema, to_table_prefix).names
+    database = Database(target, to_schema, to_table_prefix)
     if forget:
         there = copying.forget(source, source_names=source_names)
         if as_json:
@@ -144,7 +136,7 @@ def copy(
                     source,
                     target,
                     source_names=source_names,
-                    target_names=target_names,
+                    target_names=database.names,
                     progress=progress,
                 )
             else:
@@ -152,7 +144,7 @@ def copy(
                     source,
                     target,
                     source_names=source_names,
-                    target_names=target_names,
+                    target_names=database.names,
                     resume=resume,
                     upgrade=upgrade,
                     quarantine=quarantine,
@@ -173,17 +165,18 @@ def copy(
     if not report.equal:
         raise CopyDiffers(tuple(each.name for each in report.tables if not each.equal))
     if not (verify_only or no_reindex):
-        database = Database(target, to_schema, to_table_prefix)
         make_index(database, str(database), "the copy is complete")
-    if report.set_aside:
-        err.print(
-            Text(
-                f"{counted(report.set_aside, 'row')} not copied, but set aside in "
-                f"{on_one_line(str(report.quarantine))}."
-            ),
-            soft_wrap=True,
-        )
-        raise typer.Exit(SET_ASIDE)
+    _end_set_aside(report.set_aside, "row not copied", report.quarantine)
+
+
+def _end_set_aside(count: int, what: str, file: str | None, lines: Iterable[str] = ()) -> None:
+    """Say what was set aside, if anything was, and end with an exit code of its own."""
+    if not count:
+        return
+    thing, _, rest = what.partition(" ")
+    for line in (*lines, f"{counted(count, thing)} {rest}, but set aside in {file}."):
+        err.print(Text(on_one_line(line)), soft_wrap=True)
+    raise typer.Exit(SET_ASIDE)
 
 
 def _users(given: list[str], file: Path | None) -> list[str] | None:
@@ -344,12 +337,10 @@ def _asking() -> copying.Ready:
 # ``backup`` and ``restore``: a database in a file, and back.
 
 
-@app.command(rich_help_panel=MOVE)
+@command("backup")
 def backup(
+    database: Database,
     target: Annotated[Path, typer.Argument(metavar="DST", help="The file to create.")],
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Save the database in a new SQLite file, while it is in use, and compare the two.
@@ -360,9 +351,8 @@ def backup(
     """
     from agentstore.moving import backup as saving
 
-    names = Database(url, schema, table_prefix).names
     with shown_progress() as progress:
-        report = saving.backup(url, target, names=names, progress=progress)
+        report = saving.backup(database.url, target, names=database.names, progress=progress)
     if as_json:
         print_json({**plain(report), "rows": report.rows})
     else:
@@ -380,38 +370,25 @@ def backup(
         err.print(Text(words), soft_wrap=True)
 
 
-@app.command(rich_help_panel=MOVE)
+@command("restore")
 def restore(
+    database: Database,
     source: Annotated[Path, typer.Argument(metavar="SRC", help="The backup.")],
     target: Annotated[
         str | None,
         typer.Argument(metavar="DST", help="A URL, or a file to create; default: --url."),
     ] = None,
-    upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Upgrade what an older backup holds.")
-    ] = False,
+    upgrade: Annotated[bool, flag("--upgrade", "Upgrade what an older backup holds.")] = False,
     expect: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The output of backup --json; refuse a backup that holds anything else.",
-        ),
+        option("FILE", "The output of backup --json; refuse a backup that holds anything else."),
     ] = None,
     allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow", metavar="NAME", help="A trigger, view or virtual table of yours in SRC."
-        ),
+        list[str] | None, option("NAME", "A trigger, view or virtual table of yours in SRC.")
     ] = None,
     no_reindex: Annotated[
-        bool,
-        typer.Option(
-            "--no-reindex", help="Do not build the search index; run agentstore reindex later."
-        ),
+        bool, flag("--no-reindex", "Do not build the search index; run agentstore reindex later.")
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Restore a backup into a new database, and compare the two.
@@ -422,13 +399,13 @@ def restore(
     """
     from agentstore.moving import backup as saving
 
-    place: str | URL | None = url if target is None else _place(target)
+    place: str | URL | None = database.url if target is None else _place(target)
     expected = None if expect is None else _read_tables(expect)
     with shown_progress() as progress:
         report = saving.restore(
             source,
             place,
-            names=Database(url, schema, table_prefix).names,
+            names=database.names,
             upgrade=upgrade,
             expected=expected,
             allowed=allow or (),
@@ -445,7 +422,7 @@ def restore(
     if not report.indexed and not no_reindex:
         out.file.flush()
         shown = place if isinstance(place, str) or place is None else str(place)
-        make_index(Database(shown, schema, table_prefix), report.database, "all is restored")
+        make_index(replace(database, url=shown), report.database, "all is restored")
 
 
 def _place(target: str) -> str | URL:
@@ -501,13 +478,8 @@ def take_over(
         print_json(plain(report))
     else:
         _show_import(report)
-    if report.set_aside:
-        for name, key, reason in report.invalid:
-            line = f"{name} {on_one_line(key)}: {on_one_line(reason)}"
-            err.print(Text(line), soft_wrap=True)
-        words = f"{counted(report.set_aside, 'row')} not imported, but set aside in "
-        err.print(Text(f"{words}{on_one_line(str(report.quarantine))}."), soft_wrap=True)
-        raise typer.Exit(SET_ASIDE)
+    lines = (f"{name} {key}: {reason}" for name, key, reason in report.invalid)
+    _end_set_aside(report.set_aside, "row not imported", report.quarantine, lines)
 
 
 def _class(name: str) -> tuple[str, str]:
@@ -531,19 +503,13 @@ STANDARD = "-"
 """Standard input or output; a file of that name is ./-."""
 
 
-class _Framework(StrEnum):
-    """The frameworks whose databases can be imported."""
-
-    OPENAI = "openai-sqlite"
-    LANGGRAPH = "langgraph-sqlite"
-    LANGGRAPH_SERVER = "langgraph-postgres"
-    ADK = "adk"
-    AGENTSCOPE = "agentscope"
-    TUTORIAL = "tutorial"
+_LANGGRAPH = ("langgraph-sqlite", "langgraph-postgres")
+_FRAMEWORKS = ("openai-sqlite", *_LANGGRAPH, "adk", "agentscope", "tutorial")
 
 
-@app.command("import", rich_help_panel=MOVE)
+@command("import")
 def import_(
+    database: Database,
     source: Annotated[
         str,
         typer.Argument(
@@ -551,9 +517,11 @@ def import_(
         ),
     ],
     from_: Annotated[
-        _Framework | None,
-        typer.Option(
-            "--from", help="Of which framework a database is; a file is known by its tables."
+        str | None,
+        one_of(
+            _FRAMEWORKS,
+            "Of which framework a database is; a file is known by its tables.",
+            "--from",
         ),
     ] = None,
     quarantine: Annotated[
@@ -567,16 +535,11 @@ def import_(
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="CLASS",
-            help="Of LangGraph's database: a class that its state holds, as my.models.Plan.",
+        option(
+            "CLASS", "Of LangGraph's database: a class that its state holds, as my.models.Plan."
         ),
     ] = None,
-    atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    atomic: Annotated[bool, flag("--atomic", "Import everything or nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Import conversations in any known format, or what another framework stored.
@@ -601,7 +564,7 @@ def import_(
 
     Example: `agentstore import --from adk postgresql://localhost/adk`
     """
-    framework = from_ and from_.value
+    framework = from_
     if framework is None and "://" in source:
         raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
     if Path(source).is_dir():
@@ -620,29 +583,18 @@ def import_(
             )
         if atomic:
             raise InvalidInput("--atomic is for files of conversations.")
-        database = Database(url, schema, table_prefix)
-        if allow and framework not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
-            raise InvalidInput("--allow is for databases of LangGraph.")
+    if allow and framework not in _LANGGRAPH:
+        raise InvalidInput("--allow is for databases of LangGraph.")
+    if framework is not None:
         take_over(framework, source, database, quarantine, allowed=allow or (), as_json=as_json)
         return
-    if allow:
-        raise InvalidInput("--allow is for databases of LangGraph.")
-    done = _import_lines(
-        source,
-        Database(url, schema, table_prefix),
-        atomic=atomic,
-        quarantine=quarantine,
-    )
+    done = _import_lines(source, database, atomic=atomic, quarantine=quarantine)
     if as_json:
         print_json(done)
     else:
         _show_imported(done)
-    if done.set_aside:
-        for number, problem in done.problems:
-            err.print(Text(f"line {number}: {on_one_line(problem)}"), soft_wrap=True)
-        words = f"{counted(done.set_aside, 'line')} not imported, but set aside in "
-        err.print(Text(f"{words}{on_one_line(str(done.quarantine))}."), soft_wrap=True)
-        raise typer.Exit(SET_ASIDE)
+    lines = (f"line {number}: {problem}" for number, problem in done.problems)
+    _end_set_aside(done.set_aside, "line not imported", done.quarantine, lines)
 
 
 def _import_lines(source: str, database: Database, **options: Any) -> transcripts.Imported:
@@ -704,8 +656,9 @@ class _ExportFormat(StrEnum):
     CHAT, HTML, MD = "chat", "html", "md"
 
 
-@app.command(rich_help_panel=MOVE)
+@command("export")
 def export(
+    database: Database,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -716,23 +669,14 @@ def export(
     ] = None,
     format_: Annotated[
         _ExportFormat,
-        typer.Option(
-            "--format", help="html, md: one session to share, secrets redacted (extra ui)."
-        ),
+        flag("--format", "html, md: one session to share, secrets redacted (extra ui)."),
     ] = _ExportFormat.CHAT,
-    branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For html and md: not the active branch.")
-    ] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
-    user: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this user's sessions.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    branch: Annotated[str | None, option("NAME", "For html and md: not the active branch.")] = None,
+    session: Annotated[str | None, option("ID", "Only this session.")] = None,
+    user: Annotated[str | None, option("ID", "Only this user's sessions.")] = None,
+    force: Annotated[bool, flag("--force", "Replace the file.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was written to the file, as JSON.")
+        bool, flag("--json", "Print what was written to the file, as JSON.")
     ] = False,
 ) -> None:
     """Export conversations in chat format, one a line, in the order of their creation.
@@ -768,7 +712,7 @@ def export(
         raise AgentStoreError("Standard output is closed. Pass a file to export to.")
     from agentstore.moving import transcripts
 
-    with Database(url, schema, table_prefix).read() as store:
+    with database.read() as store:
         session = None if session is None else whole_id(store, session)
         lines: Iterable[bytes]
         if sharing:

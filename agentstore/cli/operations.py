@@ -23,7 +23,7 @@ from rich.text import Text
 
 from agentstore import migrations
 from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
-from agentstore.cli.application import KEEP, LOOK, AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.application import AsJson, Database, command, flag, option
 from agentstore.cli.output import (
     bar,
     columns,
@@ -48,7 +48,7 @@ from agentstore.errors import (
     SchemaError,
     SchemaMissing,
 )
-from agentstore.health import DEFAULT_TIMEOUT, check_timeout
+from agentstore.health import DEFAULT_TIMEOUT, check_timeout, without_answer
 from agentstore.migrations import HEAD
 from agentstore.records import HealthRecord
 from agentstore.records.upkeep import Finding, Severity, Statistics, counted, exit_code
@@ -70,42 +70,35 @@ class Order(StrEnum):
     TOKENS = "tokens"
 
 
-@app.command(rich_help_panel=LOOK)
+@command("stats")
 def stats(
-    days: Annotated[int, typer.Option(metavar="N", help="How many days to look back.")] = 14,
+    database: Database,
+    days: Annotated[int, option("N", "How many days to look back.")] = 14,
     top: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, max=1_000, help="How many users, tools and models to show."
-        ),
+        int, option("N", "How many users, tools and models to show.", min=1, max=1000)
     ] = 5,
     by: Annotated[Order, typer.Option(help="How to order users and models.")] = Order.COST,
     exact: Annotated[
-        bool | None,
-        typer.Option("--exact/--estimate", help="Count everything, or estimate large tables."),
+        bool | None, flag("--exact/--estimate", "Count everything, or estimate large tables.")
     ] = None,
     warn_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Exit with 3 if the database is so large.")
+        str | None, option("SIZE", "Exit with 3 if the database is so large.")
     ] = None,
     fail_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Exit with 4 if the database is so large.")
+        str | None, option("SIZE", "Exit with 4 if the database is so large.")
     ] = None,
     warn_rows: Annotated[
-        int | None, typer.Option(metavar="N", help="Exit with 3 if a table has so many rows.")
+        int | None, option("N", "Exit with 3 if a table has so many rows.")
     ] = None,
     fail_rows: Annotated[
-        int | None, typer.Option(metavar="N", help="Exit with 4 if a table has so many rows.")
+        int | None, option("N", "Exit with 4 if a table has so many rows.")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A TOML file with a table [alerts]; default: agentstore.toml, if it exists.",
+        option(
+            "FILE", "A TOML file with a table [alerts]; default: agentstore.toml, if it exists."
         ),
     ] = None,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Show how much the database holds, how fast it grows, and who uses it.
@@ -115,7 +108,6 @@ def stats(
     Example: `agentstore stats --days 30 --warn-bytes 5GB`
     """
     limits = _limits(config, warn_bytes, fail_bytes, warn_rows, fail_rows)
-    database = Database(url, schema, table_prefix)
     with database.read() as store:
         found = store.statistics(days, top=top, order=by.value, exact=exact)
         named = store.users.names([user.user_id for user in found.users if user.user_id])
@@ -139,19 +131,16 @@ def stats(
     raise typer.Exit(exit_code(alerts))
 
 
-@app.command(rich_help_panel=KEEP)
+@command("doctor")
 def doctor(
-    deep: Annotated[bool, typer.Option("--deep", help="Read every page and whole tables.")] = False,
+    database: Database,
+    deep: Annotated[bool, flag("--deep", "Read every page and whole tables.")] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Fix counters, missing indexes and the search index.")
+        bool, flag("--fix", "Fix counters, missing indexes and the search index.")
     ] = False,
     ignore: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CHECK", help="Leave out what this check finds; repeatable."),
+        list[str] | None, option("CHECK", "Leave out what this check finds; repeatable.")
     ] = None,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Find what is wrong with the database, and show the command that fixes it.
@@ -162,7 +151,6 @@ def doctor(
     """
     from agentstore.doctor import examine, repair
 
-    database = Database(url, schema, table_prefix)
     fixed: list[str] = []
 
     def look() -> list[Finding]:
@@ -175,11 +163,13 @@ def doctor(
             failed: list[Finding] = []
             try:
                 if fix:
-                    fixed.extend(repair(url, names=database.names, deep=deep, progress=tell))
+                    fixed.extend(
+                        repair(database.url, names=database.names, deep=deep, progress=tell)
+                    )
             except (DatabaseError, SchemaError) as error:
                 what = f"Repair failed: {error}"
                 failed.append(Finding(Severity.ERROR, "fix", what, str(database)))
-            return failed + examine(url, names=database.names, deep=deep, progress=tell)
+            return failed + examine(database.url, names=database.names, deep=deep, progress=tell)
 
     known = set(ignore or ())
     findings = [finding for finding in look() if finding.check not in known]
@@ -377,18 +367,16 @@ def print_finding(finding: Finding) -> None:
 _NOT_READY = 4
 
 
-@app.command(rich_help_panel=KEEP)
+@command("health")
 def health(
+    database: Database,
     timeout: Annotated[
-        float, typer.Option(parser=seconds, metavar="TIME", help="How long to wait for an answer.")
+        float, option("TIME", "How long to wait for an answer.", parser=seconds)
     ] = DEFAULT_TIMEOUT,
     read_only: Annotated[
         bool,
         typer.Option("--read-only", envvar="AGENTSTORE_READ_ONLY", help="It need not take writes."),
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Say whether the database can do its work now, in one line, for probes.
@@ -399,10 +387,10 @@ def health(
     Example: `agentstore health --timeout 2`
     """
     check_timeout(timeout)
-    database = Database(url, schema, table_prefix)
     began = time.perf_counter()
-    found = _asked(database, timeout, read_only) or _not_ready(
-        database, began, f"The database did not answer within {timeout:g} s."
+    system = dialect_for(parse_url(database.url)).checks.system
+    found = _asked(database, timeout, read_only, system) or without_answer(
+        system, f"The database did not answer within {timeout:g} s.", began
     )
     if as_json:
         print_json(found)
@@ -421,7 +409,7 @@ def health(
         raise typer.Exit(_NOT_READY)
 
 
-def _asked(database: Database, timeout: float, read_only: bool) -> HealthRecord | None:
+def _asked(database: Database, timeout: float, read_only: bool, system: str) -> HealthRecord | None:
     """Ask in a thread, which is left behind if there is no answer: a connection may hang."""
     answers: list[HealthRecord] = []
     failures: list[Exception] = []
@@ -431,7 +419,7 @@ def _asked(database: Database, timeout: float, read_only: bool) -> HealthRecord 
         try:
             answers.append(_answer(database, timeout, read_only))
         except (DatabaseError, SchemaError) as error:
-            answers.append(_not_ready(database, began, str(error)))
+            answers.append(without_answer(system, str(error), began))
         except Exception as error:  # noqa: BLE001 - raised by the caller
             failures.append(error)
 
@@ -449,32 +437,14 @@ def _answer(database: Database, timeout: float, read_only: bool) -> HealthRecord
     if migrations.revision_of(database.url, database.names) is None:  # a store may make the tables
         raise SchemaMissing(HEAD, command_line("upgrade", str(database), database.names))
     with Store(
-        database.url,
         create=False,
         read_only=read_only,
-        schema=database.schema,
-        table_prefix=database.prefix,
         pool_size=1,
         max_overflow=0,
         max_retries=0,
+        **vars(database),
     ) as store:
         return store.health(timeout)
-
-
-def _not_ready(database: Database, began: float, reason: str) -> HealthRecord:
-    return HealthRecord(
-        ok=False,
-        reason=reason,
-        engine=dialect_for(parse_url(database.url)).checks.system,
-        engine_version=None,
-        revision=None,
-        head=HEAD,
-        writable=None,
-        latency_ms=(time.perf_counter() - began) * 1000,
-        pool=None,
-        search_pending=None,
-        search_problem=None,
-    )
 
 
 # ``upgrade`` and ``current``: the version of the schema.
@@ -485,20 +455,18 @@ _PAUSE = 0.5
 _NOT_AT_HEAD = 4
 
 
-@app.command(rich_help_panel=KEEP)
+@command("upgrade")
 def upgrade(
+    database: Database,
     revision: Annotated[str, typer.Argument(help="head, or the number of a revision.")] = "head",
     wait: Annotated[
         float,
-        typer.Option(
+        option(
+            "TIME",
+            "How long to wait for a server that does not answer yet, such as 60s.",
             parser=seconds,
-            metavar="TIME",
-            help="How long to wait for a server that does not answer yet, such as 60s.",
         ),
     ] = 0.0,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Upgrade the database's schema to the newest revision; the data are kept.
@@ -507,7 +475,6 @@ def upgrade(
 
     Example: `agentstore upgrade --url postgresql://me@localhost/agents`
     """
-    database = Database(url, schema, table_prefix)
     at = _upgraded(database, revision, wait)
     if as_json:
         print_json({"database": str(database), "current": at, "head": migrations.HEAD})
@@ -537,22 +504,17 @@ def _tell(revision: str, subject: str) -> None:
     typer.echo(f"{revision}: {subject}", err=True)
 
 
-@app.command(rich_help_panel=KEEP)
+@command("current")
 def current(
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 4 if the two are not the same.")
-    ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
+    database: Database,
+    check: Annotated[bool, flag("--check", "Exit with 4 if the two are not the same.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the revision that the database is at, and the one that this version needs.
 
     Example: `agentstore current --check`
     """
-    database = Database(url, schema, table_prefix)
-    found = migrations.revision_of(url, database.names)
+    found = migrations.revision_of(database.url, database.names)
     if as_json:
         print_json({"current": found, "head": migrations.HEAD})
     else:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,7 +27,7 @@ from agentstore.records import AttachmentRecord, MessageRecord
 from agentstore.records.base import COMPLETE
 from agentstore.retention import duration
 from agentstore.values.chat import MessagePiece, parse_message, pieces_of
-from agentstore.values.snippets import attached, on_one_line, printable
+from agentstore.values.snippets import ROLE_STYLES, attached, on_one_line, printable
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -189,17 +189,6 @@ def progress(total: int | None) -> Progress:
 # An age is made of whole numbers of w, d, h, m or s, such as 30d or 1d12h.
 
 
-def since_option() -> Any:
-    """Make the option that begins a stretch of time."""
-    words = "Not before this time, such as 2026-03-01 (UTC), or 7d ago."
-    return typer.Option("--since", parser=instant, metavar="TIME", help=words)
-
-
-def until_option() -> Any:
-    """Make the option that ends a stretch of time."""
-    return typer.Option("--until", parser=instant, metavar="TIME", help="Only before this time.")
-
-
 def instant(text: str) -> datetime:
     """Read a time; an age means so long ago.
 
@@ -255,16 +244,26 @@ def _read(text: str) -> datetime | timedelta:
         ) from None
 
 
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since",
+        parser=instant,
+        metavar="TIME",
+        help="Not before this time, such as 2026-03-01 (UTC), or 7d ago.",
+    ),
+]
+"""The option that begins a stretch of time."""
+Until = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=instant, metavar="TIME", help="Only before this time."),
+]
+"""The option that ends it."""
+
+
 # A message on the terminal: whatever it holds, as text and never as markup.
 
 
-_STYLES = {
-    "system": "magenta",
-    "developer": "magenta",
-    "user": "bold cyan",
-    "assistant": "bold green",
-    "tool": "yellow",
-}
 _MOST = 1_000
 """Characters of a tool's result, and of its arguments."""
 _MOST_OF_A_BLOCK = 150
@@ -292,7 +291,7 @@ def print_message(
         dated: Whether the day stands before the time. Both are in UTC.
     """
     full = full or not console.is_terminal
-    style = _STYLES.get(message.role, "")
+    style = ROLE_STYLES.get(message.role, "")
     label = Text.assemble((message.role, style))
     if message.name:
         label.append(f" {on_one_line(message.name)}", style=style)
@@ -326,12 +325,7 @@ def print_message(
 
 
 def print_text(
-    console: Console,
-    text: str | Text,
-    *,
-    style: str = "",
-    indent: int = 2,
-    most: int | None = None,
+    console: Console, text: str | Text, *, style: str = "", indent: int = 2, most: int | None = None
 ) -> None:
     """Print a text, indented and broken where a terminal ends; cut if it is longer than that."""
     rest = 0 if most is None else len(text) - most

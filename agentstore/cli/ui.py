@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentstore.cli.application import LOOK, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.application import Database, command, flag, option, whole_id
 from agentstore.cli.output import hint, instant, say
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.explorer import explorer, needing_extra
@@ -31,11 +31,11 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 _DEFAULT_PORT = 7717
 
 
-@app.command(rich_help_panel=LOOK)
+@command("ui")
 def ui(
+    database: Database,
     port: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The port; default: 7717, or a free one if it is taken."),
+        int | None, option("N", "The port; default: 7717, or a free one if it is taken.")
     ] = None,
     host: Annotated[
         str,
@@ -45,20 +45,12 @@ def ui(
         ),
     ] = LOCAL[0],
     behind_proxy: Annotated[
-        bool, typer.Option("--behind-proxy", help="No password: a proxy in front has a login.")
+        bool, flag("--behind-proxy", "No password: a proxy in front has a login.")
     ] = False,
-    open_: Annotated[
-        bool, typer.Option("--open/--no-open", help="Whether to open it in the browser.")
-    ] = True,
+    open_: Annotated[bool, flag("--open/--no-open", "Whether to open it in the browser.")] = True,
     edit: Annotated[
-        bool,
-        typer.Option(
-            "--edit", help="Let marks, ratings and notes be set, and tasks be tried again."
-        ),
+        bool, flag("--edit", "Let marks, ratings and notes be set, and tasks be tried again.")
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
 ) -> None:
     """Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.
 
@@ -69,7 +61,6 @@ def ui(
     """
     if port is not None and not 0 <= port <= 65_535:
         raise InvalidInput(f"--port must be from 0 to 65535, not {port}.")
-    database = Database(url, schema, table_prefix)
     password = None if behind_proxy or host in LOCAL else _password()
     with database.open() if edit else database.read() as store:
         pages = explorer(store, edit=edit)
@@ -170,19 +161,17 @@ def _serve(guarded: ASGIApp, listener: socket.socket) -> None:
 # ``browse``: sessions and conversations on the whole terminal.
 
 
-@app.command(rich_help_panel=LOOK)
+@command("browse")
 def browse(
+    database: Database,
     session: Annotated[
         str | None,
         typer.Argument(help="The session to open, or the beginning of its id; default: the list."),
     ] = None,
-    user: Annotated[str | None, typer.Option(metavar="ID", help="Only this user's data.")] = None,
+    user: Annotated[str | None, option("ID", "Only this user's data.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow new messages, of the session or of all.")
+        bool, flag("--follow", "Follow new messages, of the session or of all.", "-f")
     ] = False,
-    url: Url = None,
-    schema: Schema = None,
-    table_prefix: Prefix = "",
 ) -> None:
     """Browse sessions, conversations and branches on the whole terminal; read-only.
 
@@ -195,7 +184,6 @@ def browse(
     if follow and user is not None and session is None:
         raise InvalidInput("--follow with --user needs a session.")
     try:
-        from agentstore.tui.application import Wish
         from agentstore.tui.application import browse as run
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("textual"):
@@ -203,13 +191,11 @@ def browse(
         raise InvalidInput(
             "browse needs textual. Run: pip install 'agentstore-db[tui]', or '.[tui]' in a checkout"
         ) from error
-    database = Database(url, schema, table_prefix)
     if session is not None:
         with database.read() as store:
             seen = store if user is None else store.scoped(user)
             session = seen.sessions.get(whole_id(store, session)).id
-    wish = Wish(session, follow)
-    run(database.read_async, str(database), instant, user=user, wish=wish)
+    run(database.read_async, str(database), instant, user=user, session_id=session, follow=follow)
 
 
 def is_terminal() -> bool:

@@ -217,7 +217,8 @@ def grant_statements(url: str | URL | None, role: str, *, names: Names = PLAIN) 
 # agentstore.
 
 
-_BESIDE = {"alembic_version", "activity", INDEX, QUEUE, STATE}
+_VERSION = "alembic_version"
+_BESIDE = {"activity", INDEX, QUEUE, STATE}
 """What is no model's; the tables that SQLite makes for an index have its name and more."""
 
 _OURS = "checkpoint_threads"
@@ -244,7 +245,8 @@ def include_name(
     """Give Alembic's ``include_name`` that passes over agentstore's tables in the database.
 
     Args:
-        schema: As for the store; on SQLite, which has no schemas, leave it out.
+        schema: As for the store; on SQLite, which has no schemas, leave it out, and where it is
+            the first one of the connection's search path and not ``public``.
         table_prefix: As for the store.
     """
     is_ours = _ours(Names(schema, table_prefix))
@@ -299,15 +301,18 @@ def tables_in_the_way(
 
     if is_there(_OURS):
         return ()
-    taken = (f"{names.prefix}{name}" for name in sorted(METADATA.tables) if is_there(name))
+    ours = sorted({*METADATA.tables, *_BESIDE})
+    taken = (f"{names.prefix}{name}" for name in ours if is_there(name))
     return (*taken, *version)
 
 
 def _ours(names: Names) -> Callable[[str | None, str | None], bool]:
-    ours = {f"{names.prefix}{name}" for name in {*METADATA.tables, *_BESIDE}}
+    ours = {f"{names.prefix}{name}" for name in {*METADATA.tables, *_BESIDE, _VERSION}}
     parts = f"{names.prefix}{INDEX}_"
+    # Alembic names no schema of what it finds in the connection's own.
+    schemas = {names.schema, None} if names.schema == "public" else {names.schema}
 
     def is_ours(schema: str | None, name: str | None) -> bool:
-        return schema == names.schema and (name in ours or (name or "").startswith(parts))
+        return schema in schemas and (name in ours or (name or "").startswith(parts))
 
     return is_ours

@@ -29,17 +29,7 @@ from agentstore.errors import (
     InvalidInput,
     StreamUnfinished,
 )
-from agentstore.explorer import conversation, users
-from agentstore.explorer import pages as attachment
-from agentstore.explorer import pages as branches
-from agentstore.explorer import pages as checkpoints
-from agentstore.explorer import pages as export
-from agentstore.explorer import pages as health
-from agentstore.explorer import pages as message
-from agentstore.explorer import pages as search
-from agentstore.explorer import pages as sessions
-from agentstore.explorer import pages as tasks
-from agentstore.explorer import users as usage
+from agentstore.explorer import conversation, pages, users
 from agentstore.explorer.rendering import TooCostly, Visit, link, render, static_file
 from agentstore.transactions import Transaction
 
@@ -64,31 +54,31 @@ class SitePage:
 
 
 PAGES: Final = (
-    SitePage("sessions", sessions.sessions_page, "Sessions"),
+    SitePage("sessions", pages.sessions_page, "Sessions"),
     SitePage("session", conversation.page, part_of="sessions"),
     SitePage("tail", conversation.tail),
-    SitePage("message", message.message_page, part_of="sessions"),
-    SitePage("raw", message.raw),
-    SitePage("attachment", attachment.attachment_page),
-    SitePage("picture", attachment.picture),
-    SitePage("search", search.search_page),
-    SitePage("export", export.export_page),
-    SitePage("branches", branches.branches_page, part_of="sessions"),
-    SitePage("compare", branches.compare, part_of="sessions"),
+    SitePage("message", pages.message_page, part_of="sessions"),
+    SitePage("raw", pages.raw),
+    SitePage("attachment", pages.attachment_page),
+    SitePage("picture", pages.picture),
+    SitePage("search", pages.search_page),
+    SitePage("export", pages.export_page),
+    SitePage("branches", pages.branches_page, part_of="sessions"),
+    SitePage("compare", pages.compare, part_of="sessions"),
     SitePage("users", users.users_page, "Users"),
     SitePage("user", users.user_page, part_of="users"),
     SitePage("memories", users.memories_page, "Memories"),
-    SitePage("checkpoints", checkpoints.checkpoints_page, "Checkpoints"),
-    SitePage("thread", checkpoints.thread, part_of="checkpoints"),
-    SitePage("checkpoint", checkpoints.state, part_of="checkpoints"),
-    SitePage("tasks", tasks.tasks_page, "Tasks"),
-    SitePage("task-counts", tasks.counts, part_of="tasks"),
-    SitePage("task", tasks.task, part_of="tasks"),
-    SitePage("usage", usage.usage_page, "Usage"),
-    SitePage("usage.csv", usage.table),
-    SitePage("failures", usage.failures, part_of="usage"),
-    SitePage("call", usage.call),
-    SitePage("health", health.health_page, "Health", scoped=False),
+    SitePage("checkpoints", pages.checkpoints_page, "Checkpoints"),
+    SitePage("thread", pages.thread, part_of="checkpoints"),
+    SitePage("checkpoint", pages.state, part_of="checkpoints"),
+    SitePage("tasks", pages.tasks_page, "Tasks"),
+    SitePage("task-counts", pages.counts, part_of="tasks"),
+    SitePage("task", pages.task, part_of="tasks"),
+    SitePage("usage", users.usage_page, "Usage"),
+    SitePage("usage.csv", users.table),
+    SitePage("failures", users.failures, part_of="usage"),
+    SitePage("call", users.call),
+    SitePage("health", pages.health_page, "Health", scoped=False),
 )
 """All pages. Those with a title are linked in this order at the head of each."""
 
@@ -114,8 +104,8 @@ def application(store: object, *, edit: bool = False) -> ASGIApp:
     """Make the application; see ``explorer``."""
     token = secrets.token_urlsafe(32) if edit else ""
     scoped = hasattr(store, "user_id")
-    pages = [entry for entry in PAGES if entry.scoped or not scoped]
-    nav = {entry.name: entry.title for entry in pages}
+    shown = [entry for entry in PAGES if entry.scoped or not scoped]
+    nav = {entry.name: entry.title for entry in shown}
 
     def route(entry: SitePage) -> Route:
         async def answer(request: Request) -> Response:
@@ -137,7 +127,7 @@ def application(store: object, *, edit: bool = False) -> ASGIApp:
         return RedirectResponse(back, 303)
 
     async def home(request: Request) -> Response:
-        return RedirectResponse(pages[0].name)
+        return RedirectResponse(shown[0].name)
 
     def failed(request: Request, error: Exception) -> Response:
         status, words, first, raw = _status(error), None, None, None
@@ -168,7 +158,7 @@ def application(store: object, *, edit: bool = False) -> ASGIApp:
     app = Starlette(
         routes=[
             Route("/", home),
-            *(route(entry) for entry in pages),
+            *(route(entry) for entry in shown),
             *([Route("/edit", edited, methods=["POST"])] if edit else []),
             Route("/static/{name}", _static),
         ],
@@ -278,11 +268,7 @@ class WithToken:
     """An application for those who come with a token, and to one of these hosts."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        tokens: Collection[str],
-        port: int,
-        hosts: Collection[str] = LOCAL_HOSTS,
+        self, app: ASGIApp, tokens: Collection[str], port: int, hosts: Collection[str] = LOCAL_HOSTS
     ) -> None:
         """Guard an application.
 

@@ -148,7 +148,7 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
     answers: dict[str, tuple[HeldResult, MessageRecord]] = {}
     for message, holds in zip(messages, held, strict=True):
         answers |= {result.key: (result, message) for result in holds.results}
-    shown_calls = [holds.calls[: room.parts(len(holds.calls))] for holds in held]
+    shown_calls = [holds.calls[: room.few(len(holds.calls))] for holds in held]
     called = [[_Called(at, call) for call in calls] for at, calls in enumerate(shown_calls)]
     others = _paired(messages, held, called, beside)
     files: dict[str, list[AttachmentRecord]] = defaultdict(list)
@@ -317,11 +317,7 @@ def _one_of(
 
 
 def _by_arguments(
-    pool: Sequence[_Called],
-    log: ToolLogRecord,
-    messages: Sequence[MessageRecord],
-    *,
-    named: bool,
+    pool: Sequence[_Called], log: ToolLogRecord, messages: Sequence[MessageRecord], *, named: bool
 ) -> _Called | None:
     """Give the one call of these that a log can be of; None if there is none, or are several.
 
@@ -388,7 +384,7 @@ def _call_card(
         value = log.output
     said = None if value is None else _value(value, room)
     if result is not None and answer is not None:
-        for number in result.pictures[: room.parts(len(result.pictures))]:
+        for number in result.pictures[: room.few(len(result.pictures))]:
             address = held_by(answer).pictures[number]
             said = (said or Markup()) + _shown_picture(answer, number, address, room)
     arguments = call.arguments
@@ -462,14 +458,8 @@ def _parts(
     parts: list[Markup] = []
     left = 0
     results = [each for each in holds.results if each.key not in shown]
-    held: tuple[list[Any], ...] = (
-        holds.thoughts,
-        holds.texts,
-        holds.pictures,
-        results,
-        holds.rest,
-    )
-    few = [each[: room.parts(len(each))] for each in held]
+    held: tuple[list[Any], ...] = (holds.thoughts, holds.texts, holds.pictures, results, holds.rest)
+    few = [each[: room.few(len(each))] for each in held]
     thoughts, said, pictures, results, others = few
     for thought in thoughts:
         cut = room.cut(thought, room.said)
@@ -709,35 +699,36 @@ def draw(
         label: What stands at a branch: what to call it, and facts; else its name, and turns.
     """
     laid = places(branches[:MOST_BRANCHES])
-    height = _TOP * 2 + _ROW * (len(laid) - 1) if laid else 0
-    width = max(
-        (_x(place.lane) + 14 + _width((label or _label)(place)) for place in laid), default=0
+    labels = [(label or _label)(place) for place in laid]
+    ends = (_x(place.lane) + 14 + _width(each) for place, each in zip(laid, labels, strict=True))
+    more = len(branches) - len(laid)
+    return rendering.drawing(
+        "tree",
+        said=f"Tree of {counted(len(branches), 'branch', 'branches')}"
+        + (f", {more:,} of them not drawn" if more > 0 else ""),
+        width=max(ends, default=0),
+        height=_TOP * 2 + _ROW * (len(laid) - 1) if laid else 0,
+        lines=_lines(laid),
+        nodes=[
+            (
+                link(branch.name),
+                _x(place.lane),
+                _y(place.row),
+                branch.current,
+                branch.name == shown,
+                _title(branch) if label is None else f"{name} {facts}",
+                name,
+                facts,
+            )
+            for place, (name, facts) in zip(laid, labels, strict=True)
+            for branch in (place.branch,)
+        ],
     )
-    # Not an image: what is in an image cannot be followed by a screen reader.
-    frame = Markup(
-        '<svg class="branches" role="group" aria-label="{}" width="{}" height="{}"'
-        ' viewBox="0 0 {} {}">'
-    ).format(_said(laid, len(branches)), width, height, width, height)
-    return Markup("").join(
-        [
-            frame,
-            *_lines(laid),
-            *(_node(place, link, shown, label) for place in laid),
-            Markup("</svg>"),
-        ]
-    )
 
 
-def _said(laid: Sequence[BranchPlace], branches: int) -> str:
-    more = branches - len(laid)
-    return f"Tree of {counted(branches, 'branch', 'branches')}" + (
-        f", {more:,} of them not drawn" if more > 0 else ""
-    )
-
-
-def _lines(laid: Sequence[BranchPlace]) -> list[Markup]:
+def _lines(laid: Sequence[BranchPlace]) -> list[str]:
     """Draw the lines that lead to forks, those of one branch as one line downwards."""
-    drawn: list[Markup] = []
+    drawn: list[str] = []
     lowest: dict[int, BranchPlace] = {}
     for place in laid:
         if place.from_row is None:
@@ -746,41 +737,11 @@ def _lines(laid: Sequence[BranchPlace]) -> list[Markup]:
         lowest[parent.row] = place
         x, y = _x(parent.lane), _y(place.row)
         if place.lane > parent.lane:
-            turn = f"M{x} {y - _TURN}Q{x} {y} {x + _TURN} {y}H{_x(place.lane)}"
-            drawn.append(Markup('<path class="line" d="{}"/>').format(turn))
+            drawn.append(f"M{x} {y - _TURN}Q{x} {y} {x + _TURN} {y}H{_x(place.lane)}")
     for row, place in lowest.items():
         end = _y(place.row) - (_TURN if place.lane > laid[row].lane else 0)
-        down = f"M{_x(laid[row].lane)} {_y(row)}V{end}"
-        drawn.append(Markup('<path class="line" d="{}"/>').format(down))
+        drawn.append(f"M{_x(laid[row].lane)} {_y(row)}V{end}")
     return drawn
-
-
-def _node(
-    place: BranchPlace,
-    link: Callable[[str], str],
-    shown: str | None,
-    label: Callable[[BranchPlace], tuple[str, str]] | None,
-) -> Markup:
-    branch, x, y = place.branch, _x(place.lane), _y(place.row)
-    name, facts = (label or _label)(place)
-    here = branch.name == shown
-    return Markup(
-        '<a href="{}"{}><title>{}</title><circle cx="{}" cy="{}" r="{}" class="dot{}"/>'
-        '<text x="{}" y="{}"><tspan>{}</tspan><tspan class="dim"> {}</tspan></text>'
-        "</a>"
-    ).format(
-        link(branch.name),
-        Markup(' aria-current="true" class="here"') if here else "",
-        _title(branch) if label is None else f"{name} {facts}",
-        x,
-        y,
-        6 if branch.current else 5,
-        " on" if branch.current else "",
-        x + 14,
-        y + 4,
-        name,
-        facts,
-    )
 
 
 def _label(place: BranchPlace) -> tuple[str, str]:

@@ -211,12 +211,7 @@ def _entries(value: Any) -> Iterable[tuple[str | int, Any]]:
 
 
 def _difference(
-    key: str | int,
-    before: Any,
-    after: Any,
-    bound: _Bound,
-    depth: int,
-    path: tuple[str | int, ...],
+    key: str | int, before: Any, after: Any, bound: _Bound, depth: int, path: tuple[str | int, ...]
 ) -> Node:
     if before is _ABSENT:
         return _value(key, after, "added", bound, depth, path)

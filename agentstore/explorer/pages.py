@@ -43,12 +43,7 @@ from agentstore.explorer.differences import (
     side_by_side,
     state_tree,
 )
-from agentstore.explorer.rendering import (
-    Allowance,
-    Visit,
-    link,
-    visible,
-)
+from agentstore.explorer.rendering import Allowance, Visit, link, visible
 from agentstore.explorer.sharing import FORMATS, Format, conversation_of, shared
 from agentstore.moving.runs import said_in
 from agentstore.records import (
@@ -61,7 +56,7 @@ from agentstore.records import (
 )
 from agentstore.records.base import Role, SessionStatus, TaskStatus
 from agentstore.records.upkeep import Finding
-from agentstore.records.work import CheckpointInfo, CheckpointRecord
+from agentstore.records.work import CheckpointInfo, CheckpointRecord, WriteRecord
 from agentstore.repositories.new_sessions import is_beginning
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
@@ -126,40 +121,19 @@ async def sessions_page(visit: Visit) -> Response:
         )
     ids = [each.id for each in found]
     used = await visit.ask(visit.store.usage.of_sessions, ids, most=_ADDED_UP)
-    status = visit.given("status")
-    statuses = [("all", visit.here(status=None, cursor=None), status is None)]
-    for each in SESSION_STATUSES:
-        statuses.append((each, visit.here(status=each, cursor=None), status == each))
-    flip = None if failed else "1"
-    statuses.append(("with_failures", visit.here(failed=flip, cursor=None), failed))
-    address = link("sessions", user=user, interrupted=None if interrupted else "1")
-    statuses.append(("interrupted", address, interrupted))
-    for rating in ("good", "bad") if visit.token else ():
-        on = (path, visit.given("value")) == ("rating", rating)
-        new = {"path": None, "value": None} if on else {"path": "rating", "value": rating}
-        statuses.append((f"rated_{rating}", visit.here(**new, cursor=None), on))
-    narrowed = [name for name in _FIELDS if visit.given(name)]
+    filters = (*_FIELDS, "status", "failed", "interrupted")
     return await visit.page(
         "sessions.html",
         found=found,
         used=used,
-        statuses=statuses,
-        fields=[(name, words, visit.given(name) or "") for name, words in _FIELDS.items()],
-        narrowed=[
-            (
-                "User" if name == "user" else _FIELDS[name],
-                names.get(user or "", user) if name == "user" else visit.given(name),
-                visit.here(**{name: None, "cursor": None}),
-            )
-            for name in narrowed
-        ],
+        statuses=SESSION_STATUSES,
+        fields=_FIELDS,
         user=user,
         names=names | await visit.names(each.user_id for each in found),
-        everything=not (narrowed or status or failed or interrupted),
+        everything=not any(visit.given(name) for name in filters),
         order=order,
-        turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
-        more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
-        first=visit.here(cursor=None) if visit.given("cursor") else None,
+        failed=failed,
+        interrupted=interrupted,
     )
 
 
@@ -278,8 +252,12 @@ async def thread(visit: Visit) -> Response:
         tree = await visit.make(_drawn_steps, found.items)
     known = {(each.namespace, cast("str | None", each.id)): each for each in found}
     took, after = _nodes(found.items, known)
+    writes: Sequence[WriteRecord] = ()
+    if shown is not None and found.items and visit.given("cursor") is None:
+        writes = await visit.ask(checkpoints.writes, id, found.items[0].id, namespace=shown)
     return await visit.page(
         "thread.html",
+        **await visit.make(_shown_writes, writes),
         took=took,
         after=after,
         found=found,
@@ -365,7 +343,7 @@ def _shown_state(found: CheckpointRecord, before: CheckpointRecord | None) -> di
     difference = None
     if before is not None:
         difference = difference_tree(state_of(before)[0], values, _CHANGES)
-    writes, room = found.writes or (), Allowance()
+    room = Allowance()
     said = [
         (name, turns_of(messages[-_SAID:], replace(_NOTHING, over=True), room), len(messages))
         for name, messages in said_in(values, found.created_at).items()
@@ -376,6 +354,12 @@ def _shown_state(found: CheckpointRecord, before: CheckpointRecord | None) -> di
         "said": said,
         "state": state_tree(values),
         "metadata": state_tree({**found.metadata, **beside}, _METADATA),
+        **_shown_writes(found.writes or ()),
+    }
+
+
+def _shown_writes(writes: Sequence[WriteRecord]) -> dict[str, Any]:
+    return {
         "writes": [(w, state_tree(readable(w.value), _A_WRITE)) for w in writes[:_WRITES]],
         "more_writes": len(writes[_WRITES:]),
     }
@@ -397,8 +381,6 @@ _WRITES = 10
 _HITS_ON_A_PAGE = 20
 _THREADS_ON_A_PAGE, _READ_WITHIN = 200, 3.0
 """Threads whose latest checkpoint a page reads, and seconds after which it reads no more."""
-
-_ORDERS = {"relevance": "best first", "recent": "newest first"}
 
 
 async def search_page(visit: Visit) -> Response:
@@ -433,29 +415,13 @@ async def search_page(visit: Visit) -> Response:
         hits, more = await _in_messages(visit, found), found.next_cursor
     session = await visit.narrowed_to()
     of = {"user": names.get(user or "", user), "session": session and session.title}
-    whole = dict.fromkeys(("role", "order", "since", "until", "cursor"))
     return await visit.page(
         "search.html",
         named=named,
         text=text,
         place=place,
-        places=[
-            (name, visit.here(**{"in": given}, **whole), name == place)
-            for name, given in (("messages", None), ("checkpoints", "checkpoints"))
-        ],
-        narrowed=[
-            (name, of.get(name) or visit.given(name))
-            for name in ("user", "session", "since", "until")
-            if visit.given(name)
-        ],
+        of=of,
         order=order,
-        orders=[
-            (name, words, visit.here(order=name, cursor=None)) for name, words in _ORDERS.items()
-        ],
-        roles=[
-            (role or "everybody", visit.here(role=role, cursor=None), visit.given("role") == role)
-            for role in (None, "user", "assistant", "tool", "system", "developer")
-        ],
         hits=hits,
         read=read,
         more=visit.here(cursor=more) if more else None,
@@ -578,51 +544,31 @@ _OF_A_STATE = 10
 _MOST_RUNNING = 100
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTasks:
-    """The tasks that a worker holds."""
-
-    name: str
-    tasks: tuple[TaskRecord, ...]
-
-    @property
-    def lease_expires_at(self) -> datetime | None:
-        """When the first of its leases runs out."""
-        return min((t.lease_expires_at for t in self.tasks if t.lease_expires_at), default=None)
-
-
 async def tasks_page(visit: Visit) -> Response:
     """List the newest tasks of each state, or all of one state."""
     status = cast("TaskStatus | None", visit.given("status"))
-    listed = visit.store.tasks.list
-    queue, session = visit.given("queue"), visit.given("session")
-    of = await visit.narrowed_to()
-    if status is not None:
-        found = await visit.ask(
-            listed,
-            session_id=session,
-            status=status,
-            queue=queue,
-            limit=_ON_A_PAGE,
-            cursor=visit.given("cursor"),
-        )
-        groups = [(status, found)]
-        return await visit.page(
-            "tasks.html", states=_STATES, groups=groups, workers=None, session=of
-        )
-    groups = []
-    for each in _STATES:
+    groups: list[tuple[TaskStatus, Page[TaskRecord]]] = []
+    for each in _STATES if status is None else (status,):
         most = _MOST_RUNNING if each == "running" else _OF_A_STATE
-        groups.append(
-            (
-                each,
-                await visit.ask(listed, session_id=session, status=each, queue=queue, limit=most),
-            )
+        found = await visit.ask(
+            visit.store.tasks.list,
+            session_id=visit.given("session"),
+            status=each,
+            queue=visit.given("queue"),
+            limit=most if status is None else _ON_A_PAGE,
+            cursor=None if status is None else visit.given("cursor"),
         )
-    running = dict(groups)["running"]
-    workers = _workers(running)
+        groups.append((each, found))
+    workers: dict[str, list[TaskRecord]] = {}
+    for running in dict(groups).get("running", ()) if status is None else ():
+        if running.worker is not None:
+            workers.setdefault(running.worker, []).append(running)
     return await visit.page(
-        "tasks.html", states=_STATES, groups=groups, workers=workers, session=of
+        "tasks.html",
+        states=_STATES,
+        groups=groups,
+        workers=None if status is not None else sorted(workers.items()),
+        session=await visit.narrowed_to(),
     )
 
 
@@ -638,14 +584,6 @@ async def task(visit: Visit) -> Response:
     return await visit.page(
         "task.html", task=found, payload=state_tree(found.payload), result=state_tree(found.result)
     )
-
-
-def _workers(running: Iterable[TaskRecord]) -> list[HeldTasks]:
-    held: dict[str, list[TaskRecord]] = {}
-    for task in running:
-        if task.worker is not None:
-            held.setdefault(task.worker, []).append(task)
-    return [HeldTasks(name, tuple(held[name])) for name in sorted(held)]
 
 
 # Health: whether the store can work, how much it holds, and what is wrong with it.
@@ -872,12 +810,7 @@ async def raw(visit: Visit) -> Response:
         )
         told = [*found.items]
     text = await visit.make(_raw, told)
-    policy = "default-src 'none'; sandbox; frame-ancestors 'none'"
-    return Response(
-        text.encode("utf-8", "replace"),
-        media_type="text/plain",
-        headers={"Content-Security-Policy": policy},
-    )
+    return Response(text.encode("utf-8", "replace"), media_type="text/plain", headers=_POLICY)
 
 
 def _raw(told: Sequence[MessageRecord]) -> str:

@@ -9,9 +9,9 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
@@ -85,7 +85,8 @@ def environment() -> Environment:
         "duration": duration,
         "last_line": last_line,
         "money": money,
-        "number": number,
+        "number": "{:,}".format,
+        "px": lambda place: f"{place:.1f}".removesuffix(".0"),
         "short": short,
         "size": weight,
         "space": lambda name: name.removeprefix(BELOW) or "root",
@@ -120,11 +121,6 @@ def _static(context: Context, name: str) -> str:
 def short(text: str, most: int = 200) -> str:
     """Give a text, or its beginning if it is longer than so many characters."""
     return text if len(text) <= most else f"{text[:most]}…"
-
-
-def number(value: float) -> str:
-    """Write a number for people."""
-    return f"{value:,}"
 
 
 def money(value: Decimal) -> str:
@@ -200,51 +196,42 @@ class TooCostly(Exception):
     """What is to be shown would be too long, or took too much time."""
 
 
+@dataclass(slots=True)
 class Allowance:
-    """How much a page still takes: when it is full, only beginnings are shown."""
+    """How much a page still takes: when it is full, only beginnings are shown.
 
-    def __init__(
-        self,
-        characters: int = 120_000,
-        *,
-        said: int = 4_000,
-        called: int = 1_500,
-        parts: int = 600,
-        parts_of_one: int = 100,
-        pictures: bool = True,
-    ) -> None:
-        """Begin with room for so many characters.
+    Attributes:
+        characters: Of all texts together.
+        said: Of a text.
+        called: Of the arguments of a call, and of its result.
+        parts: How many texts and calls of all messages together.
+        parts_of_one: How many texts, and how many calls, of one message.
+        pictures: Whether pictures in messages are shown.
+    """
 
-        Args:
-            characters: Of all texts together.
-            said: Of a text.
-            called: Of the arguments of a call, and of its result.
-            parts: How many texts and calls of all messages together.
-            parts_of_one: How many texts, and how many calls, of one message.
-            pictures: Whether pictures in messages are shown.
-        """
-        self._left = characters
-        self._parts = parts
-        self._parts_of_one = parts_of_one
-        self.pictures = pictures
-        self.said = said
-        self.called = called
+    characters: int = 120_000
+    _: KW_ONLY
+    said: int = 4_000
+    called: int = 1_500
+    parts: int = 600
+    parts_of_one: int = 100
+    pictures: bool = True
 
     def cut(self, text: str, most: int) -> str:
         """Give the beginning of a text, as much as there is room for, and at least a line."""
-        taken = text[: max(min(most, self._left), 200)]
-        self._left -= len(taken)
+        taken = text[: max(min(most, self.characters), 200)]
+        self.characters -= len(taken)
         return taken
 
     def made(self, html: Markup, text: str) -> Markup:
         """Count what was made of a text, where that is much more than the text."""
-        self._left -= max(len(html) // 4 - len(text), 0)
+        self.characters -= max(len(html) // 4 - len(text), 0)
         return html
 
-    def parts(self, wanted: int) -> int:
+    def few(self, wanted: int) -> int:
         """Give how many of so many parts of a message are shown: at least one."""
-        shown = min(wanted, self._parts_of_one, max(self._parts, 1))
-        self._parts -= shown
+        shown = min(wanted, self.parts_of_one, max(self.parts, 1))
+        self.parts -= shown
         return shown
 
 
@@ -515,8 +502,13 @@ def _heading(
 
 # Bars drawn as SVG on the server: they need no script, print, and follow the theme.
 #
-# Colours and fonts come from classes of the style sheet; the attributes here only say where things
-# are, since the content security policy lets no style into a page.
+# Here is where things are; how they are written is in the template of all drawings.
+
+
+def drawing(kind: str, **values: Any) -> Markup:
+    """Draw something by its macro in ``drawings.html``."""
+    macro = getattr(environment().get_template("drawings.html").module, kind)
+    return Markup(macro(**values).strip())  # noqa: S704 - it escapes
 
 
 _WIDTH, _HEIGHT = 460, 180
@@ -563,27 +555,42 @@ def columns(title: str, values: Sequence[Column], written: Callable[[float], str
     highest = max(values, key=lambda each: each.height, default=None)
     said = title if highest is None else f"{title}; the highest is {highest.said}"
     ticks = axis(0 if highest is None else highest.height)
-    drawn = [
-        Markup('<svg class="plot" role="img" aria-label="{}" viewBox="0 0 {} {}">').format(
-            said, _WIDTH, _HEIGHT
-        )
-    ]
     room = _HEIGHT - _TOP - _BOTTOM
-    top = ticks[-1]
-    for tick in ticks:
-        y = _number(_TOP + room * (1 - tick / top))
-        drawn.append(
-            Markup(
-                '<path class="grid" d="M{} {}H{}"/><text class="tick dim" x="{}" y="{}">{}</text>'
-            ).format(_LEFT, y, _WIDTH - _RIGHT, _LEFT - 6, _number(float(y) + 4), written(tick))
-        )
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(values), 1)
     width = min(step * (0.72 if step > 4 else 0.9), _WIDEST)
-    for place, value in enumerate(values):
-        left = _LEFT + step * place + (step - width) / 2
-        drawn.append(_column(value, left, width, room, top))
-    drawn += _labels([value.label for value in values], step)
-    return Markup("").join([*drawn, Markup("</svg>")])
+    every = max(1, ceil(len(values) / _LABELS))
+    # From the right: the last column is the one that people look for.
+    labelled = range((len(values) - 1) % every if values else 0, len(values), every)
+    return drawing(
+        "plot",
+        said=said,
+        width=_WIDTH,
+        height=_HEIGHT,
+        left=_LEFT,
+        right=_WIDTH - _RIGHT,
+        lines=[(_TOP + room * (1 - tick / ticks[-1]), written(tick)) for tick in ticks],
+        columns=[
+            (
+                value.said,
+                _LEFT + step * place + (step - width) / 2,
+                width,
+                [*_stacked(value.parts, room / ticks[-1])],
+            )
+            for place, value in enumerate(values)
+        ],
+        labels=[(_LEFT + step * (place + 0.5), values[place].label) for place in labelled],
+    )
+
+
+def _stacked(parts: Sequence[float], scale: float) -> Iterator[tuple[int, float, float]]:
+    """Give the number, the top and the height of each part of a column; what there is is seen."""
+    bottom = float(_HEIGHT - _BOTTOM)
+    for number, part in enumerate(parts, 1):
+        height = part * scale
+        if part > 0:
+            height = max(height, 1.0) if bottom == _HEIGHT - _BOTTOM else height
+            yield number, bottom - height, height
+        bottom -= height
 
 
 def axis(highest: float) -> tuple[float, ...]:
@@ -608,55 +615,7 @@ def bar(value: float, most: float, parts: Sequence[float] = ()) -> Markup:
         return Markup("")
     length = max(100 * min(value / most, 1.0), 1.0)
     first = length * min(parts[0] / value, 1.0) if parts else length
-    pieces = [_rect("part-1", 0, first), _rect("part-2", first, length - first)]
-    return Markup(
-        '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        "{}</svg>"
-    ).format(Markup("").join(piece for piece in pieces if piece))
-
-
-def _rect(kind: str, left: float, width: float) -> Markup:
-    if width <= 0:
-        return Markup("")
-    return Markup('<rect class="{}" x="{}" y="0" width="{}" height="8"/>').format(
-        kind, _number(left), _number(width)
-    )
-
-
-def _column(value: Column, left: float, width: float, room: float, top: float) -> Markup:
-    pieces: list[Markup] = []
-    below = 0.0
-    for number, part in enumerate(value.parts, 1):
-        height = room * part / top
-        if part > 0:
-            height = max(height, 1.0) if below == 0 else height
-            pieces.append(
-                Markup('<rect class="part-{}" x="{}" y="{}" width="{}" height="{}"/>').format(
-                    number,
-                    _number(left),
-                    _number(_TOP + room - below - height),
-                    _number(width),
-                    _number(height),
-                )
-            )
-        below += height
-    return Markup("<g><title>{}</title>{}</g>").format(value.said, Markup("").join(pieces))
-
-
-def _labels(labels: Sequence[str], step: float) -> list[Markup]:
-    every = max(1, ceil(len(labels) / _LABELS))
-    # From the right: the last column is the one that people look for.
-    return [
-        Markup('<text class="label dim" x="{}" y="{}">{}</text>').format(
-            _number(_LEFT + step * (place + 0.5)), _HEIGHT - 8, labels[place]
-        )
-        for place in range((len(labels) - 1) % every if labels else 0, len(labels), every)
-    ]
-
-
-def _number(value: float) -> str:
-    """Write a place with as many digits as a screen shows."""
-    return f"{value:.1f}".removesuffix(".0")
+    return drawing("bar", parts=[(0.0, first), (first, length - first)])
 
 
 # Characters that are not seen, or that change how others are seen, shown as what they are.

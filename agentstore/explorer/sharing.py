@@ -20,7 +20,7 @@ from agentstore.explorer import rendering
 from agentstore.explorer.cards import Beside, last_through, turns_of
 from agentstore.explorer.contents import held_by
 from agentstore.explorer.conversation import beside_of, is_over
-from agentstore.explorer.rendering import Allowance, Asker, render, static_file, visible
+from agentstore.explorer.rendering import Allowance, Asker, render, static_file
 from agentstore.records import MessageRecord, SessionRecord, SummaryRecord, ToolLogRecord
 from agentstore.values.redaction import Secrets
 
@@ -150,34 +150,19 @@ def _as_html(told: SharedConversation) -> str:
 
 def _as_markdown(told: SharedConversation) -> str:
     session = told.session
-    lines = [f"# {_on_one_line(session.title or session.id)}", ""]
     facts = [session.status, session.model, session.user_id, f"branch {told.branch}"]
-    lines += [" · ".join(_on_one_line(fact) for fact in facts if fact), ""]
-    if told.left:
-        lines += ["Older messages are left out.", ""]
-    if told.summary is not None:
-        lines += [f"## Summary up to #{told.summary.through_seq}", ""]
-        lines += [markdown_text(told.summary.content), ""]
-    turn = None
-    for message in told.messages:
-        if message.turn != turn:
-            turn = message.turn
-            lines += [f"## {f'Turn {turn}' if turn else 'Before the first turn'}", ""]
-        name = f" {_on_one_line(message.name)}" if message.name else ""
-        stamp = f"{message.created_at:%Y-%m-%d %H:%M:%S} UTC"
-        lines += [f"### {message.role}{name} #{message.seq}, {stamp}", ""]
-        held = held_by(message)
-        for text in (*held.thoughts, *held.texts):
-            lines += [markdown_text(text), ""]
-        for address in held.pictures:
-            lines += [_fenced(address[:200]), ""]
-        for call in held.calls:
-            lines += [f"Calls **{_on_one_line(call.name)}**:", "", _fenced(call.arguments), ""]
-        for result in held.results:
-            lines += ["Result:", "", _fenced(result.value), ""]
-        for rest in held.rest:
-            lines += [_fenced(rest), ""]
-    return visible("\n".join(lines))
+    values = {
+        "session": session,
+        "facts": " · ".join(_on_one_line(fact) for fact in facts if fact),
+        "left": told.left,
+        "summary": told.summary,
+        "messages": told.messages,
+        "held_by": held_by,
+        "line": _on_one_line,
+        "text": markdown_text,
+        "fenced": _fenced,
+    }
+    return render("share.md", values).removesuffix("\n")
 
 
 def _on_one_line(text: str) -> str:

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Literal, cast
 
@@ -18,6 +18,7 @@ from agentstore.explorer.conversation import of_message
 from agentstore.explorer.differences import state_tree
 from agentstore.explorer.rendering import Column, Visit, brief, columns, link, money, visible
 from agentstore.records import MemoryRecord, UsageSum
+from agentstore.records.work import total_of
 
 _ON_A_PAGE = 50
 _OF_A_USER = 20
@@ -142,7 +143,7 @@ async def usage_page(visit: Visit) -> Response:
         "usage.html",
         days=days,
         choices=sorted({*_DAYS_OF_USAGE, days}),
-        total=_total(by_day),
+        total=total_of(by_day),
         by_day=by_day,
         plots=(
             columns("Tokens by day", [*map(_tokens, by_day)], brief),
@@ -254,24 +255,7 @@ def _every_day(sums: Iterable[UsageSum], days: int) -> list[UsageSum]:
     found = {each.key: each for each in sums}
     first = _begin(days).date()
     wanted = [first + timedelta(days=number) for number in range(days)]
-    return [found.get(day) or _nothing(day) for day in wanted]
-
-
-def _nothing(day: date) -> UsageSum:
-    return UsageSum(day, 0, 0, 0, 0, Decimal(0), 0)
-
-
-def _total(sums: Iterable[UsageSum]) -> UsageSum:
-    found = [*sums]
-    return UsageSum(
-        None,
-        sum(each.requests for each in found),
-        sum(each.input_tokens for each in found),
-        sum(each.output_tokens for each in found),
-        sum(each.total_tokens for each in found),
-        sum((each.cost for each in found), Decimal(0)),
-        sum(each.unpriced_requests for each in found),
-    )
+    return [found.get(day) or UsageSum(day, 0, 0, 0, 0, Decimal(0), 0) for day in wanted]
 
 
 def _tokens(day: UsageSum) -> Column:

@@ -13,10 +13,9 @@ These functions are synchronous and take as long as the disks; call them with
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -25,7 +24,7 @@ from sqlalchemy import URL, Connection, inspect
 
 from agentstore import migrations
 from agentstore.engines import database_files
-from agentstore.engines.base.dialect import Holdings, OnSteps, count_rows
+from agentstore.engines.base.dialect import Holdings, count_rows
 from agentstore.errors import (
     BackupDiffers,
     BackupIncomplete,
@@ -46,7 +45,7 @@ from agentstore.errors import (
     printed,
 )
 from agentstore.moving import copying
-from agentstore.moving.copy_ends import End
+from agentstore.moving.copy_ends import End, Timing
 from agentstore.moving.copy_ends import read_both as read_whole
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.schema import PLAIN, Names
@@ -109,9 +108,7 @@ def backup(
         if end.dialect.file_based:
             database_files().path(end.url)  # which refuses one in memory
             end.dialect.require_existing(end.url)
-            copied = copy_file(end, new.path, report, timing)
-            holdings, taken_at, version = copied.holdings, copied.taken_at, copied.version
-            dangling = copied.dangling
+            holdings, taken_at, version, dangling = copy_file(end, new.path, report, timing)
         else:
             taken_at = utc_now()
             version = _version(end)
@@ -128,7 +125,7 @@ def backup(
         tables=tables_of(holdings),
         dangling=dangling,
         invalid=holdings.invalid,
-        seconds=timing.seconds,
+        seconds=timing,
     )
 
 
@@ -167,8 +164,12 @@ def _copy_rows(end: End, file: Path, progress: OnProgress, timing: Timing) -> Ho
     with timing.of("verifying"):
         made.finish(file)
         made.check(file)
+    return _holdings(migrations.HEAD, copied)
+
+
+def _holdings(revision: str, copied: copying.CopyReport) -> Holdings:
     return Holdings(
-        migrations.HEAD,
+        revision,
         {table.name: table.target_rows for table in copied.tables},
         {table.name: table.target_digest for table in copied.tables},
     )
@@ -244,25 +245,17 @@ def restore(
         return work.file() if target.dialect.file_based else work.rows()
 
 
+@dataclass
 class _Restore:
     """One run."""
 
-    def __init__(
-        self,
-        file: Path,
-        target: End,
-        upgrade: bool,
-        expected: tuple[SavedTable, ...] | None,
-        allowed: frozenset[str],
-        progress: OnProgress,
-    ) -> None:
-        self._file = file
-        self._target = target
-        self._upgrade = upgrade
-        self._expected = expected
-        self._allowed = allowed
-        self._progress = progress
-        self._timing = Timing()
+    _file: Path
+    _target: End
+    _upgrade: bool
+    _expected: tuple[SavedTable, ...] | None
+    _allowed: frozenset[str]
+    _progress: OnProgress
+    _timing: Timing = field(default_factory=Timing)
 
     def file(self) -> RestoreReport:
         """Make a file of a file."""
@@ -271,17 +264,17 @@ class _Restore:
         with NewFile(path, beside=made.beside(path)).in_the_making() as new, self._source() as end:
             logs = self._require_known(end)
             self._require_usable(_revision(end, self._file))
-            copied = copy_file(end, new.path, self._progress, self._timing)
-            self._require_expected(copied.holdings)
+            holdings, *_ = copy_file(end, new.path, self._progress, self._timing)
+            self._require_expected(holdings)
             for names in logs:
                 made.unfollow(new.path, names)
-            revision = copied.holdings.revision
+            revision = holdings.revision
             if revision != migrations.HEAD:
                 with self._timing.of("upgrading"):
                     revision = migrations.upgrade(made.url(new.path), names=end.names)
                     made.finish(new.path)
             new.publish()
-        return self._report(copied.holdings, revision, indexed=True)
+        return self._report(holdings, revision, indexed=True)
 
     def rows(self) -> RestoreReport:
         """Bring the rows of a file to a server."""
@@ -314,12 +307,7 @@ class _Restore:
                     raise RestoreInterrupted(str(error.__cause__ or error)) from error
                 except InvalidRows as error:
                     raise InvalidRows(error.rows, error.total, _INVALID_BACKUP) from None
-        holdings = Holdings(
-            revision,
-            {table.name: table.target_rows for table in copied.tables},
-            {table.name: table.target_digest for table in copied.tables},
-        )
-        return self._report(holdings, migrations.HEAD, indexed=False)
+        return self._report(_holdings(revision, copied), migrations.HEAD, indexed=False)
 
     def _source(self) -> closing[End]:
         names = Names(None, self._target.names.prefix)
@@ -386,7 +374,7 @@ class _Restore:
             revision=revision,
             tables=tables_of(holdings),
             indexed=indexed,
-            seconds=self._timing.seconds,
+            seconds=self._timing,
         )
 
 
@@ -455,15 +443,8 @@ def look_into(end: End, connection: Connection, progress: OnProgress) -> Holding
     there = set(inspect(connection).get_table_names(schema=end.names.schema))
     counted = count_rows(connection, (shape.table for shape in end.shapes), there)
     return Holdings(
-        found,
-        {s.name: counted[s.table.name] for s in end.shapes if s.table.name in counted},
+        found, {s.name: counted[s.table.name] for s in end.shapes if s.table.name in counted}
     )
-
-
-def require_equal(wanted: Holdings, found: Holdings, what: str) -> None:
-    """Refuse a copy that does not hold the same; raises BackupDiffers."""
-    if different := wanted.differing(found):
-        raise BackupDiffers(different, what)
 
 
 def tables_of(holdings: Holdings) -> tuple[SavedTable, ...]:
@@ -471,31 +452,6 @@ def tables_of(holdings: Holdings) -> tuple[SavedTable, ...]:
     return tuple(
         SavedTable(name, rows, holdings.digests.get(name)) for name, rows in holdings.rows.items()
     )
-
-
-def steps(progress: OnProgress, step: str, subject: str) -> OnSteps:
-    """Pass pages or bytes on."""
-    return lambda done, total: progress(copying.Progress(step, subject, done, total))
-
-
-class Timing:
-    """How long each step takes."""
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self._seconds: dict[str, float] = {}
-
-    @contextmanager
-    def of(self, step: str) -> Iterator[None]:
-        """Add to a step."""
-        started = time.monotonic()
-        yield
-        self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - started
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """All steps."""
-        return dict(self._seconds)
 
 
 # What a backup, and a restore, say of themselves.
@@ -585,28 +541,17 @@ class RestoreReport:
 # Copying a database file into a new one, page by page, and checking the copy.
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """What was copied.
-
-    Attributes:
-        holdings: What both files hold.
-        taken_at: When that state was current.
-        version: The version of the library.
-        dangling: How many rows refer to nothing.
-    """
-
-    holdings: Holdings
-    taken_at: datetime
-    version: str
-    dangling: int
-
-
-def copy_file(source: End, file: Path, progress: OnProgress, timing: Timing) -> Copied:
+def copy_file(
+    source: End, file: Path, progress: OnProgress, timing: Timing
+) -> tuple[Holdings, datetime, str, int]:
     """Copy a database file, which others may write to meanwhile, into an empty one.
 
     Pages are copied as they are, so tables under other names come too. Writers are not held up;
     what they write stays in the WAL until the source has been read.
+
+    Returns:
+        What both files hold, when that state was current, the version of the library, and how many
+        rows refer to nothing.
 
     Raises:
         DatabaseCorrupt: The copy is damaged.
@@ -618,7 +563,11 @@ def copy_file(source: End, file: Path, progress: OnProgress, timing: Timing) -> 
         taken_at = utc_now()
         counts = made.counts(connection)  # the first look: from here on there is one state
         with timing.of("copying"):
-            made.copy(connection, file, steps(progress, "copying", "pages"))
+            made.copy(
+                connection,
+                file,
+                lambda n, all: progress(copying.Progress("copying", "pages", n, all)),
+            )
         with timing.of("reading"):
             holdings = look_into(source, connection, progress)
         version = source.dialect.checks.status(connection, source.tables).version
@@ -626,13 +575,11 @@ def copy_file(source: End, file: Path, progress: OnProgress, timing: Timing) -> 
         made.finish(file)
         dangling = made.check(file)
         copy = End(made.url(file), source.names, read_only=True)
-        try:
-            with copy.reading() as connection:
-                found = made.counts(connection)
-                different = tuple(name for name in counts if found.get(name) != counts[name])
-                if different:
-                    raise BackupDiffers(different, "The copy")
-                require_equal(holdings, look_into(copy, connection, lambda _: None), "The copy")
-        finally:
-            copy.close()
-    return Copied(holdings, taken_at, version, dangling)
+        with closing(copy), copy.reading() as connection:
+            found = made.counts(connection)
+            different = tuple(name for name in counts if found.get(name) != counts[name])
+            if not different:
+                different = holdings.differing(look_into(copy, connection, lambda _: None))
+            if different:
+                raise BackupDiffers(different, "The copy")
+    return holdings, taken_at, version, dangling

@@ -7,8 +7,9 @@ import json
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -198,16 +199,6 @@ class End:
 
 
 @contextmanager
-def opened(url: str | URL, names: Names, *, read_only: bool) -> Iterator[End]:
-    """Give an end, and close it."""
-    end = End(url, names, read_only=read_only)
-    try:
-        yield end
-    finally:
-        end.close()
-
-
-@contextmanager
 def upgraded(source: End) -> Iterator[End]:
     """Copy the source's file, and upgrade that."""
     if not source.dialect.file_based:
@@ -222,7 +213,7 @@ def upgraded(source: End) -> Iterator[End]:
             files.copy(connection, file, lambda _done, _total: None)
         url = files.url(file)
         migrations.upgrade(url, names=source.names)
-        with opened(url, source.names, read_only=True) as end:
+        with closing(End(url, source.names, read_only=True)) as end:
             yield end
 
 
@@ -603,6 +594,17 @@ def _statements(*, last: bool) -> str:
 
 
 # What a copy says of itself.
+
+
+class Timing(dict[str, float]):
+    """How many seconds each step takes."""
+
+    @contextmanager
+    def of(self, step: str) -> Iterator[None]:
+        """Add to a step."""
+        started = time.monotonic()
+        yield
+        self[step] = self.get(step, 0.0) + time.monotonic() - started
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,8 @@ from agentstore.moving.copy_ends import (
     Progress,
     Quarantine,
     TableReport,
+    Timing,
     compare,
-    opened,
     read_both,
     upgraded,
 )
@@ -148,9 +149,12 @@ def copy(
     if move and users is None:
         raise InvalidInput("move is for users: pass users too.")
     with ExitStack() as stack:
-        from_ = stack.enter_context(opened(source, source_names, read_only=True))
-        to = stack.enter_context(opened(target, target_names, read_only=False))
-        _refuse_the_same(from_, to)
+        from_ = stack.enter_context(closing(End(source, source_names, read_only=True)))
+        to = stack.enter_context(closing(End(target, target_names, read_only=False)))
+        if from_.names == to.names and from_.place == to.place:
+            raise InvalidInput(
+                "The source and the target are the same database. Choose another target."
+            )
         if users is not None:
             if not (wanted := ids_of("users", users)):
                 raise InvalidInput("users names no user. Pass the ids of those to copy.")
@@ -176,7 +180,7 @@ def copy(
         journal = Journal(to.names)
         following = None
         if follow is not None:
-            writable = stack.enter_context(opened(source, source_names, read_only=False))
+            writable = stack.enter_context(closing(End(source, source_names, read_only=False)))
             following = Following(writable, to, journal, follow, report)
         work = CopyRun(from_, to, journal, origin, report)
         return work.run(resume=resume, quarantine=quarantine, following=following)
@@ -201,8 +205,8 @@ def verify(
     started = time.monotonic()
     with ExitStack() as stack:
         ends = (
-            stack.enter_context(opened(source, source_names, read_only=True)),
-            stack.enter_context(opened(target, target_names, read_only=True)),
+            stack.enter_context(closing(End(source, source_names, read_only=True))),
+            stack.enter_context(closing(End(target, target_names, read_only=True))),
         )
         for end in ends:
             end.require_head()
@@ -219,7 +223,7 @@ def forget(source: str | URL, *, source_names: Names = PLAIN) -> bool:
     Returns:
         Whether there was one.
     """
-    with opened(source, source_names, read_only=False) as end:
+    with closing(End(source, source_names, read_only=False)) as end:
         end.dialect.require_existing(end.url)
         log = change_log(end)
         with end.working() as connection, connection.begin():
@@ -235,13 +239,6 @@ def _read_whole(end: End, progress: OnProgress) -> Contents:
     return contents
 
 
-def _refuse_the_same(source: End, target: End) -> None:
-    if source.names == target.names and source.place == target.place:
-        raise InvalidInput(
-            "The source and the target are the same database. Choose another target."
-        )
-
-
 # One run of a copy: read, load, index, follow, compare, open.
 
 
@@ -251,19 +248,16 @@ _GIVE_UP = (
 )
 
 
+@dataclass
 class CopyRun:
-    """One run of a copy."""
+    """One run of a copy; the origin is what tells the source, as it was given, from others."""
 
-    def __init__(
-        self, source: End, target: End, journal: Journal, origin: str, progress: OnProgress
-    ) -> None:
-        """Keep the ends; the origin is what tells the source, as it was given, from others."""
-        self._source = source
-        self._target = target
-        self._origin = origin
-        self._progress = progress
-        self._journal = journal
-        self._seconds: dict[str, float] = {}
+    _source: End
+    _target: End
+    _journal: Journal
+    _origin: str
+    _progress: OnProgress
+    _timing: Timing = field(default_factory=Timing)
 
     def run(
         self, *, resume: bool, quarantine: Path | None, following: Following | None
@@ -287,8 +281,7 @@ class CopyRun:
                     self._target.dialect.moving.prepare_to_load(writing)
                 if resumed:
                     self._take_over(writing)
-                    self._loosen(writing)
-                with self._timed("loading"):
+                with self._timing.of("loading"):
                     loading = self._loading(reading, writing)
                     if following is None or not following.may_go_on(writing):
                         self._forget_followed(writing)
@@ -298,7 +291,7 @@ class CopyRun:
                         if following is not None:
                             following.has_loaded(writing)
                 counters = self._source.dialect.moving.counters(reading, self._source.tables)
-            with self._timed("indexing"):
+            with self._timing.of("indexing"):
                 self._run_statements(writing, last=False)
                 if following is None:
                     self._refresh(writing)
@@ -314,7 +307,7 @@ class CopyRun:
                             self._forget_followed(writing)
                             self._loading(reading, writing).changed(contents)
                     counters = self._source.dialect.moving.counters(reading, self._source.tables)
-            with self._timed("indexing"):
+            with self._timing.of("indexing"):
                 if following is None:
                     self._run_statements(writing, last=True)
                 else:
@@ -327,7 +320,7 @@ class CopyRun:
             following.end()
             self._prove()
         listed = str(aside.newest) if aside is not None and contents.flaws else None
-        return CopyReport(tables, len(contents.flaws), resumed, self._seconds, listed)
+        return CopyReport(tables, len(contents.flaws), resumed, self._timing, listed)
 
     def _follow(
         self, following: Following, writing: Connection, aside: Quarantine | None
@@ -337,14 +330,14 @@ class CopyRun:
         Returns:
             What the source held before they were asked.
         """
-        with self._timed("following"):
+        with self._timing.of("following"):
             following.catch_up(writing, ready=False)
         self._refresh(writing)
         with following.level(writing) as reading:
             contents = self._inspect(reading, aside)
             if not contents.flaws:
                 following.keep(contents, self._verify(contents, writing))
-        with self._timed("following"):
+        with self._timing.of("following"):
             following.catch_up(writing, ready=True)
         return contents
 
@@ -369,7 +362,7 @@ class CopyRun:
 
     def _inspect(self, reading: Connection, quarantine: Quarantine | None) -> Contents:
         """Read the source whole, and deal with what is invalid."""
-        with self._timed("reading"):
+        with self._timing.of("reading"):
             longest = self._target.dialect.moving.longest_entry
             contents = read_both(self._source, reading, self._progress, longest, quarantine)
         if quarantine is None:
@@ -380,7 +373,7 @@ class CopyRun:
 
     def _begin(self) -> None:
         """Make an empty target ready; until here it was as it had been."""
-        with self._timed("loading"):
+        with self._timing.of("loading"):
             migrations.upgrade(self._target.url, names=self._target.names)
             with self._target.working() as connection, connection.begin():
                 # First: another run that begins at the same moment waits here.
@@ -399,14 +392,11 @@ class CopyRun:
         return Loading(self._source, self._target, self._journal, reading, writing, self._progress)
 
     def _take_over(self, writing: Connection) -> None:
-        """Stop whichever run was the last one, before anything of what it relies on is dropped."""
+        """Stop whichever run was the last one, then drop what it brought back last."""
         with self._target.committing(writing):
             migrations.close_for_copy(writing, self._target.names)  # an end of it is waited for
             self._journal.take_over(writing)
-
-    def _loosen(self, writing: Connection) -> None:
-        """Drop what an earlier run brought back last, for rows may come and go again."""
-        with self._target.committing(writing):
+        with self._target.committing(writing):  # rows may come and go again
             loosened = self._target.dialect.moving.loosen(writing, self._target.tables)
             self._journal.add_last(writing, loosened)
 
@@ -445,14 +435,14 @@ class CopyRun:
 
     def _refresh(self, writing: Connection) -> None:
         """Refresh the planner's statistics, which reading row by row needs too."""
-        with self._timed("indexing"), self._target.translating():
+        with self._timing.of("indexing"), self._target.translating():
             tables = [shape.table for shape in self._target.shapes]
             self._target.dialect.moving.refresh(writing, tables)
 
     def _verify(self, contents: Contents, writing: Connection) -> dict[str, TableDigest]:
         """Read the target whole; where it differs, the next run looks at every table again."""
         found = {}
-        with self._timed("verifying"), self._target.reading() as connection:
+        with self._timing.of("verifying"), self._target.reading() as connection:
             for shape in self._target.shapes:
                 self._progress(Progress("verifying", shape.name, 0, None))
                 digest, _ = self._target.dialect.moving.examine(connection, shape, {})
@@ -474,7 +464,7 @@ class CopyRun:
     def _prove(self) -> None:
         """Do what need not be done before others write; nothing is lost if it is not done."""
         moving = self._target.dialect.moving
-        with self._timed("indexing"), self._target.working() as connection:
+        with self._timing.of("indexing"), self._target.working() as connection:
             moving.prepare_to_load(connection)
             moving.prove(connection, self._target.tables)
 
@@ -498,12 +488,6 @@ class CopyRun:
             return self._journal.is_superseded(connection)
         return False
 
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - started
-
 
 def _give_up(following: Following) -> None:
     """Take the log of a copy that came to nothing away, if that can be done."""
@@ -518,25 +502,16 @@ _PORTION_SECONDS, _PORTION_ROWS = 1.0, 100_000
 """A transaction of the target ends after so long, or so many rows."""
 
 
+@dataclass
 class Loading:
     """Brings the rows of a source that is read in one transaction."""
 
-    def __init__(
-        self,
-        source: End,
-        target: End,
-        journal: Journal,
-        reading: Connection,
-        writing: Connection,
-        progress: OnProgress,
-    ) -> None:
-        """Keep the two connections."""
-        self._source = source
-        self._target = target
-        self._journal = journal
-        self._reading = reading
-        self._writing = writing
-        self._progress = progress
+    _source: End
+    _target: End
+    _journal: Journal
+    _reading: Connection
+    _writing: Connection
+    _progress: OnProgress
 
     def all(self, contents: Contents) -> None:
         """Bring every table, each from the last row that has arrived on."""

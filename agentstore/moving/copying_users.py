@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -93,9 +93,9 @@ def copy_users(
     names = [shape.name for shape in source.shapes if shape.name != "vector_models"]
     sums = dict.fromkeys(names, _NOTHING)
     with ExitStack() as stack:
-        closed = End(source.url, source.names, read_only=False) if move else None
-        if closed is not None:
-            stack.callback(closed.close)
+        closed = None
+        if move:
+            closed = stack.enter_context(closing(End(source.url, source.names, read_only=False)))
         copying = UserCopy(source, target, closed, progress)
         for user_id in users:
             known, digests = copying.bring(user_id)
@@ -105,15 +105,14 @@ def copy_users(
     return CopyReport(compare(sums, sums), seconds=seconds, there=tuple(there))
 
 
+@dataclass
 class UserCopy:
-    """Brings users."""
+    """Brings users; ``_closed`` is the source as one that can be written to, to move."""
 
-    def __init__(self, source: End, target: End, closed: End | None, progress: OnProgress) -> None:
-        """Keep the ends; ``closed`` is the source as one that can be written to, to move."""
-        self._source = source
-        self._target = target
-        self._closed = closed
-        self._progress = progress
+    _source: End
+    _target: End
+    _closed: End | None
+    _progress: OnProgress
 
     def bring(self, user_id: str) -> tuple[bool, Digests]:
         """Bring a user.

@@ -639,7 +639,7 @@ def _from_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
             ]
         elif said[0]["role"] != "tool":
             waiting.clear()
-        messages += (_spoken(speaker, each) for each in said)
+        messages += (Said(each, {"from": speaker}) for each in said)
     return messages
 
 
@@ -676,11 +676,7 @@ def _calls(value: Any, place: str, before: int) -> list[dict[str, Any]]:
             "else, or a list of calls"
         )
     return [
-        {
-            "id": f"call_{number}",
-            "type": "function",
-            "function": {"name": call["name"], "arguments": _arguments(call)},
-        }
+        call_of(f"call_{number}", call["name"], call["arguments"])
         for number, call in enumerate(given, before + 1)
     ]
 
@@ -692,15 +688,6 @@ def _is_call(call: Any) -> bool:
         and isinstance(call["name"], str)
         and isinstance(call["arguments"], dict | str)
     )
-
-
-def _arguments(call: dict[str, Any]) -> str:
-    given = call["arguments"]
-    return given if isinstance(given, str) else _as_json(given)
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _results(value: Any, place: str, results: int, calls: int) -> list[Any]:
@@ -728,7 +715,7 @@ def _results(value: Any, place: str, results: int, calls: int) -> list[Any]:
             f"{place}: {counted(results, 'result')} for {counted(calls, 'call')}. Give one for "
             "each, in the order of the calls, or a single JSON list of them"
         )
-    return [each if isinstance(each, str) else _as_json(each) for each in given]
+    return [e if isinstance(e, str) else json.dumps(e, ensure_ascii=False) for e in given]
 
 
 def _inner(value: Any, place: str) -> Any:
@@ -739,7 +726,3 @@ def _inner(value: Any, place: str) -> Any:
         return load_strictly(value)
     except Broken as broken:
         raise Broken(f"{place}: {broken}") from None
-
-
-def _spoken(speaker: str, message: Json) -> Said:
-    return Said(message, {"from": speaker})

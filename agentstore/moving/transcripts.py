@@ -23,14 +23,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from hashlib import blake2b
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
@@ -207,12 +204,7 @@ def import_file(
     """
     with Path(path).open("rb") as file:
         return import_lines(
-            store,
-            file,
-            str(path),
-            atomic=atomic,
-            progress=progress,
-            quarantine=quarantine,
+            store, file, str(path), atomic=atomic, progress=progress, quarantine=quarantine
         )
 
 
@@ -538,7 +530,7 @@ class Reading:
         self._lines = lines
         self._source = source
         self._user_id = user_id
-        self._seen = LinesSeen()
+        self._seen: dict[str, tuple[int, int]] = {}
         self.aside = aside
         self.problems: list[tuple[int, str]] = []
         self._broken = 0
@@ -651,9 +643,10 @@ class Reading:
         whole = b"" if conversation.get("id") is None else found.raw.strip()
         if whole and named is not conversation:
             whole = json.dumps(named).encode()
-        before = self._seen.note(session_id, whole, found.number)
-        if before is not None and not before.same:
-            problem = f"it has the id of line {before.number} but differs from it"
+        # The hash of bytes has a key of this process: nobody can write lines that are alike to it.
+        number, same = self._seen.setdefault(session_id, (found.number, hash(whole)))
+        if same != hash(whole):
+            problem = f"it has the id of line {number} but differs from it"
             self.refuse(found.number, problem, found.raw)
             return None
         raw = b"" if self.aside is None else found.raw
@@ -732,14 +725,7 @@ def new_messages(said: Sequence[dict[str, Any]]) -> list[FromChat]:
 _PAGE = 500
 _OF_ALL = (ConnectionLost, DatabaseBusy, DatabaseUnreachable, SchemaError, TransactionMisuse)
 """What fails for one session then fails for the others too."""
-_OF_ONE = (
-    AgentStoreError,
-    ArithmeticError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+_OF_ONE = (AgentStoreError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 """What rows may raise that no store wrote."""
 
 
@@ -921,74 +907,3 @@ def _given(layout: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     if given.get("metadata", {}) is None and not values["metadata"]:
         found["metadata"] = None
     return found
-
-
-# Which line of a file had which id, in little memory for many lines.
-#
-# 24 bytes a slot, a third of them free or more: a million lines take 36 to 72 MB, a third of what
-# a dict of theirs takes.
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """An earlier line with the same id.
-
-    Attributes:
-        same: Whether it is the same line.
-    """
-
-    number: int
-    same: bool
-
-
-class LinesSeen:
-    """A hash table of lines by the ids of their conversations.
-
-    It knows both by digests of 64 bits, under a key of its own, so that nobody can write ids that
-    it would take for one another.
-    """
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self._key = os.urandom(16)
-        self._used = 0
-        self._ids, self._lines, self._numbers = _slots(1024)
-
-    def note(self, id: str, line: bytes, number: int) -> Before | None:
-        """Note a line under an id, unless there is one; give that."""
-        mark = self._digest(id.encode("utf-8", "surrogatepass")) or 1
-        content = self._digest(line)
-        place = self._place(mark)
-        if self._ids[place]:
-            return Before(self._numbers[place], self._lines[place] == content)
-        self._set(place, mark, content, number)
-        self._used += 1
-        if 3 * self._used > 2 * len(self._ids):
-            self._grow()
-        return None
-
-    def _digest(self, data: bytes) -> int:
-        return int.from_bytes(blake2b(data, digest_size=8, key=self._key).digest())
-
-    def _place(self, mark: int) -> int:
-        """Find the slot of an id, or the free one that it would have."""
-        place = mark % len(self._ids)
-        while self._ids[place] not in (0, mark):
-            place = (place + 1) % len(self._ids)
-        return place
-
-    def _set(self, place: int, mark: int, content: int, number: int) -> None:
-        self._ids[place], self._lines[place], self._numbers[place] = mark, content, number
-
-    def _grow(self) -> None:
-        before = zip(self._ids, self._lines, self._numbers, strict=True)
-        self._ids, self._lines, self._numbers = _slots(2 * len(self._ids))
-        for mark, content, number in before:
-            if mark:
-                self._set(self._place(mark), mark, content, number)
-
-
-def _slots(count: int) -> tuple[array[int], array[int], array[int]]:
-    """Give free slots for ids, lines and their numbers."""
-    empty = bytes(8 * count)
-    return array("Q", empty), array("Q", empty), array("Q", empty)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -182,6 +182,20 @@ class UsageSum(Generic[K]):
     unpriced_requests: int
     partial: bool = False
     models: tuple[str, ...] = ()
+
+
+def total_of(sums: Iterable[UsageSum[Any]]) -> UsageSum[None]:
+    """Add sums up."""
+    found = [*sums]
+    return UsageSum(
+        None,
+        sum(each.requests for each in found),
+        sum(each.input_tokens for each in found),
+        sum(each.output_tokens for each in found),
+        sum(each.total_tokens for each in found),
+        sum((each.cost for each in found), Decimal(0)),
+        sum(each.unpriced_requests for each in found),
+    )
 
 
 @briefly("id", "session_id", "branch", "turn", "model", "input_tokens", "output_tokens", "cost")

@@ -226,7 +226,7 @@ def of_turns(
     low = before.seq if before else 0
     high = after[0].seq - 1 if after else MAX_INTEGER
     rows = lines.between(unit, session_id, low, high, branch=branch)
-    found = [lines.message_record(row) for row in rows]
+    found = lines.message_records(unit, rows)
     return [message for message in found if from_turn <= message.turn <= to_turn]
 
 

@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 
 from agentstore.engines.base.dialect import Change
-from agentstore.errors import BranchInUse, InvalidInput
+from agentstore.errors import BranchInUse, InvalidInput, StreamUnfinished
 from agentstore.execution.unit import Unit
 from agentstore.records import (
     BranchRecord,
@@ -84,7 +84,7 @@ from agentstore.repositories.operations import (
 from agentstore.schema import Tables, owner_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, new_id
-from agentstore.values.validation import DEFAULT_LIMIT, MAIN, Cursors, check_limit
+from agentstore.values.validation import DEFAULT_LIMIT, MAIN, STREAMING, Cursors, check_limit
 
 # Branches: a conversation continued in several ways, read by turns, and compacted.
 
@@ -313,6 +313,7 @@ class Branches(Repository):
             NotFound: There is no such session, branch or turn.
             AlreadyExists: There is a branch called ``keep_as`` already.
             InvalidInput: An argument cannot be stored, or ``to_turn`` comes before ``from_turn``.
+            StreamUnfinished: One of these messages is still being streamed.
         """
         summary = validation.text("summary", summary)
         validation.amount("from_turn", from_turn)
@@ -329,6 +330,9 @@ class Branches(Repository):
         replaced = branch_turns.of_turns(self.unit, session_id, branch, from_turn, to_turn)
         if not replaced:
             raise branch_turns.no_turn(to_turn)
+        for message in replaced:
+            if message.status == STREAMING:
+                raise StreamUnfinished(message.id)
         if keep_as is not None:
             branch_turns.grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
         told = {"role": role, "content": summary, "token_count": token_count}

@@ -12,6 +12,7 @@ import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any, Self, TypeVar, cast
 
 from agentstore.aio import AsyncRepositories, AsyncScopedStore, AsyncStore
@@ -19,6 +20,7 @@ from agentstore.health import DEFAULT_TIMEOUT
 from agentstore.records import PruneReport
 from agentstore.records.upkeep import HealthRecord, Statistics
 from agentstore.retention import RetentionPolicy
+from agentstore.transactions import Repositories
 
 __all__ = ["BlockingStore", "LoopThread"]
 
@@ -32,20 +34,8 @@ __all__ = ["BlockingStore", "LoopThread"]
 
 T = TypeVar("T")
 
-REPOSITORIES = (
-    "users",
-    "sessions",
-    "messages",
-    "tool_logs",
-    "tasks",
-    "usage",
-    "search",
-    "checkpoints",
-    "attachments",
-    "branches",
-    "marks",
-    "summaries",
-    "memories",
+REPOSITORIES = tuple(
+    name for name, each in vars(Repositories).items() if isinstance(each, cached_property)
 )
 
 

@@ -28,13 +28,7 @@ from typing import Any
 
 import pytest
 
-from agentstore.errors import (
-    AlreadyExists,
-    InvalidInput,
-    NotFound,
-    QuotaExceeded,
-    StaleSession,
-)
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound, QuotaExceeded, StaleSession
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 THREADS = 8

@@ -5,7 +5,7 @@
   interpret.
 - ``screens`` has what all screens with a list share, and those of one message, of branches and of
   turns; ``conversation`` has those of a conversation, and of new messages as they come.
-- Branches are drawn here, for ``agentstore show --tree`` too, which needs no textual.
+- Branches and snippets are drawn here, for the command line too, which needs no textual.
 
 The invariants: nothing is written, no list is read as a whole, and what the database holds is never
 markup.
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from agentstore.records import CountedBranch
 from agentstore.records.upkeep import counted
-from agentstore.values.snippets import on_one_line
+from agentstore.values.snippets import HIT, on_one_line
 
 _DEEPEST = 8
 """Levels that are drawn; further down a number takes the place of what is above."""
@@ -48,6 +48,14 @@ def in_tree_order(branches: Sequence[CountedBranch]) -> Iterator[tuple[str, Coun
             (child, depth + 1, below, _LAST if n == last else _NEXT)
             for n, child in reversed([*enumerate(children)])
         ]
+
+
+def snippet_text(snippet: str) -> Text:
+    """Draw a snippet on one line, its hits in another style."""
+    shown = Text()
+    for number, piece in enumerate(HIT.split(on_one_line(snippet))):
+        shown.append(piece, style="bold reverse yellow" if number % 2 else "")
+    return shown
 
 
 def branch_line(before: str, branch: CountedBranch, *, shown: bool = False) -> Text:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +13,6 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.strip import Strip
 
 from agentstore.aio import AsyncScopedStore, AsyncStore
@@ -26,12 +24,12 @@ from agentstore.records import (
     ToolLogRecord,
     UsageSum,
 )
-from agentstore.tui.conversation import STYLES, ConversationScreen, FollowScreen
+from agentstore.tui import snippet_text
+from agentstore.tui.conversation import ConversationScreen, FollowScreen
 from agentstore.tui.lists import (
     SEARCH_WORDS,
     SESSION_WORDS,
     ByCursor,
-    ListPart,
     Rows,
     Stretch,
     cut,
@@ -41,33 +39,15 @@ from agentstore.tui.lists import (
     session_filters,
 )
 from agentstore.tui.screens import ListScreen
-from agentstore.values.snippets import CLOSE, OPEN, STATUS_STYLES, age_of, brief, money, on_one_line
-
-_KEYS = {
-    "j,down": "j ↓",
-    "k,up": "k ↑",
-    "pagedown,space,ctrl+d": "PgDn Space",
-    "pageup,ctrl+u": "PgUp",
-    "slash": "/",
-    "question_mark": "?",
-    "g,home": "g Home",
-    "G,end": "G End",
-    "enter": "Enter",
-    "escape": "Esc",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is shown first.
-
-    Attributes:
-        session_id: A session; None shows all.
-        follow: Follow it, or the whole store.
-    """
-
-    session_id: str | None = None
-    follow: bool = False
+from agentstore.values.snippets import (
+    HIT,
+    ROLE_STYLES,
+    STATUS_STYLES,
+    age_of,
+    brief,
+    money,
+    on_one_line,
+)
 
 
 class Browser(App[None]):
@@ -83,7 +63,8 @@ class Browser(App[None]):
         store: AsyncStore | AsyncScopedStore,
         where: str,
         instant: Callable[[str], datetime],
-        wish: Wish | None = None,
+        session_id: str | None = None,
+        follow: bool = False,
     ) -> None:
         """Browse a store.
 
@@ -91,7 +72,8 @@ class Browser(App[None]):
             store: What to read; open it with ``read_only=True``.
             where: What to call the database.
             instant: Reads times and ages in filters.
-            wish: What to show first.
+            session_id: A session to show first; None shows all.
+            follow: Follow it, or the whole store.
         """
         super().__init__()
         self.theme = "ansi-dark"
@@ -99,7 +81,7 @@ class Browser(App[None]):
         self.where = where
         self.instant = instant
         self.fault: Exception | None = None
-        self._wish = wish or Wish()
+        self._first = session_id, follow
 
     @property
     def scoped(self) -> bool:
@@ -108,11 +90,11 @@ class Browser(App[None]):
 
     def on_mount(self) -> None:
         """Show the sessions, or what is wanted first."""
-        wish = self._wish
+        session_id, follow = self._first
         self.push_screen(SessionsScreen())
-        if wish.session_id is not None:
-            self.push_screen(ConversationScreen(wish.session_id, follow=wish.follow))
-        elif wish.follow:
+        if session_id is not None:
+            self.push_screen(ConversationScreen(session_id, follow=follow))
+        elif follow:
             self.push_screen(FollowScreen())
 
     def failed(self, error: Exception) -> None:
@@ -124,35 +106,6 @@ class Browser(App[None]):
         """Search a session, or all of them."""
         self.push_screen(SearchScreen(session_id))
 
-    def show_keys(self, screen: Screen[Any]) -> None:
-        """Show the keys of a screen."""
-        self.push_screen(KeysScreen(screen))
-
-
-class KeysScreen(ListScreen[tuple[str, str]]):
-    """The keys of a screen."""
-
-    def __init__(self, screen: Screen[Any]) -> None:
-        """Show all that work there."""
-        super().__init__()
-        kinds = [Rows, *(kind for kind in type(screen).__mro__ if issubclass(kind, ListScreen))]
-        self._keys = [
-            (_KEYS.get(binding.key, binding.key), binding.description)
-            for kind in kinds
-            for binding in kind.__dict__.get("BINDINGS", ())
-            if isinstance(binding, Binding)
-        ]
-        self.rows = Rows(_key_line, lambda each: each)
-        self.stretch = Stretch(self._all)
-
-    async def _all(self, _: object) -> ListPart[tuple[str, str]]:
-        self.head(Text("Keys", style="bold"))
-        return ListPart(tuple(self._keys), None, None)
-
-
-def _key_line(each: tuple[str, str], width: int) -> list[Strip]:
-    return [cut(Text.assemble((f"{each[0]:<12}", "bold cyan"), each[1]), width)]
-
 
 def browse(
     open_store: Callable[[], AsyncStore],
@@ -160,7 +113,8 @@ def browse(
     instant: Callable[[str], datetime],
     *,
     user: str | None = None,
-    wish: Wish | None = None,
+    session_id: str | None = None,
+    follow: bool = False,
 ) -> None:
     """Browse a database until somebody quits.
 
@@ -170,7 +124,8 @@ def browse(
 
     async def run() -> Browser:
         async with open_store() as store:
-            browser = Browser(store if user is None else store.scoped(user), where, instant, wish)
+            seen = store if user is None else store.scoped(user)
+            browser = Browser(seen, where, instant, session_id, follow)
             # Without the mouse: the terminal's own is for selecting text.
             await browser.run_async(mouse=False)
             return browser
@@ -243,14 +198,11 @@ class SessionsScreen(ListScreen[ListedSession]):
 
     def begin(self) -> None:
         """Begin to read."""
-        self._say()
+        self.say()
         super().begin()
 
-    def on_resize(self) -> None:
-        """Have the columns that there is room for."""
-        self._say()
-
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Say what is seen, in the heading."""
         where = Text.assemble(("agentstore", "bold"), "  ", (self.browser.where, "dim"))
         if self.line:
             where.append("  only ", style="dim")
@@ -273,7 +225,7 @@ class SessionsScreen(ListScreen[ListedSession]):
         self.line = line.strip()
         self.remove_class("asking")
         self.refresh_bindings()
-        self._say()
+        self.say()
         self.read(self.start)
 
     def action_back(self) -> None:
@@ -350,8 +302,6 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
 _FOUND_PAGE, _ERROR = 20, 500
 """Hits of a page, and characters of an error."""
 
-_MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
-
 
 class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
     """Messages that hold what was typed, or calls of tools that failed with it."""
@@ -372,18 +322,15 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
 
     def begin(self) -> None:
         """Wait for words, or search at once."""
-        self._say()
+        self.say()
         self.rows.show(())
         if self._words:
             self.asked(self._words)
         else:
             self.action_ask()
 
-    def on_resize(self) -> None:
-        """Cut the heading again."""
-        self._say()
-
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Say what is seen, in the heading."""
         within = "all messages" if self._session_id is None else "this session"
         if self._errors:
             within = "errors of tools" if self._session_id is None else "errors of this session"
@@ -403,7 +350,7 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
         self.line = line.strip()
         if self._session_id is not None:
             self._filters["session_id"] = self._session_id
-        self._say()
+        self.say()
         if self._words or self._errors:
             self.stretch = Stretch(ByCursor(self._page))
             self.remove_class("asking")
@@ -445,13 +392,10 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
             said = Text(on_one_line((hit.error or "failed")[:_ERROR]))
             return [cut(line, width), *indented(lines_of(said, width - 2), 2)]
         message = hit.message
-        line = Text.assemble((message.role, STYLES.get(message.role, "")))
+        line = Text.assemble((message.role, ROLE_STYLES.get(message.role, "")))
         line.append(f"  #{message.seq}  {age_of(message.created_at)}  ", style="dim")
         line.append(on_one_line(self._titles.get(message.session_id, "")), style="bold")
-        snippet = Text()
-        for number, piece in enumerate(_MARKS.split(on_one_line(hit.snippet))):
-            snippet.append(piece, style="bold reverse yellow" if number % 2 else "")
-        return [cut(line, width), *indented(lines_of(snippet, width - 2), 2)]
+        return [cut(line, width), *indented(lines_of(snippet_text(hit.snippet), width - 2), 2)]
 
     def on_rows_chosen(self) -> None:
         """Go to the message, on the branch on which it was written; of a call, to who called."""
@@ -459,7 +403,7 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
         if isinstance(hit, ToolLogRecord):
             self.read(partial(self._to_call, hit))
         elif hit is not None:
-            words = tuple({found.casefold() for found in _MARKS.findall(hit.snippet) if found})
+            words = tuple({found.casefold() for found in HIT.findall(hit.snippet) if found})
             message = hit.message
             self.app.push_screen(
                 ConversationScreen(message.session_id, message.branch, seq=message.seq, words=words)

@@ -31,7 +31,15 @@ from agentstore.tui.lists import (
 )
 from agentstore.tui.screens import BranchesScreen, ListScreen, ReaderScreen, TurnsScreen
 from agentstore.values.chat import MessagePiece, pieces_of
-from agentstore.values.snippets import age_of, attached, brief, money, on_one_line, printable
+from agentstore.values.snippets import (
+    ROLE_STYLES,
+    age_of,
+    attached,
+    brief,
+    money,
+    on_one_line,
+    printable,
+)
 from agentstore.values.validation import COMPLETE, STREAMING
 
 _REQUESTS = 10_000
@@ -110,7 +118,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
             more = "+" if sums.partial else ""
             tokens, cost = f"{brief(sums.total_tokens)}{more}", f"{money(sums.cost)}{more}"
             self._used = f"{tokens} used tokens, {cost}"
-        self._say()
+        self.say()
         if self.following:
             self.keep_looking(self._look_for_new)
 
@@ -124,9 +132,10 @@ class ConversationScreen(ListScreen[ShownMessage]):
         found = [entry for entry in self.stretch.items if entry.message.seq == seq]
         if found:
             self.rows.go_to(_key(found[0]))
-        self._say()
+        self.say()
 
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Say what is seen, in the heading."""
         session = self._session
         if session is None:
             return
@@ -155,25 +164,18 @@ class ConversationScreen(ListScreen[ShownMessage]):
             lines.append(Text.assemble(("failed: ", "bold red"), on_one_line(session.failure)))
         self.head(*lines)
 
-    def on_resize(self) -> None:
-        """Cut the heading again."""
-        self._say()
-
     def action_beginning(self) -> None:
         """Go to the beginning of the branch."""
-        self.read(partial(self._jump, "beginning"))
+        self.read(self._to_beginning)
 
     def action_end(self) -> None:
         """Go to the end of the branch."""
         if self.stretch.has_later:
-            self.read(partial(self._jump, "end"))
+            self.read(partial(self._go, None))
         else:
             self.rows.go_to_end()
 
-    async def _jump(self, where: str) -> None:
-        if where == "end":
-            await self._go(None)
-            return
+    async def _to_beginning(self) -> None:
         if self.stretch.has_earlier:
             await self.stretch.open(NextTo("behind", 0))
         self.show()
@@ -256,7 +258,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
             self.keep_looking(self._look_for_new)
         else:
             self.stop_looking()
-        self._say()
+        self.say()
 
     async def _look_for_new(self) -> bool:
         session = await self.browser.store.sessions.get(self.session_id)
@@ -264,7 +266,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
         if streams or session != self._session:
             self._session = session
             await self._take_new()
-            self._say()
+            self.say()
         return False
 
     async def _take_new(self) -> None:
@@ -302,13 +304,6 @@ def _key(entry: ShownMessage) -> str:
 # A message as lines: who, when, how many tokens, what it says; calls and results folded.
 
 
-STYLES = {
-    "system": "magenta",
-    "developer": "magenta",
-    "user": "bold cyan",
-    "assistant": "bold green",
-    "tool": "yellow",
-}
 _FOLDED = 1_500
 """Characters of a text, and lines, that are drawn while it is folded."""
 _FOLDED_LINES = 16
@@ -358,7 +353,7 @@ def _label(entry: ShownMessage) -> Text:
     message = entry.message
     if message.status == "summary":
         return Text("summary of what is above", style="bold blue")
-    label = Text.assemble((message.role, STYLES.get(message.role, "")))
+    label = Text.assemble((message.role, ROLE_STYLES.get(message.role, "")))
     if message.name:
         label.append(f" {on_one_line(message.name)}")
     facts = [f"#{message.seq}", f"{message.created_at:%H:%M:%S}"]

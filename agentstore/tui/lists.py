@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from string import digits
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from markdown_it import MarkdownIt
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -91,11 +91,6 @@ class Rows(Widget, Generic[T], can_focus=True):
     def items(self) -> Sequence[T]:
         """What it holds."""
         return self._items
-
-    @property
-    def lines_held(self) -> int:
-        """How many lines it holds."""
-        return sum(len(lines) for _, lines in self._drawn.values())
 
     @property
     def chosen(self) -> T | None:
@@ -303,12 +298,8 @@ class ListPart(Generic[T]):
     later: Any
 
 
-class PartSource(Protocol[T]):
-    """Reads a part of a list; None means where reading begins."""
-
-    async def __call__(self, place: Any, /) -> ListPart[T]:
-        """Read the part that is at a place."""
-        ...
+PartSource = Callable[[Any], Awaitable[ListPart[T]]]
+"""Reads the part of a list that is at a place; None means where reading begins."""
 
 
 async def nothing(_: Any) -> ListPart[Any]:
@@ -413,14 +404,13 @@ class NextTo:
     seq: int
 
 
+@dataclass(frozen=True)
 class BranchEntries:
     """Reads the messages of a branch. A place is ``NextTo``; None means the end of the branch."""
 
-    def __init__(self, store: Any, session_id: str, branch: str) -> None:
-        """Say which branch of which store."""
-        self._store = store
-        self.session_id = session_id
-        self.branch = branch
+    _store: Any
+    session_id: str
+    branch: str
 
     async def __call__(self, place: NextTo | None) -> ListPart[ShownMessage]:
         """Read the part at a place."""

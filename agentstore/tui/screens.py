@@ -108,6 +108,13 @@ class ListScreen(Screen[Any], Generic[T]):
     def asked(self, line: str) -> None:
         """Do what was typed."""
 
+    def say(self) -> None:
+        """Say what is seen, in the heading."""
+
+    def on_resize(self) -> None:
+        """Cut the heading again."""
+        self.say()
+
     def head(self, *lines: Text) -> None:
         """Say what is seen."""
         for line in lines:
@@ -249,7 +256,7 @@ class ListScreen(Screen[Any], Generic[T]):
 
     def action_keys(self) -> None:
         """Show all keys."""
-        self.browser.show_keys(self)
+        self.app.push_screen(KeysScreen(self))
 
     def action_quit(self) -> None:
         """End the program."""
@@ -265,6 +272,53 @@ class ListScreen(Screen[Any], Generic[T]):
         except InvalidInput as error:
             self.notice(str(error))
             event.input.focus()
+
+
+# The keys of a screen.
+
+
+_KEYS = {
+    "j,down": "j ↓",
+    "k,up": "k ↑",
+    "pagedown,space,ctrl+d": "PgDn Space",
+    "pageup,ctrl+u": "PgUp",
+    "slash": "/",
+    "question_mark": "?",
+    "g,home": "g Home",
+    "G,end": "G End",
+    "enter": "Enter",
+    "escape": "Esc",
+}
+
+
+class KeysScreen(ListScreen[tuple[str, str]]):
+    """The keys of a screen."""
+
+    def __init__(self, screen: Screen[Any]) -> None:
+        """Show all that work there."""
+        super().__init__()
+        kinds = [Rows, *(kind for kind in type(screen).__mro__ if issubclass(kind, ListScreen))]
+        self._keys = [
+            (_KEYS.get(binding.key, binding.key), binding.description)
+            for kind in kinds
+            for binding in kind.__dict__.get("BINDINGS", ())
+            if isinstance(binding, Binding)
+        ]
+        self.rows = Rows(
+            lambda each, width: [
+                cut(Text.assemble((f"{each[0]:<12}", "bold cyan"), each[1]), width)
+            ],
+            lambda each: each,
+        )
+        self.stretch = Stretch(self._all)
+
+    async def _all(self, _: object) -> ListPart[tuple[str, str]]:
+        self.head(Text("Keys", style="bold"))
+        return ListPart(tuple(self._keys), None, None)
+
+
+def _key_line(each: tuple[str, str], width: int) -> list[Strip]:
+    return [cut(Text.assemble((f"{each[0]:<12}", "bold cyan"), each[1]), width)]
 
 
 # All that there is of one message: every field, and its text to the last character.
@@ -386,17 +440,14 @@ class BranchesScreen(ListScreen[_Drawn]):
 
     async def _all(self, _: Any) -> ListPart[_Drawn]:
         found: list[CountedBranch] = []
-        cursor: str | None = None
-        while True:
-            page: Page[CountedBranch] = await self.browser.store.branches.list(
-                self._session_id, limit=MAX_LIMIT, cursor=cursor
-            )
-            found += page
-            cursor = page.next_cursor
-            if cursor is None or len(found) >= _MOST_BRANCHES:
+        more = ""
+        async for branch in self.browser.store.branches.iter(self._session_id, limit=MAX_LIMIT):
+            if len(found) == _MOST_BRANCHES:
+                more = ", and more"
                 break
+            found.append(branch)
         words = counted(len(found), "branch", "branches")
-        self.head(Text(f"{words}{', and more' if cursor else ''}: Enter goes to one", style="dim"))
+        self.head(Text(f"{words}{more}: Enter goes to one", style="dim"))
         return ListPart(tuple(in_tree_order(found)), None, None)
 
     def _draw(self, each: _Drawn, width: int) -> list[Strip]:

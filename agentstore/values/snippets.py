@@ -265,6 +265,9 @@ def _term(found: Sequence[Run], *, prefix: bool, stems: bool) -> Term | None:
 OPEN, CLOSE = "⟦", "⟧"
 """What stands before and after a hit. Not Markdown, of which texts of models are full."""
 
+HIT = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
+"""A hit in a snippet."""
+
 LENGTH = 160
 """Characters of the text in a snippet; marks and ellipses come on top."""
 
@@ -366,6 +369,15 @@ STATUS_STYLES = {
     "failed": "bold red",
 }
 """How the states of sessions are drawn, wherever there are colours."""
+
+ROLE_STYLES = {
+    "system": "magenta",
+    "developer": "magenta",
+    "user": "bold cyan",
+    "assistant": "bold green",
+    "tool": "yellow",
+}
+"""The same of who says a message."""
 
 
 def printable(text: str, *, kept: str = "\n\t") -> str:

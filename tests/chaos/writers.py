@@ -31,19 +31,12 @@ PAUSE = 0.02
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "agentstore.aio",
-        "agentstore.engines.postgresql.dialect",
-        "agentstore.engines.sqlite.dialect",
-        "agentstore.doctor",
-        "agentstore.migrations",
-        "agentstore.moving.copying",
-        "psycopg",
-        "sqlalchemy.dialects.postgresql.psycopg",
-        "sqlalchemy.dialects.sqlite",
-        "sqlalchemy.ext.asyncio",
-        "tests.chaos.writers",
+        "agentstore.aio", "agentstore.engines.postgresql.dialect",
+        "agentstore.engines.sqlite.dialect", "agentstore.doctor", "agentstore.migrations",
+        "agentstore.moving.copying", "psycopg", "sqlalchemy.dialects.postgresql.psycopg",
+        "sqlalchemy.dialects.sqlite", "sqlalchemy.ext.asyncio", "tests.chaos.writers",
     ]
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -91,179 +91,79 @@ def status_of_task(n: int) -> str:
 Columns = dict[str, Callable[[int], Any]]
 
 ROWS: dict[str, tuple[int, Columns]] = {
-    "users": (
-        USERS,
-        {
-            "id": numbered("user"),
-            "email": numbered("mail", 150),
-            "quota_total": always(10**9),
-            "quota_used": always(0),
-            "quota_reserved": always(0),
-            "created_at": ago,
-            "deleting": always(None),
-        },
-    ),
-    "user_preferences": (
-        2 * USERS,
-        {
-            "digest": lambda n: digest(("theme",), n % 300 + n % 2),
-            "user_id": lambda n: f"user-{n // 2}",
-        },
-    ),
-    "api_keys": (
-        USERS,
-        {
-            "id": numbered("key"),
-            "user_id": numbered("user", 150),
-            "prefix": lambda n: f"{n:012x}",
-            "revoked_at": always(None),
-            "expires_at": always(None),
-        },
-    ),
-    "quota_reservations": (
-        USERS,
-        {
-            "id": numbered("reservation"),
-            "user_id": numbered("user", 150),
-            "expires_at": always(NOW + timedelta(days=1)),
-            "lapsed": always(False),
-        },
-    ),
-    "sessions": (
-        SESSIONS,
-        {
-            "id": numbered("session"),
+    "users": (USERS,
+        {"id": numbered("user"), "email": numbered("mail", 150), "quota_total": always(10**9),
+            "quota_used": always(0), "quota_reserved": always(0), "created_at": ago,
+            "deleting": always(None)}),
+    "user_preferences": (2 * USERS,
+        {"digest": lambda n: digest(("theme",), n % 300 + n % 2),
+            "user_id": lambda n: f"user-{n // 2}"}),
+    "api_keys": (USERS,
+        {"id": numbered("key"), "user_id": numbered("user", 150), "prefix": lambda n: f"{n:012x}",
+            "revoked_at": always(None), "expires_at": always(None)}),
+    "quota_reservations": (USERS,
+        {"id": numbered("reservation"), "user_id": numbered("user", 150),
+            "expires_at": always(NOW + timedelta(days=1)), "lapsed": always(False)}),
+    "sessions": (SESSIONS,
+        {"id": numbered("session"),
             "user_id": lambda n: "user-7" if n == 0 or is_rare(n) else f"user-{n % 150}",
-            "status": rarely("paused", "active", "completed"),
-            "activity": lambda n: n,
-            "listed_activity": lambda n: n,
-            "active_branch": always(0),
-            "last_branch": always(0),
-            "last_seq": always(MESSAGES),
-            "message_count": always(MESSAGES),
-            "total_tokens": always(10**9),
-            "ttl_seconds": lambda n: 3600 if n % 3 else None,
+            "status": rarely("paused", "active", "completed"), "activity": lambda n: n,
+            "listed_activity": lambda n: n, "active_branch": always(0), "last_branch": always(0),
+            "last_seq": always(MESSAGES), "message_count": always(MESSAGES),
+            "total_tokens": always(10**9), "ttl_seconds": lambda n: 3600 if n % 3 else None,
             "expires_at": lambda n: NOW + timedelta(days=1, minutes=n) if n % 3 else None,
-            "created_at": ago,
-        },
-    ),
+            "created_at": ago}),
     "session_data": (SESSIONS, {"session_id": numbered("session")}),
     "summaries": (SESSIONS, {"session_id": numbered("session"), "branch": always(0)}),
-    "branches": (
-        SESSIONS,
-        {
-            "session_id": numbered("session"),
-            "number": always(0),
-            "name": always("main"),
-            "line": always([[0, 1, None]]),
-            "parent": always(None),
-            "gone": always(False),
-        },
-    ),
-    "messages": (
-        MESSAGES,
-        {
-            "id": numbered("message"),
-            "session_id": in_session,
-            "branch": always(0),
-            "seq": lambda n: n + 1,
-            "turn": lambda n: n // 4,
+    "branches": (SESSIONS,
+        {"session_id": numbered("session"), "number": always(0), "name": always("main"),
+            "line": always([[0, 1, None]]), "parent": always(None), "gone": always(False)}),
+    "messages": (MESSAGES,
+        {"id": numbered("message"), "session_id": in_session, "branch": always(0),
+            "seq": lambda n: n + 1, "turn": lambda n: n // 4,
             "role": lambda n: ("user", "assistant", "tool", "assistant")[n % 4],
             "status": always("complete"),
-            "content": rarely("a rare word", "the usual words", "other words"),
-            "created_at": ago,
+            "content": rarely("a rare word", "the usual words", "other words"), "created_at": ago,
             "external_id": lambda n: f"external-{n}" if n % 2 else None,
             "idempotency_key": lambda n: f"key-{n}" if n % 3 == 0 else None,
             "tool_call_id": lambda n: f"call-{n - 1}" if n % 4 == 2 else None,
-            "tool_calls": always(None),
-            "blocks": always(None),
-            "chat_keys": always(None),
-        },
-    ),
-    "message_tool_calls": (
-        MESSAGES // 2,
-        {
-            "message_id": lambda n: f"message-{2 * n}",
-            "position": always(0),
-            "session_id": lambda n: in_session(2 * n),
-            "seq": lambda n: 2 * n + 1,
+            "tool_calls": always(None), "blocks": always(None), "chat_keys": always(None)}),
+    "message_tool_calls": (MESSAGES // 2,
+        {"message_id": lambda n: f"message-{2 * n}", "position": always(0),
+            "session_id": lambda n: in_session(2 * n), "seq": lambda n: 2 * n + 1,
             "name": lambda n: rarely("rare", "search", "shell")(2 * n),
-            "call_id": lambda n: f"call-{2 * n}",
-        },
-    ),
-    "message_marks": (
-        OTHERS,
-        {
-            "message_id": numbered("message"),
-            "mark": rarely("rare", "hint"),
-            "session_id": in_session,
-            "seq": lambda n: n + 1,
-        },
-    ),
-    "message_chunks": (
-        OTHERS,
-        {"message_id": numbered("message"), "position": always(0), "session_id": in_session},
-    ),
-    "message_vectors": (
-        OTHERS,
-        {
-            "message_pk": lambda n: n + 1,
-            "model": always(1),
-            "session_id": in_session,
-            "vectors": lambda n: MODEL.packed([n, 1]),
-        },
-    ),
+            "call_id": lambda n: f"call-{2 * n}"}),
+    "message_marks": (OTHERS,
+        {"message_id": numbered("message"), "mark": rarely("rare", "hint"),
+            "session_id": in_session, "seq": lambda n: n + 1}),
+    "message_chunks": (OTHERS,
+        {"message_id": numbered("message"), "position": always(0), "session_id": in_session}),
+    "message_vectors": (OTHERS,
+        {"message_pk": lambda n: n + 1, "model": always(1), "session_id": in_session,
+            "vectors": lambda n: MODEL.packed([n, 1])}),
     "blobs": (OTHERS, {"digest": lambda n: f"{n:064x}"}),
-    "attachments": (
-        OTHERS,
-        {
-            "id": numbered("attachment"),
-            "message_id": numbered("message"),
-            "session_id": in_session,
-            "digest": lambda n: f"{n:064x}",
-        },
-    ),
-    "tool_logs": (
-        OTHERS,
-        {
-            "id": numbered("log"),
-            "session_id": in_session,
+    "attachments": (OTHERS,
+        {"id": numbered("attachment"), "message_id": numbered("message"), "session_id": in_session,
+            "digest": lambda n: f"{n:064x}"}),
+    "tool_logs": (OTHERS,
+        {"id": numbered("log"), "session_id": in_session,
             "message_id": lambda n: f"message-{n}" if n % 2 else None,
             "tool": rarely("rare", "search", "shell"),
-            "success": lambda n: n % 40 != 0 and not is_rare(n),
-            "elapsed_ms": float,
-            "created_at": ago,
-        },
-    ),
-    "tasks": (
-        OTHERS,
-        {
-            "id": numbered("task"),
+            "success": lambda n: n % 40 != 0 and not is_rare(n), "elapsed_ms": float,
+            "created_at": ago}),
+    "tasks": (OTHERS,
+        {"id": numbered("task"),
             "session_id": lambda n: f"session-{n - 499}" if is_running_alone(n) else in_session(n),
-            "queue": rarely("rare", "default", "mail"),
-            "kind": rarely("rare", "work"),
-            "status": status_of_task,
-            "priority": lambda n: n % 7,
-            "run_at": ago,
-            "alone_in_session": is_running_alone,
-            "cancel_requested": always(False),
+            "queue": rarely("rare", "default", "mail"), "kind": rarely("rare", "work"),
+            "status": status_of_task, "priority": lambda n: n % 7, "run_at": ago,
+            "alone_in_session": is_running_alone, "cancel_requested": always(False),
             "lease_expires_at": lambda n: NOW + timedelta(days=1) if is_running_alone(n) else None,
-            "worker": always(None),
-            "idempotency_key": lambda n: f"key-{n}" if n % 2 else None,
-            "created_at": ago,
-        },
-    ),
-    "turn_usage": (
-        OTHERS,
-        {
-            "id": numbered("used"),
-            "session_id": in_session,
-            "branch": always(0),
-            "turn": lambda n: n // 4,
-            "model": rarely("rare", "small", "large"),
-            "created_at": ago,
-        },
-    ),
+            "worker": always(None), "idempotency_key": lambda n: f"key-{n}" if n % 2 else None,
+            "created_at": ago}),
+    "turn_usage": (OTHERS,
+        {"id": numbered("used"), "session_id": in_session, "branch": always(0),
+            "turn": lambda n: n // 4, "model": rarely("rare", "small", "large"),
+            "created_at": ago}),
     "checkpoint_threads": (
         THREADS,
         {
@@ -288,59 +188,27 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "lines": always('{"1":1}'),
         },
     ),
-    "checkpoint_values": (
-        THREADS,
-        {
-            "thread_id": numbered("thread"),
-            "line": always(1),
-            "start": always(0),
-            "prefix": always(None),
-        },
-    ),
-    "checkpoint_writes": (
-        2 * THREADS,
-        {
-            "thread_id": lambda n: f"thread-{n // 2}",
-            "namespace": always(""),
-            "checkpoint_id": numbered("checkpoint"),
-            "task_id": always("task"),
-            "position": always(0),
-        },
-    ),
-    "memories": (
-        OTHERS,
-        {
-            "user_id": lambda n: f"user-{n % 150}" if n % 2 else None,
-            "place": lambda n: place_of(
-                f"user-{n % 150}" if n % 2 else None, ["notes", in_session(n)]
-            ),
-            "key": numbered("memory"),
-            "ttl": lambda n: None if n % 3 else 3_600_000_000,
-            "updated_at": ago,
+    "checkpoint_values": (THREADS,
+        {"thread_id": numbered("thread"), "line": always(1), "start": always(0),
+            "prefix": always(None)}),
+    "checkpoint_writes": (2 * THREADS,
+        {"thread_id": lambda n: f"thread-{n // 2}", "namespace": always(""),
+            "checkpoint_id": numbered("checkpoint"), "task_id": always("task"),
+            "position": always(0)}),
+    "memories": (OTHERS,
+        {"user_id": lambda n: f"user-{n % 150}" if n % 2 else None,
+            "place": lambda n: place_of(f"user-{n % 150}" if n % 2 else None,
+                ["notes", in_session(n)]), "key": numbered("memory"),
+            "ttl": lambda n: None if n % 3 else 3_600_000_000, "updated_at": ago,
             "expires_at": lambda n: None if n % 3 else NOW + timedelta(days=1, minutes=n),
-            "version": always(1),
-            "embedded_fields": always(None),
-        },
-    ),
-    "vector_models": (
-        2,
-        {
-            "number": lambda n: n + 1,
-            "name": lambda n: ("m", "older")[n],
-            "dims": always(2),
-            "complete": always(True),
-        },
-    ),
-    "memory_vectors": (
-        2 * OTHERS,
-        {
-            "memory_pk": lambda n: n // 2 + 1,
-            "model": lambda n: n % 2 + 1,
-            "version": always(1),
-            "vectors": lambda n: None if n % 500 == 0 else MODEL.packed([n, 1]),
-        },
-    ),
-}
+            "version": always(1), "embedded_fields": always(None)}),
+    "vector_models": (2,
+        {"number": lambda n: n + 1, "name": lambda n: ("m", "older")[n], "dims": always(2),
+            "complete": always(True)}),
+    "memory_vectors": (2 * OTHERS,
+        {"memory_pk": lambda n: n // 2 + 1, "model": lambda n: n % 2 + 1, "version": always(1),
+            "vectors": lambda n: None if n % 500 == 0 else MODEL.packed([n, 1])}),
+}  # fmt: skip
 """How many rows of which table there are, and what is in the columns that matter."""
 
 
@@ -809,19 +677,15 @@ CASES: dict[str, dict[str, Prepare]] = {
     "users.delete": on_a_new(a_user, "users.delete")
     | {"in steps": on_a_new(a_user_with_much, "users.delete")[""]},
     "users.check_quota": call("users.check_quota", "user-7", 5),
-    "users.consume_quota": call("users.consume_quota", "user-7", 5)
-    | also(
-        "too much",
-        lambda s: refused(errors.QuotaExceeded, partial(s.users.consume_quota, a_poor_user(s), 5)),
-    ),
+    "users.consume_quota": call("users.consume_quota", "user-7", 5) | also("too much",
+        lambda s: refused(errors.QuotaExceeded, partial(s.users.consume_quota, a_poor_user(s), 5))),
     "users.reservations": listing("users.reservations", "user-7"),
     "users.reserve_quota": call("users.reserve_quota", "user-7", 5),
     "users.reserve_for_session": call("users.reserve_for_session", "session-7", 5),
     "users.settle_quota": on_a_new(a_reservation, "users.settle_quota", 5),
     "users.issue_api_key": call("users.issue_api_key", "user-7", "laptop"),
-    "users.authenticate": on_a_new(
-        lambda s: s.users.issue_api_key("user-7").key, "users.authenticate"
-    ),
+    "users.authenticate": on_a_new(lambda s: s.users.issue_api_key("user-7").key,
+        "users.authenticate"),
     "users.api_keys": listing("users.api_keys", "user-7"),
     "sessions.create": call("sessions.create", "user-7", title="New"),
     "sessions.ensure": call("sessions.ensure", "session-7", "user-7")
@@ -839,10 +703,9 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.walk": listing("sessions.walk"),
     "sessions.count": each("sessions.count", user_id="user-7", status="paused"),
     "sessions.rename": call("sessions.rename", "session-7", "Other"),
-    "sessions.update": on_a_new(
-        a_session, "sessions.update", title="x", state={"a": 1}, expected_version=1
-    )
-    | also("ttl", lambda s: partial(s.sessions.update, a_session(s), ttl=timedelta(hours=1))),
+    "sessions.update": on_a_new(a_session, "sessions.update", title="x", state={"a": 1},
+        expected_version=1) | also("ttl",
+        lambda s: partial(s.sessions.update, a_session(s), ttl=timedelta(hours=1))),
     "sessions.patch": on_a_new(a_session, "sessions.patch", metadata={"a": 1}, state={"b": 1}),
     "sessions.resume": on_a_new(a_paused_session, "sessions.resume"),
     "sessions.cancel": on_a_new(a_waiting_session, "sessions.cancel"),
@@ -853,19 +716,17 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("in pieces", lambda s: clean_up(s, rows=2)),
     "sessions.restore": call("sessions.restore", "session-0")
     | also("limit", lambda s: partial(s.sessions.restore, "session-0", 50)),
-    "sessions.load_state_dict": also(
-        "", lambda s: partial(s.sessions.load_state_dict, s.sessions.state_dict(FORKED))
-    )
-    | also("another branch", to_another_branch),
+    "sessions.load_state_dict": also("",
+        lambda s: partial(s.sessions.load_state_dict,
+            s.sessions.state_dict(FORKED))) | also("another branch", to_another_branch),
     "sessions.verify": call("sessions.verify", "session-0"),
-    "messages.save": call("messages.save", "session-7", "user", "hello")
-    | also("external_id", lambda s: partial(s.messages.save, LIVE, "user", external_id="new"))
-    | also("idempotency_key", lambda s: partial(s.messages.save, LIVE, "user", idempotency_key="k"))
-    | also("marks", lambda s: partial(s.messages.save, LIVE, "user", marks=["a", "b"]))
-    | also("replace", lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}]))
-    | also(
-        "create_session", lambda s: partial(s.messages.save, "new", "user", create_session=True)
-    ),
+    "messages.save": call("messages.save", "session-7", "user", "hello") | also("external_id",
+        lambda s: partial(s.messages.save, LIVE, "user",
+            external_id="new")) | also("idempotency_key",
+        lambda s: partial(s.messages.save, LIVE, "user", idempotency_key="k")) | also("marks",
+        lambda s: partial(s.messages.save, LIVE, "user", marks=["a", "b"])) | also("replace",
+        lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}])) | also("create_session",
+        lambda s: partial(s.messages.save, "new", "user", create_session=True)),
     "messages.begin": call("messages.begin", "session-7", marks=["a", "b"])
     | also("external_id", lambda s: partial(s.messages.begin, LIVE, external_id="begun"))
     | also("key", lambda s: partial(s.messages.begin, LIVE, idempotency_key="begun")),
@@ -882,102 +743,70 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.find_by_external_id": call("messages.find_by_external_id", "session-0", "external-7"),
     "messages.find_many": call("messages.find_many", "session-0", ["external-7", "external-8"]),
     "messages.find_by_tool": listing("messages.find_by_tool", "session-0", "rare"),
-    "messages.history": call("messages.history", "session-0", 50)
-    | also("all", lambda s: partial(s.messages.history, "session-0", None))
-    | also("far calls", lambda s: partial(s.messages.history, far_calls(s), 1))
-    | also("forked", lambda s: partial(s.messages.history, FORKED, 50))
-    | also("forked, all", lambda s: partial(s.messages.history, FORKED, None))
-    | also("branch", lambda s: partial(s.messages.history, FORKED, 50, branch="a"))
-    | also("branch, all", lambda s: partial(s.messages.history, FORKED, None, branch="a"))
-    | also(
-        "forked, far calls",
-        lambda s: partial(s.messages.history, a_forked_session_with_a_far_call(s), 1),
-    )
-    | on_a_new_one("calls in blocks", a_session_with_blocks, "messages.history", 1)
-    | also(
-        "a budget",
-        lambda s: partial(
-            s.messages.history, "session-0", None, max_tokens=90, token_counter=lambda _: 1
-        ),
-    )
-    | on_a_new_one("streams", a_session_with_streams, "messages.history")
-    | also(
-        "summary",
-        lambda s: partial(s.messages.history, a_summarised_session(s), prepend_summary=True),
-    )
-    | by_marks("messages.history", 50)
-    | by_marks("messages.history", None),
-    "messages.size": call("messages.size", "session-0")
-    | also("forked", lambda s: partial(s.messages.size, FORKED))
-    | by_marks("messages.size"),
-    "messages.chat": call("messages.chat", "session-0", 50)
-    | also("all", lambda s: partial(s.messages.chat, "session-0", None))
-    | also("branch", lambda s: partial(s.messages.chat, FORKED, 50, branch="a"))
-    | on_a_new_one("streams", a_session_with_streams, "messages.chat")
-    | also(
-        "summary",
-        lambda s: partial(s.messages.chat, a_summarised_session(s), prepend_summary=True),
-    )
-    | by_marks("messages.chat", 50),
+    "messages.history": call("messages.history", "session-0", 50) | also("all",
+        lambda s: partial(s.messages.history, "session-0", None)) | also("far calls",
+        lambda s: partial(s.messages.history, far_calls(s), 1)) | also("forked",
+        lambda s: partial(s.messages.history, FORKED, 50)) | also("forked, all",
+        lambda s: partial(s.messages.history, FORKED, None)) | also("branch",
+        lambda s: partial(s.messages.history, FORKED, 50, branch="a")) | also("branch, all",
+        lambda s: partial(s.messages.history, FORKED, None, branch="a")) | also("forked, far calls",
+        lambda s: partial(s.messages.history, a_forked_session_with_a_far_call(s),
+            1)) | on_a_new_one("calls in blocks", a_session_with_blocks, "messages.history",
+        1) | also("a budget",
+        lambda s: partial(s.messages.history, "session-0", None, max_tokens=90,
+            token_counter=lambda _: 1)) | on_a_new_one("streams", a_session_with_streams,
+        "messages.history") | also("summary",
+        lambda s: partial(s.messages.history, a_summarised_session(s),
+            prepend_summary=True)) | by_marks("messages.history", 50) | by_marks("messages.history",
+        None),
+    "messages.size": call("messages.size", "session-0") | also("forked",
+        lambda s: partial(s.messages.size, FORKED)) | by_marks("messages.size"),
+    "messages.chat": call("messages.chat", "session-0", 50) | also("all",
+        lambda s: partial(s.messages.chat, "session-0", None)) | also("branch",
+        lambda s: partial(s.messages.chat, FORKED, 50, branch="a")) | on_a_new_one("streams",
+        a_session_with_streams, "messages.chat") | also("summary",
+        lambda s: partial(s.messages.chat, a_summarised_session(s),
+            prepend_summary=True)) | by_marks("messages.chat", 50),
     "messages.payloads": call("messages.payloads", "session-0", 50)
     | also("all", lambda s: partial(s.messages.payloads, "session-0", None))
     | also("branch", lambda s: partial(s.messages.payloads, FORKED, 50, branch="a"))
     | by_marks("messages.payloads", 50),
-    "messages.page": listing("messages.page", "session-0", cursor="before")
-    | also(
-        "forked",
-        lambda s: listing("messages.page", FORKED, branch="a", cursor="before")["branch"](s),
-    ),
+    "messages.page": listing("messages.page", "session-0", cursor="before") | also("forked",
+        lambda s: listing("messages.page", FORKED, branch="a", cursor="before")["branch"](s)),
     "messages.follow": each("messages.follow", limit=2)
     | also("cursor", lambda s: partial(s.messages.follow, s.messages.follow(limit=1).next_cursor))
     | also("gaps", lambda s: partial(s.messages.follow, with_gaps())),
-    "messages.update": on_a_new(
-        a_message_with_attachments,
-        "messages.update",
-        content="new",
-        token_count=9,
-        metadata={"a": 1},
-        marks=["x"],
-    ),
-    "messages.pop": on_a_new(a_session, "messages.pop")
-    | forked("messages.pop")
-    | also("inherited", lambda s: partial(s.messages.pop, a_branch_without_its_own(s))),
+    "messages.update": on_a_new(a_message_with_attachments, "messages.update", content="new",
+        token_count=9, metadata={"a": 1}, marks=["x"]),
+    "messages.pop": on_a_new(a_session, "messages.pop") | forked("messages.pop") | also("inherited",
+        lambda s: partial(s.messages.pop, a_branch_without_its_own(s))),
     "messages.replace_tail": also("", a_tail_to_replace),
-    "messages.delete": on_a_new(messages_of_a_new_session, "messages.delete")
-    | also(
-        "session_id",
-        lambda s: partial(s.messages.delete, messages_of_a_new_session(s), session_id="session-7"),
-    )
-    | also(
-        "external_ids",
-        lambda s: partial(s.messages.delete, session_id=a_session(s), external_ids=["a", "b"]),
-    ),
+    "messages.delete": on_a_new(messages_of_a_new_session, "messages.delete") | also("session_id",
+        lambda s: partial(s.messages.delete, messages_of_a_new_session(s),
+            session_id="session-7")) | also("external_ids",
+        lambda s: partial(s.messages.delete, session_id=a_session(s), external_ids=["a", "b"])),
     "messages.delete_by_mark": on_a_new(a_marked_session, "messages.delete_by_mark", "rare")
     | on_a_new_one("several", a_marked_session, "messages.delete_by_mark", ["rare", "odd"])
     | on_a_new_one("none", lambda s: MARKED, "messages.delete_by_mark", "nobody has it"),
     "messages.clear": on_a_new(a_session, "messages.clear") | forked("messages.clear"),
-    "messages.search": listing(
-        "messages.search", "rare word", user_id="user-7", session_id="session-0", **WINDOW
-    )
-    | also("recent", lambda s: partial(s.messages.search, "usual words", order="recent"))
-    | also(
-        "by meaning", lambda s: partial(s.messages.search, "rare", by="meaning", user_id="user-7")
-    )
-    | also("by meaning, all", lambda s: partial(s.messages.search, "rare", by="meaning")),
+    "messages.search": listing("messages.search", "rare word", user_id="user-7",
+        session_id="session-0", **WINDOW) | also("recent",
+        lambda s: partial(s.messages.search, "usual words", order="recent")) | also("by meaning",
+        lambda s: partial(s.messages.search, "rare", by="meaning",
+            user_id="user-7")) | also("by meaning, all",
+        lambda s: partial(s.messages.search, "rare", by="meaning")),
     "marks.of": call("marks.of", [own_id(f"message-{n}") for n in range(20)]),
     "marks.count": call("marks.count", "session-0"),
-    "marks.update": on_a_new(a_marked_session, "marks.update", "new")
-    | on_a_new_one("old", a_marked_session, "marks.update", "new", "rare")
-    | on_a_new_one("taken away", a_marked_session, "marks.update", None, "rare")
-    | on_a_new_one("all taken away", a_marked_session, "marks.update", None)
-    | also("ids", lambda s: marked_anew(s, "new"))
-    | also(
-        "external_ids",
-        lambda s: partial(s.marks.update, "session-0", "new", external_ids=["external-7"]),
-    )
-    | also("ids, old", lambda s: marked_anew(s, "new", "rare"))
-    | also("ids, taken away", lambda s: marked_anew(s, None, "rare"))
-    | also("ids, all taken away", lambda s: marked_anew(s, None)),
+    "marks.update": on_a_new(a_marked_session, "marks.update", "new") | on_a_new_one("old",
+        a_marked_session, "marks.update", "new", "rare") | on_a_new_one("taken away",
+        a_marked_session, "marks.update", None, "rare") | on_a_new_one("all taken away",
+        a_marked_session, "marks.update", None) | also("ids",
+        lambda s: marked_anew(s, "new")) | also("external_ids",
+        lambda s: partial(s.marks.update, "session-0", "new",
+            external_ids=["external-7"])) | also("ids, old",
+        lambda s: marked_anew(s, "new", "rare")) | also("ids, taken away",
+        lambda s: marked_anew(s, None, "rare")) | also("ids, all taken away",
+        lambda s: marked_anew(s, None)),
     "summaries.put": on_a_new(a_session, "summaries.put", "in short")
     | on_a_new_one("handed down", a_summarised_session, "summaries.put", "other", branch="main"),
     "summaries.find": call("summaries.find", "session-7")
@@ -985,19 +814,17 @@ CASES: dict[str, dict[str, Prepare]] = {
     | on_a_new_one("branch", a_summarised_session, "summaries.find", branch="a"),
     "summaries.delete": on_a_new(a_session, "summaries.delete")
     | on_a_new_one("handed down", a_summarised_session, "summaries.delete", branch="main"),
-    "branches.create": forked("branches.create")
-    | forked("branches.create", from_turn=3)
-    | forked("branches.create", after_turn=3, name="new")
-    | forked("branches.create", containing="hello", branch="a")
-    | on_a_new(a_session, "branches.create", from_turn=2),
+    "branches.create": forked("branches.create") | forked("branches.create",
+        from_turn=3) | forked("branches.create", after_turn=3,
+        name="new") | forked("branches.create", containing="hello",
+        branch="a") | on_a_new(a_session, "branches.create", from_turn=2),
     "branches.get": call("branches.get", FORKED, "a"),
     "branches.active": call("branches.active", FORKED),
     "branches.list": listing("branches.list", FORKED),
     "branches.switch": forked("branches.switch", "a"),
     "branches.rename": forked("branches.rename", "a", "other"),
-    "branches.delete": forked("branches.delete", "a")
-    | forked("branches.delete", "b", force=True)
-    | forked("branches.delete", "b", then="main"),
+    "branches.delete": forked("branches.delete", "a") | forked("branches.delete", "b",
+        force=True) | forked("branches.delete", "b", then="main"),
     "branches.compact": forked("branches.compact", "in short", to_turn=3)
     | forked("branches.compact", "in short", from_turn=2, to_turn=3, branch="a", keep_as="new"),
     "branches.turns": listing("branches.turns", FORKED, branch="a")
@@ -1009,22 +836,14 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("again", lambda s: partial(s.attachments.add, SEVENTH, b"new", "text/plain")),
     "attachments.get": call("attachments.get", own_id("attachment-7")),
     "attachments.find": call("attachments.find", own_id("attachment-7")),
-    "attachments.list": also(
-        "", lambda s: listing("attachments.list", a_message_with_attachments(s))[""](s)
-    ),
+    "attachments.list": also("",
+        lambda s: listing("attachments.list", a_message_with_attachments(s))[""](s)),
     "attachments.list_of_session": listing("attachments.list_of_session", "session-0"),
     "attachments.delete": on_a_new(an_attachment, "attachments.delete")
     | also("with its session", lambda s: partial(s.sessions.delete, a_session_with_attachments(s))),
-    "tool_logs.log": call("tool_logs.log", "session-7", "search")
-    | also(
-        "message_id",
-        lambda s: partial(
-            s.tool_logs.log,
-            s.messages.get(SEVENTH).session_id,
-            "search",
-            message_id=SEVENTH,
-        ),
-    ),
+    "tool_logs.log": call("tool_logs.log", "session-7", "search") | also("message_id",
+        lambda s: partial(s.tool_logs.log, s.messages.get(SEVENTH).session_id, "search",
+            message_id=SEVENTH)),
     "tool_logs.get": call("tool_logs.get", own_id("log-7")),
     "tool_logs.find": call("tool_logs.find", own_id("log-7")),
     "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW)
@@ -1056,13 +875,11 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("queues", lambda s: partial(s.tasks.claim, "worker", queues=["mail", "default"]))
     | also("nothing", lambda s: partial(s.tasks.claim, "worker", queues="nothing")),
     "tasks.due": call("tasks.due") | also("kinds", lambda s: partial(s.tasks.due, kinds="rare")),
-    "tasks.heartbeat": also(
-        "", lambda s: partial(s.tasks.heartbeat, (t := claimed(s)).id, fence=t.fence)
-    ),
+    "tasks.heartbeat": also("",
+        lambda s: partial(s.tasks.heartbeat, (t := claimed(s)).id, fence=t.fence)),
     "tasks.heartbeat_many": on_a_new(lambda s: [claimed(s)], "tasks.heartbeat_many"),
-    "tasks.release": also(
-        "", lambda s: partial(s.tasks.release, (t := claimed(s)).id, fence=t.fence)
-    ),
+    "tasks.release": also("",
+        lambda s: partial(s.tasks.release, (t := claimed(s)).id, fence=t.fence)),
     "tasks.complete_many": on_a_new(lambda s: [(claimed(s), 1)], "tasks.complete_many"),
     "tasks.fail_many": on_a_new(lambda s: [(claimed(s), "no")], "tasks.fail_many"),
     "tasks.rescue": call("tasks.rescue"),
@@ -1070,18 +887,11 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("kind", lambda s: partial(s.tasks.requeue, kind="work", limit=5)),
     "tasks.watch": call("tasks.watch"),
     "usage.stats": call("usage.stats", "user-7", 1),
-    "usage.record": call("usage.record", "session-7", input_tokens=5, model="small")
-    | also("priced", lambda s: partial(s.usage.record, "session-7", input_tokens=5))
-    | also(
-        "reserved",
-        lambda s: partial(
-            s.usage.record,
-            "session-7",
-            input_tokens=5,
-            model="small",
-            reservation_id=a_reservation(s),
-        ),
-    ),
+    "usage.record": call("usage.record", "session-7", input_tokens=5,
+        model="small") | also("priced",
+        lambda s: partial(s.usage.record, "session-7", input_tokens=5)) | also("reserved",
+        lambda s: partial(s.usage.record, "session-7", input_tokens=5, model="small",
+            reservation_id=a_reservation(s))),
     "usage.replace": call("usage.replace", "session-7", turn=1, branch=0, input_tokens=5),
     "usage.list": listing("usage.list", "session-0", branch="main")
     | also("turn", lambda s: partial(s.usage.list, "session-0", branch=0, turn=1))
@@ -1114,15 +924,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     "checkpoints.find": each("checkpoints.find", f"{LIVE}-7", thread_id=LIVE, namespace=""),
     "checkpoints.latest": call("checkpoints.latest", LIVE)
     | also("by id", lambda s: partial(s.checkpoints.latest, LIVE, order="id", writes=True)),
-    "checkpoints.list": listing("checkpoints.list", LIVE, namespace="")
-    | also(
-        "by id",
-        lambda s: partial(s.checkpoints.list, LIVE, order="id", before="z", limit=5, writes=True),
-    )
-    | also(
-        "all namespaces",
-        lambda s: partial(s.checkpoints.list, LIVE, namespace=None, where={"a": 1}, writes=True),
-    ),
+    "checkpoints.list": listing("checkpoints.list", LIVE, namespace="") | also("by id",
+        lambda s: partial(s.checkpoints.list, LIVE, order="id", before="z", limit=5,
+            writes=True)) | also("all namespaces",
+        lambda s: partial(s.checkpoints.list, LIVE, namespace=None, where={"a": 1}, writes=True)),
     "checkpoints.namespaces": call("checkpoints.namespaces", LIVE),
     "checkpoints.threads": listing("checkpoints.threads", user_id="user-7", session_id="session-0"),
     "checkpoints.path": call("checkpoints.path", f"{LIVE}-7"),
@@ -1134,21 +939,13 @@ CASES: dict[str, dict[str, Prepare]] = {
     "checkpoints.delete": on_a_new(a_thread, "checkpoints.delete", ["nowhere"]),
     "checkpoints.delete_before": on_a_new(a_thread, "checkpoints.delete_before", 3),
     "checkpoints.delete_run": on_a_new(a_thread, "checkpoints.delete_run"),
-    "checkpoints.prune": on_a_new(a_thread, "checkpoints.prune", keep_last=2)
-    | also("tags", lambda s: partial(s.checkpoints.prune, a_thread(s), keep_tags=["milestone"]))
-    | also(
-        "age",
-        lambda s: partial(s.checkpoints.prune, a_thread(s), max_age=timedelta(0), namespace=""),
-    ),
-    "checkpoints.put_writes": call(
-        "checkpoints.put_writes", LIVE, f"{LIVE}-7", "task", [("a", 1), ("b", b"2")]
-    )
-    | also(
-        "replace",
-        lambda s: partial(
-            s.checkpoints.put_writes, LIVE, f"{LIVE}-7", "task", [("a", 1)], replace=True
-        ),
-    ),
+    "checkpoints.prune": on_a_new(a_thread, "checkpoints.prune", keep_last=2) | also("tags",
+        lambda s: partial(s.checkpoints.prune, a_thread(s), keep_tags=["milestone"])) | also("age",
+        lambda s: partial(s.checkpoints.prune, a_thread(s), max_age=timedelta(0), namespace="")),
+    "checkpoints.put_writes": call("checkpoints.put_writes", LIVE, f"{LIVE}-7", "task",
+        [("a", 1), ("b", b"2")]) | also("replace",
+        lambda s: partial(s.checkpoints.put_writes, LIVE, f"{LIVE}-7", "task", [("a", 1)],
+            replace=True)),
     "checkpoints.touch": call("checkpoints.touch", LIVE, every=timedelta(0))
     | also("every", lambda s: partial(s.checkpoints.touch, a_thread(s), every=timedelta(days=1))),
     "checkpoints.writes": call("checkpoints.writes", LIVE, f"{LIVE}-7"),
@@ -1173,19 +970,14 @@ CASES: dict[str, dict[str, Prepare]] = {
     "memories.namespaces": listing("memories.namespaces")
     | also("user", lambda s: partial(s.memories.namespaces, ["notes"], user_id="user-7")),
     "memories.delete_expired": also("", memories_that_expired),
-}
+}  # fmt: skip
 """Every public method, and the ways to call it that could be run differently."""
 
 MADE: dict[str, Callable[[Store], Any]] = {
-    "user_id": a_user,
-    "session_id": a_session,
-    "message_id": a_stream,
-    "task_id": a_task,
-    "thread_id": a_thread,
-    "attachment_id": an_attachment,
-    "reservation_id": a_reservation,
+    "user_id": a_user, "session_id": a_session, "message_id": a_stream, "task_id": a_task,
+    "thread_id": a_thread, "attachment_id": an_attachment, "reservation_id": a_reservation,
     "key_id": an_api_key,
-}
+}  # fmt: skip
 """What is made for a method that needs nothing more, and so no line above."""
 
 for name, parameters in methods().items():

@@ -96,26 +96,17 @@ def names_something_of_theirs(value: Any) -> bool:
 
 
 NAMED = {
-    "user_id": Their("user"),
-    "session_id": Their("session"),
-    "message_id": Their("message"),
-    "task_id": Their("task"),
-    "thread_id": Their("thread"),
-    "log_id": Their("log"),
-    "attachment_id": Their("attachment"),
-    "key_id": Their("api_key"),
+    "user_id": Their("user"), "session_id": Their("session"), "message_id": Their("message"),
+    "task_id": Their("task"), "thread_id": Their("thread"), "log_id": Their("log"),
+    "attachment_id": Their("attachment"), "key_id": Their("api_key"),
     "reservation_id": Their("reservation"),
-}
+}  # fmt: skip
 """What a parameter names that a method cannot be called without."""
 
 GIVEN = {
-    "tokens": 1,
-    "data": b"X",
-    "media_type": "x/y",
-    "name": "side",
-    "external_id": "e",
+    "tokens": 1, "data": b"X", "media_type": "x/y", "name": "side", "external_id": "e",
     "tool": "search",
-}
+}  # fmt: skip
 """What else it is given; any text will do for those that are not here."""
 
 USER, SESSION, MESSAGE, TASK, THREAD = ({name: NAMED[name]} for name in [*NAMED][:5])
@@ -269,13 +260,8 @@ FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
 WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "users.list": ({}, {"email": "same@example.org"}, {"text": "same"}),
     "users.find_by_preference": ({"path": "a", "value": 1},),
-    "sessions.list": (
-        {},
-        {"status": "active"},
-        {"documents": True},
-        {"title": "same", "preview": True},
-        {"failed": True},
-    ),
+    "sessions.list": ({}, {"status": "active"}, {"documents": True},
+        {"title": "same", "preview": True}, {"failed": True}),
     "sessions.walk": ({},),
     "sessions.interrupted": ({"older_than": timedelta(0)},),
     "sessions.count": ({},),
@@ -295,7 +281,7 @@ WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "memories.list": ({},),
     "memories.search": ({"text": "same"}, {"text": "same", "by": MEANT}),
     "memories.namespaces": ({},),
-}
+}  # fmt: skip
 """Calls that name nothing, and see all that there is."""
 
 NO_IDS = {

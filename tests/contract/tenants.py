@@ -421,53 +421,22 @@ DRAWN: dict[str, Draw] = {
 """By parameter, or by method and parameter; a cursor is that of an earlier call."""
 
 _FIRST = (
-    "sessions.create",
-    "messages.save",
-    "messages.save",
-    "branches.create",
-    "messages.begin",
-    "attachments.add",
-    "attachments.add",
-    "tool_logs.log",
-    "tasks.create",
-    "tasks.create",
-    "checkpoints.put",
-    "users.reserve_quota",
-    "users.issue_api_key",
-    "memories.put",
-)
+    "sessions.create", "messages.save", "messages.save", "branches.create", "messages.begin",
+    "attachments.add", "attachments.add", "tool_logs.log", "tasks.create", "tasks.create",
+    "checkpoints.put", "users.reserve_quota", "users.issue_api_key", "memories.put",
+)  # fmt: skip
 """What there is to begin with."""
 
 _OFTEN = {
-    "sessions.create": 3,
-    "messages.save": 10,
-    "messages.save_many": 3,
-    "messages.begin": 5,
-    "messages.append": 3,
-    "messages.search": 5,
-    "tool_logs.log": 3,
-    "tasks.create": 6,
-    "usage.record": 3,
-    "checkpoints.put": 6,
-    "checkpoints.put_writes": 2,
-    "branches.create": 4,
-    "attachments.add": 8,
-    "attachments.delete": 6,
-    "users.reserve_quota": 3,
-    "users.issue_api_key": 2,
-    "memories.put": 4,
-    "sessions.pause": 3,
-    "sessions.resume": 3,
-    "sessions.wait_for_user": 3,
-    "sessions.answer": 3,
-    "tasks.retry": 3,
-    "branches.delete": 4,
-    "branches.rename": 4,
-    "checkpoints.fork": 3,
-    "sessions.delete": 0,
-    "messages.clear": 0,
+    "sessions.create": 3, "messages.save": 10, "messages.save_many": 3, "messages.begin": 5,
+    "messages.append": 3, "messages.search": 5, "tool_logs.log": 3, "tasks.create": 6,
+    "usage.record": 3, "checkpoints.put": 6, "checkpoints.put_writes": 2, "branches.create": 4,
+    "attachments.add": 8, "attachments.delete": 6, "users.reserve_quota": 3,
+    "users.issue_api_key": 2, "memories.put": 4, "sessions.pause": 3, "sessions.resume": 3,
+    "sessions.wait_for_user": 3, "sessions.answer": 3, "tasks.retry": 3, "branches.delete": 4,
+    "branches.rename": 4, "checkpoints.fork": 3, "sessions.delete": 0, "messages.clear": 0,
     "checkpoints.delete_thread": 0,
-}
+}  # fmt: skip
 """How often these are drawn beside once, where others are once; what takes much away seldom."""
 
 

@@ -164,9 +164,6 @@ def test_a_history_of_anthropics_that_begins_with_a_call_begins_with_the_questio
         assert tail == [messages[2], block_calls("z"), block_results("z")]
 
 
-# --- The system prompt ---------------------------------------------------------------------------
-
-
 def test_the_prompts_stay_though_the_limit_cuts_them_and_the_summary_follows_them(store, session):
     said = [user(f"{n}") if n % 2 else assistant(f"{n}") for n in range(1, 70)]
     store.messages.save_chat(session.id, [SYSTEM, DEVELOPER, *said])
@@ -211,9 +208,6 @@ def test_a_prompt_that_is_deleted_or_comes_later_is_not_kept(store, session):
     assert store.messages.history(session.id, 1)[0] == first
     store.messages.delete([first.id])
     assert store.messages.chat(session.id, 1) == [user("19")]
-
-
-# --- Tokens --------------------------------------------------------------------------------------
 
 
 def test_a_budget_cuts_at_whole_turns_and_counts_prompts_and_summary(store, session):

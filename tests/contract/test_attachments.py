@@ -247,9 +247,6 @@ def test_a_limit_that_is_no_number_of_bytes_is_refused(limit):
         Store("sqlite://", max_attachment_bytes=limit)
 
 
-# --- Once stored --------------------------------------------------------------------------------
-
-
 def test_equal_bytes_are_stored_once_whoever_attaches_them(store, message):
     other = store.messages.save(store.sessions.create().id, "user", "me too")
     added = [
@@ -302,9 +299,6 @@ def test_bytes_that_are_there_already_are_not_sent_again(store, message):
     assert sends(lambda: store.attachments.list(message.id)) == (1, 0)
     assert sends(lambda: store.attachments.list_of_session(message.session_id)) == (1, 0)
     assert sends(lambda: store.attachments.delete(added[0])) == (3, 0)
-
-
-# --- Lists --------------------------------------------------------------------------------------
 
 
 def test_attachments_are_listed_in_the_order_of_adding_page_by_page(store, session, message):
@@ -464,9 +458,6 @@ def test_what_is_attached_to_some_messages_of_a_session_is_found_in_one_statemen
 
         store._runner.run(Mode.WRITE, look, repeatable=False)
         assert rows(store) == (6, 3)
-
-
-# --- Transactions -------------------------------------------------------------------------------
 
 
 def test_nothing_stays_of_a_transaction_that_raises(store, session, message):

@@ -22,7 +22,7 @@ from agentstore import Store, doctor, errors, migrations
 from agentstore.database import parse_url
 from agentstore.moving import copying, new_files
 from agentstore.moving.backup import SavedTable, backup, restore
-from agentstore.moving.copy_ends import opened
+from agentstore.moving.copy_ends import End
 from agentstore.moving.copying import change_log
 from agentstore.records.upkeep import Severity
 from agentstore.schema import PLAIN, Names
@@ -284,7 +284,7 @@ def test_the_log_of_a_copy_that_follows_is_not_restored(tmp_path, prefix):
     names = Names(None, prefix)
     migrations.upgrade(f"sqlite:///{source}", names=names)
     with (
-        opened(f"sqlite:///{source}", names, read_only=False) as end,
+        closing(End(f"sqlite:///{source}", names, read_only=False)) as end,
         end.working() as connection,
         connection.begin(),
     ):

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -61,6 +61,36 @@ class Row:
     error: type[AgentStoreError] = InvalidInput
 
 
+Take = Callable[[Any, Any, Any], object]
+
+
+def rows_of(
+    name: str,
+    takes: Take | dict[str, Take],
+    values: Iterable[Any],
+    word: str = "",
+    error: type[AgentStoreError] = InvalidInput,
+) -> list[Row]:
+    """Give a row for each value in each place that takes it.
+
+    Args:
+        name: What is wrong, with room for the kind of value and the place.
+        takes: What is called with the value, by place if there are several.
+        values: Values that are their own kind, or a kind, the value, and what the error says and
+            is, as far as it is not the same for all.
+        word: What the error says.
+        error: What it is.
+    """
+    rows = []
+    for place, take in takes.items() if isinstance(takes, dict) else [("", takes)]:
+        for given in values:
+            kind, value, *own = given if isinstance(given, tuple) else (repr(given), given)
+            says, raised = (*own, *(word, error)[len(own) :])
+            call = lambda s, x, take=take, value=value: take(s, x, value)  # noqa: E731
+            rows.append(Row(name.format(kind, place), call, says, raised))
+    return rows
+
+
 def nested(depth: int) -> list[Any]:
     value: list[Any] = []
     for _ in range(depth):
@@ -77,13 +107,9 @@ def endless() -> list[Any]:
 # --- Ids of what is not there, and of what is no id -------------------------------------------
 
 KINDS = {
-    "session_id": "session",
-    "user_id": "user",
-    "message_id": "message",
-    "task_id": "task",
-    "log_id": "tool log",
-    "attachment_id": "attachment",
-}
+    "session_id": "session", "user_id": "user", "message_id": "message", "task_id": "task",
+    "log_id": "tool log", "attachment_id": "attachment",
+}  # fmt: skip
 PLAUSIBLE = {
     "expected": ["word"],
     "role": "user",
@@ -166,20 +192,13 @@ def rows_about_ids() -> list[Row]:
 # --- JSON ------------------------------------------------------------------------------------
 
 NOT_JSON = {
-    "NaN": float("nan"),
-    "Infinity": float("inf"),
-    "minus infinity": [float("-inf")],
-    "a set": {"x": {1, 2}},
-    "a datetime": {"x": [NAIVE]},
-    "bytes": {"x": SECRET.encode()},
-    "a Decimal": [Decimal("0.1")],
-    "an object": [object()],
-    "a key that is a number": {"x": {1: SECRET}},
-    "a key that is None": {None: SECRET},
-    "nesting too deep": nested(250),
-    "nesting without end": endless(),
+    "NaN": float("nan"), "Infinity": float("inf"), "minus infinity": [float("-inf")],
+    "a set": {"x": {1, 2}}, "a datetime": {"x": [NAIVE]}, "bytes": {"x": SECRET.encode()},
+    "a Decimal": [Decimal("0.1")], "an object": [object()],
+    "a key that is a number": {"x": {1: SECRET}}, "a key that is None": {None: SECRET},
+    "nesting too deep": nested(250), "nesting without end": endless(),
     "a number of too many digits": [MANY_DIGITS],
-}
+}  # fmt: skip
 
 TAKES_JSON: dict[str, Callable[[Any, Any, Any], object]] = {
     "preferences": lambda s, _, v: s.users.create("Eve", preferences={"x": v}),
@@ -259,38 +278,37 @@ def rows_about_numbers() -> list[Row]:
         ),
     }
     may_be_none = {"a quota", "a new quota", "an expected version"}
-    rows = [
-        Row(f"{kind} as {place}", lambda s, x, f=f, v=v: f(s, x, v), word)
-        for kind, (v, word) in amounts.items()
-        for place, f in takers.items()
-        if not (v is None and place in may_be_none)
-    ]
-    for kind, value, word in (
-        ("a float", 0.1, "Decimal"),
-        ("a bool", True, "Decimal"),
-        ("a list", [1], "Decimal"),
-        ("negative", Decimal("-0.01"), "from 0"),
-        ("a negative str", "-1", "from 0"),
-        ("too fine", Decimal("0.0000000001"), "quantize"),
-        ("too fine by many digits", "0.1000000000000000000000000000000000001", "quantize"),
-        ("unspeakably fine", "1e-999999", "quantize"),
-        ("too much", 1_001, "1000"),
-        ("much too much", 2**64, "from 0"),
-        ("of too many digits", MANY_DIGITS, "from 0"),
-        ("unspeakably much", "1e999999", "from 0"),
-        ("NaN", Decimal("NaN"), "amount of money"),
-        ("a signalling NaN", Decimal("sNaN"), "amount of money"),
-        ("Infinity", "Infinity", "amount of money"),
-        ("a word", SECRET, "amount of money"),
-        ("empty", "", "amount of money"),
-    ):
-        rows.append(
-            Row(
-                f"money that is {kind}",
-                lambda s, x, v=value: s.messages.save(x.session, "user", SECRET, cost=v),
-                word,
-            )
-        )
+    rows = []
+    for place, take in takers.items():
+        kinds = [
+            (kind, value, word)
+            for kind, (value, word) in amounts.items()
+            if not (value is None and place in may_be_none)
+        ]
+        rows += rows_of("{} as {}", {place: take}, kinds)
+    rows += rows_of(
+        "money that is {}",
+        lambda s, x, v: s.messages.save(x.session, "user", SECRET, cost=v),
+        [
+            ("a float", 0.1, "Decimal"),
+            ("a bool", True, "Decimal"),
+            ("a list", [1], "Decimal"),
+            ("negative", Decimal("-0.01"), "from 0"),
+            ("a negative str", "-1", "from 0"),
+            ("too fine", Decimal("0.0000000001"), "quantize"),
+            ("too fine by many digits", "0.1000000000000000000000000000000000001", "quantize"),
+            ("unspeakably fine", "1e-999999", "quantize"),
+            ("too much", 1_001, "1000"),
+            ("much too much", 2**64, "from 0"),
+            ("of too many digits", MANY_DIGITS, "from 0"),
+            ("unspeakably much", "1e999999", "from 0"),
+            ("NaN", Decimal("NaN"), "amount of money"),
+            ("a signalling NaN", Decimal("sNaN"), "amount of money"),
+            ("Infinity", "Infinity", "amount of money"),
+            ("a word", SECRET, "amount of money"),
+            ("empty", "", "amount of money"),
+        ],
+    )
     rows += [
         Row("a priority that is too high", lambda s, _: s.tasks.create(None, "a", priority=2**31),
             "from -2147483647"),
@@ -304,18 +322,8 @@ def rows_about_numbers() -> list[Row]:
             "number"),
         Row("an outcome that is neither True nor False",
             lambda s, x: s.tool_logs.log(x.session, "t", success=1), "bool"),
-        *(
-            Row(f"a window of {name} days", lambda s, x, v=v: s.usage.stats(x.user, v), "above 0")
-            for name, v in (
-                ("0", 0),
-                ("-7", -7),
-                ("NaN", float("nan")),
-                ("True", True),
-                ("infinitely many", float("inf")),
-                ("'7'", "7"),
-                ("10**5000", MANY_DIGITS),
-            )
-        ),
+        *rows_of("a window of {} days", lambda s, x, v: s.usage.stats(x.user, v),
+            (0, -7, float("nan"), True, float("inf"), "7", ("10**5000", MANY_DIGITS)), "above 0"),
         Row("a window that begins before there were years",
             lambda s, x: s.usage.stats(x.user, 7, until=datetime.min.replace(tzinfo=UTC)),
             "before the year 1"),
@@ -331,33 +339,15 @@ def rows_about_time() -> list[Row]:
         "until of a list": lambda s, _, v: s.tool_logs.list(until=v),
         "since of statistics": lambda s, _, v: s.tool_logs.stats(since=v),
     }
-    rows = []
-    for place, take in takers.items():
-        rows += [
-            Row(f"a naive datetime as {place}", lambda s, x, f=take: f(s, x, NAIVE), "timezone.utc",
-                NaiveDatetime),
-            Row(f"a text as {place}", lambda s, x, f=take: f(s, x, "2026-03-29T12:00:00Z"),
-                "aware datetime"),
-        ]  # fmt: skip
-    rows += [
-        Row(
-            f"a {place} to live of {ttl!r}",
-            lambda s, x, take=take, ttl=ttl: take(s, x, ttl),
-            "timedelta of whole seconds",
-        )
-        for place, take in {
-            "time": lambda s, _, v: s.sessions.create(ttl=v),
-            "new time": lambda s, x, v: s.sessions.update(x.session, title="Eve", state=1, ttl=v),
-        }.items()
-        for ttl in (
-            3600,
-            timedelta(0),
-            timedelta(seconds=-1),
-            timedelta(seconds=1.5),
-            timedelta(days=40000),
-            "1 h",
-        )
-    ]
+    rows = rows_of("a naive datetime as {1}", takers, [NAIVE], "timezone.utc", NaiveDatetime)
+    rows += rows_of("a text as {1}", takers, ["2026-03-29T12:00:00Z"], "aware datetime")
+    lives: dict[str, Take] = {
+        "time": lambda s, _, v: s.sessions.create(ttl=v),
+        "new time": lambda s, x, v: s.sessions.update(x.session, title="Eve", state=1, ttl=v),
+    }
+    spans = [0, -1, 1.5, 40_000 * 86_400]
+    values = [3600, *(timedelta(seconds=each) for each in spans), "1 h"]
+    rows += rows_of("a {1} to live of {0}", lives, values, "timedelta of whole seconds")
     return rows
 
 
@@ -393,15 +383,13 @@ def rows_about_lists() -> list[Row]:
     }  # fmt: skip
     for list_, get in LISTS.items():
         some = limits if list_ in ("users", "messages by tool") else ("0", "1001")
-        for name in some:
-            rows.append(
-                Row(
-                    f"a limit of {name} on {list_}",
-                    lambda s, x, get=get, v=limits[name]: get(s, x, limit=v),
-                    "from 1 to 1000",
-                    LimitOutOfRange,
-                )
-            )
+        rows += rows_of(
+            f"a limit of {{}} on {list_}",
+            lambda s, x, v, get=get: get(s, x, limit=v),
+            [(name, limits[name]) for name in some],
+            "from 1 to 1000",
+            LimitOutOfRange,
+        )
         rows.append(
             Row(
                 f"a cursor of another query for {list_}",
@@ -412,104 +400,52 @@ def rows_about_lists() -> list[Row]:
                 InvalidCursor,
             )
         )
-    for name, cursor in {
-        "rubbish": "rubbish!",
-        "empty": "",
-        "not ASCII": "é",
-        "a lone surrogate": LONE,
-        "a number": 5,
-        "bytes": b"eHg",
-        "a list without a key": "W10",
-        "a text in JSON": "InVzZXJzIg",
-        "nested without measure": "W1tb" * 5000,
-        "a secret": SECRET,
-    }.items():
-        rows += [
-            Row(f"a cursor that is {name}", lambda s, _, v=cursor: s.users.list(cursor=v),
-                "next_cursor", InvalidCursor),
-            Row(f"a place to page from that is {name}",
-                lambda s, x, v=cursor: s.messages.page(x.session, before=v), "next_cursor",
-                InvalidCursor),
-            Row(f"a place to follow from that is {name}",
-                lambda s, _, v=cursor: s.messages.follow(v), "next_cursor", InvalidCursor),
-        ]  # fmt: skip
-    rows += [
-        Row(
-            f"a beginning of an id that is {name}",
-            lambda s, _, v=beginning: s.sessions.find_ids(v),
-            word,
-        )
-        for name, beginning, word in (
-            ("too short", ["019"], "four or more"),
-            ("too long", ["0" * 37], "four or more"),
-            ("no digits", ["hello"], "four or more"),
-            ("in capitals", ["0198C3D2"], "four or more"),
-            ("without its hyphens", ["0198c3d25a7e"], "four or more"),
-            ("with others", ["01-9"], "four or more"),
-            ("a wildcard", ["0198%"], "four or more"),
-            ("a secret", [SECRET], "four or more"),
-            ("a single text", "0198c3d2", "list"),
-            ("a number", [198], "must hold ids"),
-            ("nothing", None, "list"),
-        )
-    ]
-    rows += [
-        Row(
-            f"{what} with a limit of {v}",
-            lambda s, x, get=get, v=v: get(s, v),
-            "from 1 to 1000",
-            LimitOutOfRange,
-        )
-        for what, get in (
-            ("following", lambda s, v: s.messages.follow(limit=v)),
-            ("beginnings", lambda s, v: s.sessions.find_ids(["0198"], limit=v)),
-        )
-        for v in (0, 1001, True)
-    ]
-    rows += [
-        Row(
-            f"a page of {v} messages",
-            lambda s, x, v=v: s.messages.page(x.session, limit=v),
-            "from 1 to 1000",
-            LimitOutOfRange,
-        )
-        for v in (0, -1, 1001)
-    ]
-    rows += [
-        Row(
-            f"{v!r} expired sessions at once",
-            lambda s, _, v=v: s.sessions.delete_expired(batch_size=v),
-            "from 1 to 1000",
-            LimitOutOfRange,
-        )
-        for v in (0, -1, 1001, True, "5", None)
-    ]
-    rows += [
-        Row(
-            f"{v!r} expired sessions in all",
-            lambda s, _, v=v: s.sessions.delete_expired(limit=v),
-            word,
-        )
-        for v, word in ((-1, "from 0"), (True, "int"), ("5", "int"), (1.5, "int"))
-    ]
-    rows += [
-        Row(
-            f"a session restored with {v!r} messages",
-            lambda s, x, v=v: s.sessions.restore(x.session, v),
-            "zero or more",
-            LimitOutOfRange,
-        )
-        for v in (-1, True, "5", 1.5)
-    ]
-    rows += [
-        Row(
-            f"a history of {v!r} messages",
-            lambda s, x, v=v: s.messages.history(x.session, v),
-            "zero or more",
-            LimitOutOfRange,
-        )
-        for v in (-1, True, "5", 1.5)
-    ]
+    cursors = {
+        "rubbish": "rubbish!", "empty": "", "not ASCII": "é", "a lone surrogate": LONE,
+        "a number": 5, "bytes": b"eHg", "a list without a key": "W10",
+        "a text in JSON": "InVzZXJzIg", "nested without measure": "W1tb" * 5000, "a secret": SECRET,
+    }  # fmt: skip
+    pages: dict[str, Take] = {
+        "cursor": lambda s, _, v: s.users.list(cursor=v),
+        "place to page from": lambda s, x, v: s.messages.page(x.session, before=v),
+        "place to follow from": lambda s, _, v: s.messages.follow(v),
+    }
+    rows += rows_of("a {1} that is {0}", pages, cursors.items(), "next_cursor", InvalidCursor)
+    beginnings = [
+        ("too short", ["019"]), ("too long", ["0" * 37]), ("no digits", ["hello"]),
+        ("in capitals", ["0198C3D2"]), ("without its hyphens", ["0198c3d25a7e"]),
+        ("with others", ["01-9"]), ("a wildcard", ["0198%"]), ("a secret", [SECRET]),
+        ("a single text", "0198c3d2", "list"), ("a number", [198], "must hold ids"),
+        ("nothing", None, "list"),
+    ]  # fmt: skip
+    rows += rows_of(
+        "a beginning of an id that is {}",
+        lambda s, _, v: s.sessions.find_ids(v),
+        beginnings,
+        "four or more",
+    )
+    counts: dict[str, tuple[Take, list[Any]]] = {
+        "following {} at once": (lambda s, _, v: s.messages.follow(limit=v), [0, 1001, True]),
+        "{} beginnings": (lambda s, _, v: s.sessions.find_ids(["0198"], limit=v), [0, 1001, True]),
+        "a page of {}": (lambda s, x, v: s.messages.page(x.session, limit=v), [0, -1, 1001]),
+        "{} expired sessions at once": (lambda s, _, v: s.sessions.delete_expired(batch_size=v),
+            [0, -1, 1001, True, "5", None]),
+    }  # fmt: skip
+    for name, (take, values) in counts.items():
+        rows += rows_of(name, take, values, "from 1 to 1000", LimitOutOfRange)
+    rows += rows_of(
+        "{} expired sessions in all",
+        lambda s, _, v: s.sessions.delete_expired(limit=v),
+        [("-1", -1, "from 0"), True, "5", 1.5],
+        "int",
+    )
+    wholes: dict[str, Take] = {
+        "a session restored with": lambda s, x, v: s.sessions.restore(x.session, v),
+        "a history of": lambda s, x, v: s.messages.history(x.session, v),
+    }
+    rows += rows_of(
+        "{1} {0} messages", wholes, [-1, True, "5", 1.5], "zero or more", LimitOutOfRange
+    )
     rows += [
         Row("a time in the future for interrupted turns",
             lambda s, _: s.sessions.interrupted(older_than=timedelta(seconds=-1)),
@@ -520,14 +456,9 @@ def rows_about_lists() -> list[Row]:
             "must be one of active"),
         Row("an unknown status of tasks", lambda s, _: s.tasks.list(status=["pending"]),
             "must be one of pending"),
-        *(
-            Row(
-                f"a path of a preference that is {path!r}",
-                lambda s, _, path=path: s.users.find_by_preference(path, 1),
-                "keys with dots between",
-            )
-            for path in ("", [], [1], 5, None, b"x")
-        ),
+        *rows_of("a path of a preference that is {}",
+            lambda s, _, v: s.users.find_by_preference(v, 1), ["", [], [1], 5, None, b"x"],
+            "keys with dots between"),
     ]  # fmt: skip
     return rows
 
@@ -559,12 +490,8 @@ def rows_about_texts() -> list[Row]:
         "a task's idempotency key": lambda s, _, v: s.tasks.create(None, "mail", idempotency_key=v),
         "a media type": lambda s, x, v: s.attachments.add(x.message, SECRET.encode(), v),
     }
-    rows = [
-        Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word)
-        for kind, (v, word) in keys.items()
-        for place, f in takers.items()
-    ]
-    for place, take in {
+    rows = rows_of("{1} that is {0}", takers, [(kind, *given) for kind, given in keys.items()])
+    texts: dict[str, Take] = {
         "a user's name": lambda s, _, v: s.users.create(v),
         "a new name": lambda s, x, v: s.users.update(x.user, name=v),
         "a title": lambda s, _, v: s.sessions.create(title=v),
@@ -578,16 +505,10 @@ def rows_about_texts() -> list[Row]:
         "an error": lambda s, x, v: s.tool_logs.log(x.session, "t", error=v),
         "the call of a log": lambda s, x, v: s.tool_logs.log(x.session, "t", tool_call_id=v),
         "a task's error": lambda s, x, v: s.tasks.fail(x.running, v),
-    }.items():
-        for kind, value in {"bytes": SECRET.encode(), "a number": 5}.items():
-            rows.append(
-                Row(
-                    f"{place} that is {kind}",
-                    lambda s, x, f=take, v=value: f(s, x, v),
-                    "must be a str",
-                )
-            )
-    return rows
+    }
+    return rows + rows_of(
+        "{1} that is {0}", texts, [("bytes", SECRET.encode()), 5], "must be a str"
+    )
 
 
 FINE = {"role": "user", "content": SECRET}
@@ -631,30 +552,12 @@ LISTS_OF_MESSAGES: list[tuple[str, Any, str]] = [
 
 def rows_about_messages() -> list[Row]:
     return [
-        *(
-            Row(
-                f"a message with {name}",
-                lambda s, x, a=arguments: s.messages.save(x.session, **{**FINE, **a}),
-                word,
-            )
-            for name, arguments, word in MESSAGES
-        ),
-        *(
-            Row(
-                f"many messages with {name}",
-                lambda s, x, v=messages: s.messages.save_many(x.session, v),
-                word,
-            )
-            for name, messages, word in LISTS_OF_MESSAGES
-        ),
-        *(
-            Row(f"{name} instead of ids to delete", lambda s, _, v=ids: s.messages.delete(v), word)
-            for name, ids, word in (
-                ("a text", SECRET, "list of ids"),
-                ("None", None, "list of ids"),
-                ("numbers", [1, 2], "str"),
-            )
-        ),
+        *rows_of("a message with {}",
+            lambda s, x, v: s.messages.save(x.session, **{**FINE, **v}), MESSAGES),
+        *rows_of("many messages with {}", lambda s, x, v: s.messages.save_many(x.session, v),
+            LISTS_OF_MESSAGES),
+        *rows_of("{} instead of ids to delete", lambda s, _, v: s.messages.delete(v),
+            [("a text", SECRET, "list of ids"), ("None", None, "list of ids"), [1, 2]], "str"),
         Row("a session to delete from whose id is a number",
             lambda s, x: s.messages.delete([x.message], session_id=5), "str"),
         Row("a message with a key for a session that does not exist",
@@ -662,15 +565,8 @@ def rows_about_messages() -> list[Row]:
             "Check the id", NotFound),
         Row("no messages for a session that does not exist",
             lambda s, _: s.messages.save_many("nowhere", []), "Check the id", NotFound),
-        *(
-            Row(
-                f"a history of {limit} of a session that does not exist",
-                lambda s, _, limit=limit: s.messages.history("nowhere", limit),
-                "Check the id",
-                NotFound,
-            )
-            for limit in (0, None)
-        ),
+        *rows_of("a history of {} of a session that does not exist",
+            lambda s, _, v: s.messages.history("nowhere", v), [0, None], "Check the id", NotFound),
     ]  # fmt: skip
 
 
@@ -709,37 +605,22 @@ TAKES_A_TURN: dict[str, Callable[[Any, Any, Any], object]] = {
 }
 
 
+NO_BRANCHES = [
+    ("not there", "nowhere", "branches.list() shows", NotFound),
+    ("a lone surrogate", LONE, "branches.list() shows", NotFound),
+    ("a number", 5),
+    ("bytes", b"main"),
+]
+
+
 def rows_about_branches() -> list[Row]:
-    rows = [
-        Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word, error)
-        for place, f in TAKES_A_BRANCH.items()
-        for kind, v, error, word in (
-            ("not there", "nowhere", NotFound, "branches.list() shows"),
-            ("a lone surrogate", LONE, NotFound, "branches.list() shows"),
-            ("a number", 5, InvalidInput, "must be a str"),
-            ("bytes", b"main", InvalidInput, "must be a str"),
-        )
-    ]
-    rows += [
-        Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word, error)
-        for place, f in NAMES_A_BRANCH.items()
-        for kind, v, error, word in (
-            ("empty", "", InvalidInput, "must be a non-empty string"),
-            ("too long", "x" * 256, InvalidInput, "up to 255"),
-            ("a number", 5, InvalidInput, "must be a str"),
-            ("taken", "main", AlreadyExists, "already exists"),
-        )
-    ]
-    rows += [
-        Row(f"a turn {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word, error)
-        for place, f in TAKES_A_TURN.items()
-        for kind, v, error, word in (
-            ("negative", -1, InvalidInput, "from 0"),
-            ("a bool", True, InvalidInput, "int"),
-            ("a str", "1", InvalidInput, "int"),
-            ("over 64 bits", 2**64, InvalidInput, "from 0"),
-        )
-    ]
+    rows = rows_of("a branch {1} that is {0}", TAKES_A_BRANCH, NO_BRANCHES, "must be a str")
+    rows += rows_of("{1} that is {0}", NAMES_A_BRANCH, [
+        ("empty", "", "must be a non-empty string"), ("too long", "x" * 256, "up to 255"),
+        ("a number", 5, "must be a str"), ("taken", "main", "already exists", AlreadyExists),
+    ])  # fmt: skip
+    numbers = [-1, ("a bool", True, "int"), ("a str", "1", "int"), 2**64]
+    rows += rows_of("a turn {1} that is {0}", TAKES_A_TURN, numbers, "from 0")
     given: list[tuple[str, Callable[[Any, Any], object], type[AgentStoreError], str]] = [
         ("a turn to branch before that is not there",
             lambda s, x: s.branches.create(x.session, from_turn=9), NotFound,
@@ -859,27 +740,14 @@ TAKES_A_SUMMARY_OF: dict[str, Callable[[Any, Any, Any], object]] = {
 
 
 def rows_about_memory() -> list[Row]:
-    rows = [
-        Row(f"a mark {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word)
-        for place, f in TAKES_MARKS.items()
-        for kind, v, word in NO_MARKS
-    ]
-    rows += [
-        Row(f"a mark {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word)
-        for place, f in TAKES_A_MARK.items()
-        for kind, v, word in [*NO_MARKS[:-3], ("a list", ["x"], "must be a str")]
-    ]
-    rows += [
-        Row(f"ids {place} that are {kind}", lambda s, x, f=f, v=v: f(s, x, v), word)
-        for place, f in TAKES_IDS.items()
-        for kind, v, word in (
-            ("a text", SECRET, "must be a list of ids"),
-            ("a number", 5, "must be a list of ids"),
-            ("a dict", {"x": 1}, "must be a list of ids"),
-            ("numbers", [1, 2], "must hold ids"),
-            ("one of them None", ["x", None], "must hold ids"),
-        )
-    ]
+    rows = rows_of("a mark {1} that is {0}", TAKES_MARKS, NO_MARKS)
+    alone = [*NO_MARKS[:-3], ("a list", ["x"], "must be a str")]
+    rows += rows_of("a mark {1} that is {0}", TAKES_A_MARK, alone)
+    rows += rows_of("ids {1} that are {0}", TAKES_IDS, [
+        ("a text", SECRET, "must be a list of ids"), ("a number", 5, "must be a list of ids"),
+        ("a dict", {"x": 1}, "must be a list of ids"), ("numbers", [1, 2]),
+        ("one of them None", ["x", None]),
+    ], "must hold ids")  # fmt: skip
     rows += [
         Row(f"200,000 ids to {what}", f, "up to 5000 ids, not 200000")
         for what, f in {
@@ -888,60 +756,32 @@ def rows_about_memory() -> list[Row]:
             "find": lambda s, x: s.messages.find_many(x, ["x"] * 200_000),
         }.items()
     ]
-    rows += [
-        Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), word, error)
-        for place, f in TAKES_A_SUMMARY_OF.items()
-        for kind, v, error, word in (
-            ("not there", "nowhere", NotFound, "branches.list() shows"),
-            ("a lone surrogate", LONE, NotFound, "branches.list() shows"),
-            ("a number", 5, InvalidInput, "must be a str"),
-            ("bytes", b"main", InvalidInput, "must be a str"),
-        )
-    ]
-    rows += [
-        Row(
-            f"a summary to put that is {kind}",
-            lambda s, x, a=a: s.summaries.put(x.session, **a),
-            word,
-            e,
-        )
-        for kind, a, e, word in (
-            ("None", {"content": None}, InvalidInput, "content must be a str"),
-            ("a list", {"content": [SECRET]}, InvalidInput, "content must be a str"),
-            ("through -1", {"content": SECRET, "through_seq": -1}, InvalidInput, "from 0"),
-            ("through True", {"content": SECRET, "through_seq": True}, InvalidInput, "int"),
-            ("through a word", {"content": SECRET, "through_seq": "1"}, InvalidInput, "int"),
-            ("through 2**64", {"content": SECRET, "through_seq": 2**64}, InvalidInput, "from 0"),
-            ("with a list beside it", {"content": SECRET, "metadata": [1]}, InvalidInput, "dict"),
-            (
-                "with NaN",
-                {"content": "", "metadata": {"x": float("nan")}},
-                InvalidJson,
-                "Pass only",
-            ),
-        )
-    ]
-    rows += [
-        Row(
-            f"a summary to be put before that is {v!r}",
-            lambda s, x, v=v: s.messages.history(x.session, prepend_summary=v),
-            "prepend_summary must be a bool",
-        )
-        for v in (1, "yes", None)
-    ]
-    rows += [
-        Row(
-            f"a way with duplicates that is {kind}, {place}",
-            lambda s, x, f=f, v=v: f(s, x, v),
-            "must be one of skip, refuse, replace",
-        )
-        for place, f in {
-            "of one": lambda s, x, v: s.messages.save(x.session, "user", SECRET, on_duplicate=v),
-            "of many": lambda s, x, v: s.messages.save_many(x.session, [FINE], on_duplicate=v),
-            "of none": lambda s, x, v: s.messages.save_many(x.session, [], on_duplicate=v),
-        }.items()
-        for kind, v in (("unknown", "ignore"), ("None", None), ("a list", ["skip"]), ("True", True))
-    ]
+    rows += rows_of("a branch {1} that is {0}", TAKES_A_SUMMARY_OF, NO_BRANCHES, "must be a str")
+    puts: dict[str, Take] = {"": lambda s, x, v: s.summaries.put(x.session, **v)}
+    rows += rows_of("a summary to put that is {}", puts, [
+        ("None", {"content": None}, "content must be a str"),
+        ("a list", {"content": [SECRET]}, "content must be a str"),
+        ("through -1", {"content": SECRET, "through_seq": -1}, "from 0"),
+        ("through True", {"content": SECRET, "through_seq": True}, "int"),
+        ("through a word", {"content": SECRET, "through_seq": "1"}, "int"),
+        ("through 2**64", {"content": SECRET, "through_seq": 2**64}, "from 0"),
+        ("with a list beside it", {"content": SECRET, "metadata": [1]}, "dict"),
+        ("with NaN", {"content": "", "metadata": {"x": float("nan")}}, "Pass only", InvalidJson),
+    ])  # fmt: skip
+    rows += rows_of(
+        "a summary to be put before that is {}",
+        lambda s, x, v: s.messages.history(x.session, prepend_summary=v),
+        [1, "yes", None],
+        "prepend_summary must be a bool",
+    )
+    duplicates: dict[str, Take] = {
+        "of one": lambda s, x, v: s.messages.save(x.session, "user", SECRET, on_duplicate=v),
+        "of many": lambda s, x, v: s.messages.save_many(x.session, [FINE], on_duplicate=v),
+        "of none": lambda s, x, v: s.messages.save_many(x.session, [], on_duplicate=v),
+    }
+    ways = ["ignore", None, ["skip"], True]
+    word = "must be one of skip, refuse, replace"
+    rows += rows_of("a way with duplicates that is {}, {}", duplicates, ways, word)
     rows += [
         Row("a message to be replaced by one of another role",
             lambda s, x: s.messages.save(x.session, "user", SECRET, external_id="taken",
@@ -964,83 +804,42 @@ def rows_about_streams() -> list[Row]:
             ("a lone surrogate", lambda _: LONE, NotFound, "no message"),
         )
     ]
-    rows += [
-        Row(f"a piece that is {kind}", lambda s, x, v=v: s.messages.append(x.stream, v), word, e)
-        for kind, v, e, word in (
-            ("None", None, InvalidInput, "text must be a str"),
-            ("bytes", SECRET.encode(), InvalidInput, "text must be a str"),
-            ("a list", [SECRET], InvalidInput, "text must be a str"),
-        )
-    ]
-    rows += [
-        Row(
-            f"a piece whose number is {v!r}",
-            lambda s, x, v=v: s.messages.append(x.stream, SECRET, position=v),
-            word,
-        )
-        for v, word in (
-            (-1, "from 0"),
-            (True, "int"),
-            ("0", "int"),
-            (1.0, "int"),
-            (2**64, "from 0"),
-            (2, "position must be 1"),
-            (2**63 - 1, "position must be 1"),
-        )
-    ]
-    rows += [
-        Row(
-            f"a stream finished with {kind}",
-            lambda s, x, a=arguments: s.messages.finish(x.stream, **a),
-            word,
-            error,
-        )
-        for kind, arguments, error, word in (
-            ("a dict", {"content": {"text": SECRET}}, InvalidInput, "list of blocks"),
-            ("bytes", {"content": SECRET.encode()}, InvalidInput, "list of blocks"),
-            ("NaN in a block", {"content": [float("nan")]}, InvalidJson, "Pass only"),
-            ("calls that are a text", {"tool_calls": SECRET}, InvalidInput, "list of dicts"),
-            ("calls that are texts", {"tool_calls": [SECRET]}, InvalidInput, "list of dicts"),
-            ("a negative number of tokens", {"token_count": -1}, InvalidInput, "from 0"),
-            ("no number of tokens", {"token_count": None}, InvalidInput, "int"),
-            ("money as a float", {"cost": 0.1}, InvalidInput, "Decimal"),
-            ("metadata that are a list", {"metadata": [SECRET]}, InvalidInput, "dict"),
-            ("a set as its payload", {"payload": {SECRET}}, InvalidJson, "Pass only"),
-        )
-    ]
-    rows += [
-        Row(
-            f"a stream begun with {kind}",
-            lambda s, x, a=arguments: s.messages.begin(x.session, **a),
-            word,
-            error,
-        )
-        for kind, arguments, error, word in (
-            ("an unknown role", {"role": "assitant"}, InvalidInput, ROLES),
-            ("no role", {"role": None}, InvalidInput, ROLES),
-            ("a name that is a number", {"name": 5}, InvalidInput, "must be a str"),
-            ("a call that is a number", {"tool_call_id": 5}, InvalidInput, "must be a str"),
-            ("metadata that are a text", {"metadata": SECRET}, InvalidInput, "dict"),
-            ("a datetime in its metadata", {"metadata": {"x": NAIVE}}, InvalidJson, "Pass only"),
-            (
-                "an external id that is empty",
-                {"external_id": ""},
-                InvalidInput,
-                "must be a non-empty string",
-            ),
-            ("an external id that is taken", {"external_id": "taken"}, AlreadyExists, "another id"),
-            ("a key that is too long", {"idempotency_key": "x" * 256}, InvalidInput, "up to 255"),
-        )
-    ]
-    rows += [
-        Row(
-            f"{v!r} streams to abort",
-            lambda s, _, v=v: s.messages.abort_stale(v),
-            "from 1 to 1000",
-            LimitOutOfRange,
-        )
-        for v in (0, -1, 1001, True, "5", None, 1.5)
-    ]
+    rows += rows_of("a piece that is {}", lambda s, x, v: s.messages.append(x.stream, v),
+        [None, ("bytes", SECRET.encode()), ("a list", [SECRET])], "text must be a str")  # fmt: skip
+    rows += rows_of(
+        "a piece whose number is {}",
+        lambda s, x, v: s.messages.append(x.stream, SECRET, position=v),
+        [
+            ("-1", -1, "from 0"), True, "0", 1.0, ("2**64", 2**64, "from 0"),
+            ("2", 2, "position must be 1"), ("2**63", 2**63 - 1, "position must be 1"),
+        ],
+        "int",
+    )  # fmt: skip
+    rows += rows_of("a stream finished with {}", lambda s, x, v: s.messages.finish(x.stream, **v), [
+        ("a dict", {"content": {"text": SECRET}}, "list of blocks"),
+        ("bytes", {"content": SECRET.encode()}, "list of blocks"),
+        ("NaN in a block", {"content": [float("nan")]}, "Pass only", InvalidJson),
+        ("calls that are a text", {"tool_calls": SECRET}, "list of dicts"),
+        ("calls that are texts", {"tool_calls": [SECRET]}, "list of dicts"),
+        ("a negative number of tokens", {"token_count": -1}, "from 0"),
+        ("no number of tokens", {"token_count": None}, "int"),
+        ("money as a float", {"cost": 0.1}, "Decimal"),
+        ("metadata that are a list", {"metadata": [SECRET]}, "dict"),
+        ("a set as its payload", {"payload": {SECRET}}, "Pass only", InvalidJson),
+    ])  # fmt: skip
+    rows += rows_of("a stream begun with {}", lambda s, x, v: s.messages.begin(x.session, **v), [
+        ("an unknown role", {"role": "assitant"}, ROLES),
+        ("no role", {"role": None}, ROLES),
+        ("a name that is a number", {"name": 5}, "must be a str"),
+        ("a call that is a number", {"tool_call_id": 5}, "must be a str"),
+        ("metadata that are a text", {"metadata": SECRET}, "dict"),
+        ("a datetime in its metadata", {"metadata": {"x": NAIVE}}, "Pass only", InvalidJson),
+        ("an external id that is empty", {"external_id": ""}, "must be a non-empty string"),
+        ("an external id that is taken", {"external_id": "taken"}, "another id", AlreadyExists),
+        ("a key that is too long", {"idempotency_key": "x" * 256}, "up to 255"),
+    ])  # fmt: skip
+    rows += rows_of("{} streams to abort", lambda s, _, v: s.messages.abort_stale(v),
+        [0, -1, 1001, True, "5", None, 1.5], "from 1 to 1000", LimitOutOfRange)  # fmt: skip
     return rows
 
 
@@ -1064,21 +863,12 @@ def rows_about_states() -> list[Row]:
         ("a state on a branch that is gone", load(branch="gone"), NotFound, "branches.list()"),
         ("a strictness that is a word", load(strict="yes"), InvalidInput, "strict must be a bool"),
     ]  # fmt: skip
-    rows += [
-        (
-            f"a state that is {kind}",
-            lambda s, _, v=v: s.sessions.load_state_dict(v, strict=False),
-            InvalidInput,
-            word,
-        )
-        for kind, v, word in (
-            ("a text", SECRET, "state must be"),
-            ("None", None, "state must be"),
-            ("a list", [("session_id", "x")], "state must be"),
-            ("empty", {}, "must be a str"),
-        )
-    ]
-    return [Row(name, call, word, error) for name, call, error, word in rows]
+    states = [("a text", SECRET), None, [("session_id", "x")], ("empty", {}, "must be a str")]
+    return [
+        *(Row(name, call, word, error) for name, call, error, word in rows),
+        *rows_of("a state that is {}", lambda s, _, v: s.sessions.load_state_dict(v, strict=False),
+            states, "state must be"),
+    ]  # fmt: skip
 
 
 def rows_about_failures() -> list[Row]:

@@ -155,14 +155,9 @@ def test_calls_of_tools_are_counted_by_turn_and_only_on_the_branch(store, sessio
 
 
 SAID = [
-    "Wie groß ist die Straße?",
-    "100% sure about file_name C:\\temp",
-    "İstanbul'da hava nasıl?",
-    "Ὀδυσσεύς",
-    "北京天气晴朗",
-    "café",
-    "МОСКВА",
-]
+    "Wie groß ist die Straße?", "100% sure about file_name C:\\temp", "İstanbul'da hava nasıl?",
+    "Ὀδυσσεύς", "北京天气晴朗", "café", "МОСКВА",
+]  # fmt: skip
 
 FINDS = [
     ("STRASSE", [1]), ("straẞe", [1]), ("GROẞ", [1]), ("%", [2]), ("100% SURE", [2]), ("_", [2]),
@@ -810,9 +805,6 @@ def test_taking_a_summary_back_leaves_nothing_of_it(store, session):
         talk(store, session, "two again")
 
 
-# --- Errors --------------------------------------------------------------------------------------
-
-
 def test_errors_say_what_is_missing_or_taken(store, session):
     talk(store, session, "one")
     store.branches.create(session.id, name="a")
@@ -866,9 +858,6 @@ def test_a_branch_that_is_gone_has_no_name_any_more(place, store, session):
         for call in calls:
             with pytest.raises(errors.NotFound):
                 call(session.id, name)
-
-
-# --- Transactions and scope ----------------------------------------------------------------------
 
 
 def test_a_transaction_that_raises_leaves_no_branch(place, store, session):
@@ -1105,13 +1094,9 @@ def test_creating_a_branch_costs_the_same_however_long_the_conversation_is(one_s
         store.branches.create(session.id, after_turn=length - 3, name="grown")
         cost = []
         for place in (
-            {"from_turn": 1},
-            {"from_turn": length // 2},
-            {"after_turn": length // 2},
-            {"branch": "grown"},
-            {"from_turn": length - 4, "branch": "grown"},
-            {},
-        ):
+            {"from_turn": 1}, {"from_turn": length // 2}, {"after_turn": length // 2},
+            {"branch": "grown"}, {"from_turn": length - 4, "branch": "grown"}, {},
+        ):  # fmt: skip
             store.branches.switch(session.id, "main")
             before = store.usage.totals().rows
             with statements() as sent:
@@ -1270,9 +1255,6 @@ def test_a_line_has_a_range_for_each_fork_on_its_way_and_no_other(place, store, 
     lines = {row.name: row.line for row in rows_of(place, "branches") if not row.gone}
     assert len(lines["9"]) == 11
     assert lines["main"] == [[0, 1, None]]
-
-
-# --- What a message says of its branch -----------------------------------------------------------
 
 
 READS = {

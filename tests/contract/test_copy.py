@@ -553,8 +553,6 @@ def test_a_row_that_gets_lost_on_the_way_is_noticed(new, engine):
     assert dump(target) == dump(source)
 
 
-# --- Memory ----------------------------------------------------------------------------------
-
 LARGE = """
 PRAGMA foreign_keys = OFF;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 150000)

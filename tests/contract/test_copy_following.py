@@ -25,7 +25,7 @@ from agentstore.engines.postgresql.moving import PostgreSQLMoving
 from agentstore.engines.sqlite import moving as sqlite_moving
 from agentstore.engines.sqlite.moving import driver_of, know_ids
 from agentstore.moving import copying as transfer
-from agentstore.moving.copy_ends import opened
+from agentstore.moving.copy_ends import End
 from agentstore.moving.copying import CopyRun, Following
 from agentstore.schema import PLAIN, tables
 from agentstore.settings import Settings
@@ -257,7 +257,7 @@ def test_rows_that_changed_are_listed_once_in_order_with_no_statement_left_runni
 ):
     monkeypatch.setattr(sqlite_moving, "_CHUNK", 10)
     source = new("sqlite", head=True)
-    with opened(source, PLAIN, read_only=False) as end:
+    with closing(End(source, PLAIN, read_only=False)) as end:
         log, shape = transfer.change_log(end), next(s for s in end.shapes if s.name == "users")
         with end.working() as connection, connection.begin():
             log.begin(connection, PLAIN, end.shapes)

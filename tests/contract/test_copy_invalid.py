@@ -49,12 +49,8 @@ FAULTS = {
     "against a CHECK": ("tasks", "status", "'lost'", "against ck_tasks_status"),
     "a negative cost": ("messages", "cost", "-1", "against ck_messages_amounts"),
     "a reference to nobody": ("sessions", "user_id", "'nobody'", "user_id: no such row of users"),
-    "a reference to no message": (
-        "tool_logs",
-        "message_id",
-        "zeroblob(16)",
-        "message_id: no such row",
-    ),
+    "a reference to no message": ("tool_logs", "message_id", "zeroblob(16)",
+        "message_id: no such row"),
 } | {
     f"the instant {value}": ("tool_logs", "created_at", value, f"created_at: {what}")
     for value, what in {
@@ -65,7 +61,7 @@ FAULTS = {
         "-62135596800000001": "a whole number that is not an instant",  # before the year 1
         "253402300800000000": "a whole number that is not an instant",  # after the year 9999
     }.items()
-}
+}  # fmt: skip
 del FAULTS["text for a whole number"]
 
 

@@ -577,9 +577,6 @@ def test_who_was_copied_is_moved_by_a_second_run(new):
         assert store.users.find(ada) is None
 
 
-# --- Killed ----------------------------------------------------------------------------------
-
-
 @pytest.mark.long(but=["postgresql-moved", "sqlite-copied"])
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("move", [False, True], ids=["copied", "moved"])

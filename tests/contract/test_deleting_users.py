@@ -440,9 +440,6 @@ def test_others_write_while_a_user_is_deleted(place, store):
     assert store.messages.size(mine) == written
 
 
-# --- Messages ----------------------------------------------------------------------------------
-
-
 @pytest.mark.long(but=["sqlite3-*"])
 @pytest.mark.parametrize("scoped", [False, True], ids=["store", "scope"])
 def test_more_messages_than_one_transaction_should_hold_are_refused(store, scoped):

@@ -49,9 +49,6 @@ def mended(request: pytest.FixtureRequest, servers: Any) -> Iterator[Server]:
 OF_THE_MACHINE = {"engine", "settings", "connections"}
 
 
-# --- amcheck ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def checked(servers: Any) -> Iterator[Server]:
     """A database whose extension amcheck is in a schema of its own.
@@ -105,9 +102,6 @@ def test_a_role_that_may_not_call_amcheck_is_told_what_to_grant(checked):
     assert found_by(owner, "integrity") == []
 
 
-# --- Policies -----------------------------------------------------------------------------------
-
-
 ALTERED = {
     "row security off": ("ALTER TABLE messages DISABLE ROW LEVEL SECURITY", Severity.ERROR),
     "the owner free": ("ALTER TABLE users NO FORCE ROW LEVEL SECURITY", Severity.WARNING),
@@ -147,14 +141,10 @@ ALTERED = {
 
 @pytest.mark.long(
     but=[
-        "*-a function of the owner's",
-        "*-a policy for a role",
-        "*-row security off",
-        "*-no policy",
-        "*-another condition",
-        "*-a condition whose parts*",
+        "*-a function of the owner's", "*-a policy for a role", "*-row security off", "*-no policy",
+        "*-another condition", "*-a condition whose parts*",
     ]
-)
+)  # fmt: skip
 @pytest.mark.parametrize(("altered", "worst"), ALTERED.values(), ids=ALTERED.keys())
 def test_what_is_not_as_the_revision_made_it_is_found_and_mended_by_what_is_said(
     mended, altered, worst
@@ -278,9 +268,6 @@ def test_a_role_that_only_reads_messages_lacks_nothing(server):
     server.run(reader.format(server.guest))
     assert found_by(server.url, "grants", deep=False) == []
     server.run(f'DROP OWNED BY "reader-{server.guest}"; DROP ROLE "reader-{server.guest}"')
-
-
-# --- Connections --------------------------------------------------------------------------------
 
 
 def test_clients_alone_count_as_connections_whoever_asks(server):

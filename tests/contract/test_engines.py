@@ -142,9 +142,6 @@ def test_a_store_names_its_database_but_not_its_password(postgresql):
     assert PASSWORD not in repr(store) + str(store) + repr(vars(store))
 
 
-# --- Settings of connections ----------------------------------------------------------------------
-
-
 def on_connections(store: Any, count: int, ask: Callable[[Any], Any]) -> list[Any]:
     """Ask so many connections of a store's pool something, all open at the same time."""
     together = threading.Barrier(count)
@@ -475,9 +472,6 @@ def test_an_engine_of_another_database_is_refused():
 
     with pytest.raises(UnsupportedUrl):
         Store(engine=Elsewhere())  # type: ignore[arg-type]
-
-
-# --- Closed stores --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", [pytest.param(d, id=d.name) for d in DRIVERS])

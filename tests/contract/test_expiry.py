@@ -99,9 +99,6 @@ def transactions(store: Any) -> Iterator[list[int]]:
         event.remove(engine, "commit", committed)
 
 
-# --- The time to live ------------------------------------------------------------------------
-
-
 def test_the_time_to_live_can_be_changed_and_taken_away(timed, clock):
     session = timed.sessions.create(title="t", ttl=HOUR)
     clock.now += timedelta(minutes=10)

@@ -14,7 +14,7 @@ import pytest
 
 from agentstore.explorer import explorer
 from benchmarks.counting import metered
-from tests.explorer_data import HOSTILE, Made, make, use
+from tests.explorer_data import Made, make, use
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +180,6 @@ def visited(query: str) -> list[tuple[str, str]]:
     return parse_qsl(query, errors="surrogatepass")
 
 
-def test_what_is_not_there_is_not_found(visit, made):
-    nowhere = [
-        ("branches", {"id": "nowhere"}),
-        ("compare", {"id": made.session, "left": "main", "right": "nowhere"}),
-        ("checkpoint", {"thread": made.thread, "id": "nowhere"}),
-        ("checkpoint", {"thread": "nowhere", "id": made.steps[0]}),
-        ("task", {"id": "nowhere"}),
-    ]
-    assert [visit.get(name, **query).status for name, query in nowhere] == [404] * 5
-    wrong = [("branches", {}), ("tasks", {"status": "dead", "cursor": "x"}), ("usage.csv", {})]
-    assert [visit.get(name, **query).status for name, query in wrong] == [400] * 3
-
-
 def test_a_page_asks_few_statements_however_much_there_is(place, store, made):
     for number in range(30):
         store.branches.create(made.session, name=f"b{number}")
@@ -206,30 +193,6 @@ def test_a_page_asks_few_statements_however_much_there_is(place, store, made):
             cost = meter.cost(lambda name=name, query=query: visit.get(name, **query))
             # Those that begin and end a transaction are statements on SQLite.
             assert cost.statements <= 24, (name, cost.sent)
-
-
-# --- One user's ---------------------------------------------------------------------------------
-
-
-def test_the_explorer_of_a_scope_shows_nothing_of_others_on_any_page(store, made):
-    other = make(store, "bobsword")
-    use(store, other)
-    mine = Visitor(store.scoped(made.user))
-    for name, query in pages_of(made):
-        page = mine.get(name, **query)
-        assert page.status == 200, (name, page.text)
-        assert "bobsword" not in page.text, name
-    for name, query in pages_of(other):
-        page = mine.get(name, **query)
-        assert page.status in (200, 404), name
-        assert "bobsword" not in page.text, name
-    for name, query in OF_ALL:
-        assert mine.get(name, **query).status == 404
-    assert "Health" not in Read(mine.get("tasks")).said
-    assert "bobsword" in words_of(Visitor(store).get("tasks", status="dead"))
-
-
-# --- Branches -----------------------------------------------------------------------------------
 
 
 def test_the_tree_links_each_branch_and_two_can_be_put_side_by_side(visit, made):
@@ -267,9 +230,6 @@ def test_two_long_branches_are_shown_in_part_and_paged_back_to_where_they_forked
     assert "own-20." not in words
 
 
-# --- Checkpoints --------------------------------------------------------------------------------
-
-
 def test_the_steps_of_a_thread_name_their_parents_and_its_states_what_they_changed(visit, made):
     thread = visit.get("thread", id=made.thread)
     assert made.steps[0] in words_of(thread)
@@ -294,6 +254,16 @@ def test_the_steps_of_a_thread_name_their_parents_and_its_states_what_they_chang
     assert made.user not in apart
 
 
+def test_a_thread_says_at_which_error_or_question_its_latest_step_stopped(store):
+    for name in ("before", "latest"):
+        made = store.checkpoints.put("t", {}, next_node="book")
+        store.checkpoints.put_writes("t", made.id, "task", [("__error__", f"no seat {name}")])
+    words = words_of(Visitor(store).get("thread", id="t"))
+    assert "Pending writes after the latest step" in words
+    assert "no seat latest" in words
+    assert "no seat before" not in words
+
+
 def test_a_state_of_any_size_is_a_page_of_bounded_size(store):
     state = {"messages": [{"content": "名" * 900, "n": n} for n in range(5_000)]}
     first = store.checkpoints.put("t", {"a": {str(n): "x" * 3_000 for n in range(300)}})
@@ -305,9 +275,6 @@ def test_a_state_of_any_size_is_a_page_of_bounded_size(store):
         page = visit.get("checkpoint", thread="t", id=id, against=against)
         assert len(page.body) < 200_000
         assert " more" in words_of(page)
-
-
-# --- Tasks --------------------------------------------------------------------------------------
 
 
 def test_dead_tasks_come_first_and_workers_are_named_with_what_they_hold(visit, made):
@@ -339,9 +306,6 @@ def test_tasks_of_a_state_are_paged(store):
     assert seen == [f"task-{number}." for number in reversed(range(70))]
 
 
-# --- Usage --------------------------------------------------------------------------------------
-
-
 def test_usage_is_drawn_and_listed_by_day_model_user_and_tool(visit, made):
     page = visit.get("usage", days=7)
     words = words_of(page)
@@ -367,18 +331,6 @@ def test_csv_has_the_numbers_and_no_cell_that_a_spreadsheet_would_run(visit, mad
         table = [*csv.reader(io.StringIO(visit.get("usage.csv", by=by).text, newline=""))]
         assert len(table) == rows + 1
     assert table[1][1:] == ["3", "1", "200.0", "200.0", "300.0", "300.0"]
-
-
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@A1", "\t=1", "\r\n=1", HOSTILE])
-def test_a_name_that_a_spreadsheet_would_run_begins_with_an_apostrophe(name):
-    from agentstore.explorer.users import cell
-
-    assert cell(name)[0] == "'"
-    assert cell(f"a{name}")[0] == "a"
-    assert cell(-1) == "-1"
-
-
-# --- Health -------------------------------------------------------------------------------------
 
 
 def test_health_says_how_the_store_is_and_on_demand_what_is_wrong_and_how_much_there_is(visit):

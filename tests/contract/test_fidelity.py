@@ -2,7 +2,6 @@
 a reader gets.
 """
 
-import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -227,13 +226,6 @@ def test_text_fields_take_text_only(store, session, subtests):
             with subtests.test(value=value, read=read), pytest.raises(InvalidInput):
                 read(value)
     assert store.messages.history(session.id) == []
-
-
-def test_an_id_that_is_made_is_a_uuid_of_version_7(store, session):
-    saved = store.messages.save_many(session.id, [{"role": "user"}] * 20)
-    ids = [session.id, *(message.id for message in saved)]
-    assert {uuid.UUID(identity).version for identity in ids} == {7}
-    assert len(set(ids)) == 21
 
 
 def test_an_id_of_a_callers_own_is_kept_as_it_is(store):

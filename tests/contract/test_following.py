@@ -112,9 +112,6 @@ def test_of_too_many_missing_numbers_the_newest_are_looked_for(store, session, m
     assert texts(store.messages.follow(page.next_cursor)) == []
 
 
-# --- Ids ----------------------------------------------------------------------------------------
-
-
 def test_ids_are_found_by_how_they_begin(store):
     for own in ("s", "0198-like", "01980000-zzzz"):
         store.sessions.create(id=own)
@@ -127,9 +124,6 @@ def test_ids_are_found_by_how_they_begin(store):
     assert store.sessions.find_ids([]) == []
     assert len(store.sessions.find_ids([made[0][:4]], limit=7)) == 7
     assert store.sessions.find_ids(["0198"]) == []
-
-
-# --- Counts ---------------------------------------------------------------------------------------
 
 
 def test_tasks_are_counted_by_queue_and_status(store, session):

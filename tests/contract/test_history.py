@@ -61,9 +61,6 @@ def stored(store, session_id, limit=50, **options):
     return store.messages.history(session_id, limit, **raw, **options)
 
 
-# --- The limit -----------------------------------------------------------------------------------
-
-
 def test_a_limit_that_is_no_whole_number_is_refused(store, session, subtests):
     for limit in (-1, -(10**30), True, False, 1.0, "5", [5]):
         with subtests.test(limit=limit), pytest.raises(LimitOutOfRange) as caught:
@@ -210,9 +207,6 @@ def test_more_results_without_a_call_than_one_statement_can_ask_for_are_no_troub
     lines = [calling("first"), *said(5), *(result(f"orphan {n}") for n in range(1100))]
     saved = store.messages.save_many(session.id, [*lines, result("first")])
     assert stored(store, session.id, 1101) == saved
-
-
-# --- No clock ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clock", [still, backwards])

@@ -291,47 +291,29 @@ REFUSED = {
     "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
     "another object": (whole({"a": 1, "b": 2}), "no format that is known; chat format is"),
     "events": (lines({"type": "order", "payload": {"a": 1}}), "no format that is known"),
-    "Gemini's contents": (
-        whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
-        "'contents' are not imported: write each as a message",
-    ),
-    "a chat saved by Gemini CLI": (
-        whole([{"role": "user", "parts": [{"text": "hi"}]}, {"role": "model", "parts": []}]),
-        "has 'parts' and no 'content': write each as a message",
-    ),
-    "the log of Gemini CLI": (
-        whole([{"sessionId": "s", "messageId": 0, "type": "user", "message": "hi"}]),
-        "without the answers: import its sessions",
-    ),
-    "a history that is none": (
-        whole([{"instruction": "x", "output": "y", "history": ["a"]}]),
-        "history must be a list of pairs",
-    ),
-    "a chain of LangSmith": (
-        lines({"id": "x", "run_type": "chain", "inputs": {"question": "hi"}}),
-        "LangSmith without 'inputs.messages'.*run_type is llm",
-    ),
+    "Gemini's contents": (whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
+        "'contents' are not imported: write each as a message"),
+    "a chat saved by Gemini CLI": (whole([{"role": "user", "parts": [{"text": "hi"}]},
+                {"role": "model", "parts": []}]),
+        "has 'parts' and no 'content': write each as a message"),
+    "the log of Gemini CLI": (whole([{"sessionId": "s", "messageId": 0, "type": "user",
+                    "message": "hi"}]), "without the answers: import its sessions"),
+    "a history that is none": (whole([{"instruction": "x", "output": "y", "history": ["a"]}]),
+        "history must be a list of pairs"),
+    "a chain of LangSmith": (lines({"id": "x", "run_type": "chain", "inputs": {"question": "hi"}}),
+        "LangSmith without 'inputs.messages'.*run_type is llm"),
     "a message of nobody": (whole([{"role": "user", "content": "hi"}, {"text": "x"}]), "known"),
     "an array that is cut off": (whole([samples.CHATGPT])[:-20], "not JSON"),
-    "a circle": (
-        whole(
-            {
-                "mapping": {
-                    "a": samples.node("a", "b", "user", "x"),
-                    "b": samples.node("b", "a", "user", "y"),
-                },
-                "current_node": "a",
-            }
-        ),
-        "in a circle",
-    ),
+    "a circle": (whole({"mapping": {"a": samples.node("a", "b", "user", "x"),
+                    "b": samples.node("b", "a", "user", "y")}, "current_node": "a"}),
+        "in a circle"),
     "LangGraph's checkpoints": (sqlite_of("checkpoints"), "--from langgraph-sqlite"),
     "the OpenAI Agents SDK's sessions": (sqlite_of("agent_messages"), "--from openai-sqlite"),
     "ADK's sessions": (sqlite_of("app_states"), "--from adk"),
     "Open WebUI's database": (sqlite_of("chat"), "Open WebUI.*json_object.* import -"),
     "LangChain's database": (sqlite_of("message_store"), "SELECT message FROM message_store"),
     "another database": (sqlite_of("things"), "its tables are of no program"),
-}
+}  # fmt: skip
 
 
 def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, subtests):
@@ -401,19 +383,8 @@ def test_an_array_is_read_element_by_element_and_a_value_only_up_to_a_size(
 
 
 ODD_VALUES = [
-    None,
-    True,
-    7,
-    -1.5,
-    "my diagnosis",
-    "",
-    [],
-    {},
-    [[]],
-    [None],
-    {"a": 1},
-    ["x", {"type": []}],
-]
+    None, True, 7, -1.5, "my diagnosis", "", [], {}, [[]], [None], {"a": 1}, ["x", {"type": []}],
+]  # fmt: skip
 
 
 def changed(value, random):

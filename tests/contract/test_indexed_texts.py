@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import insert, update
 
-from agentstore import Embeddings, Store, doctor
+from agentstore import Embeddings, Store
 from agentstore.errors import InvalidInput, InvalidRows
 from agentstore.moving.copying import copy, verify
 from agentstore.moving.transcripts import import_lines
@@ -282,37 +282,3 @@ def test_a_copy_to_an_engine_that_takes_them_brings_them_all(unbounded, new):
     other = new("sqlite")
     copy(unbounded, other)
     assert verify(unbounded, other).rows
-
-
-def test_the_doctor_names_them_and_nothing_of_them(unbounded):
-    assert [each for each in doctor.examine(unbounded) if each.check == "texts"] == []
-    found = [each for each in doctor.examine(unbounded, deep=True) if each.check == "texts"]
-    assert {each.where.split(":")[0] for each in found} == {"message_marks", "turn_usage"}
-    where = " ".join(each.where for each in found)
-    assert "turn_usage: pk=2, model has 12,000 bytes" in where
-    assert "mark=(long)" in where
-    assert "mark has 5,000 bytes" in where
-    for secret in (at_random(12_000), at_random(5_000)):
-        assert secret[:20] not in repr(found)
-
-
-@on(lambda driver: not driver.asynchronous)
-def test_the_doctor_names_amounts_that_no_call_may_say_any_more(place):
-    with place.open() as store:
-        session = store.sessions.create().id
-        message = store.messages.save(session, "user", "hello").id
-        record = store.usage.record(session, input_tokens=1).id
-        log = store.tool_logs.log(session, "t", elapsed_ms=1).id
-    assert [f for f in doctor.examine(place.url, deep=True) if f.check == "amounts"] == []
-    execute(
-        place.url,
-        update(T.messages).values(cost=1001),
-        update(T.turn_usage).values(output_tokens=10**12),
-        update(T.tool_logs).values(elapsed_ms=1e13),
-    )
-    found = {
-        f.where for f in doctor.examine(place.url, deep=True) if f.check in ("amounts", "texts")
-    }
-    assert found == {
-        f"messages, ids {message}", f"turn_usage, ids {record}", f"tool_logs, ids {log}",
-    }  # fmt: skip

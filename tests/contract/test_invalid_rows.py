@@ -27,14 +27,10 @@ from tests.programs.probes import connect
 SECRET = "my diagnosis is 42"  # noqa: S105 - nobody's
 _UTF8 = f"CAST(CAST('{SECRET}' AS BLOB) || x'ff' AS TEXT)"
 BAD = {
-    "text": f"'{SECRET}'",
-    "a fraction": "1.5",
-    "bytes": f"CAST('{SECRET}' AS BLOB)",
-    "text that is no UTF-8": _UTF8,
-    "broken JSON": f"'{{\"{SECRET}\":'",
-    "a number as JSON": "'7'",
+    "text": f"'{SECRET}'", "a fraction": "1.5", "bytes": f"CAST('{SECRET}' AS BLOB)",
+    "text that is no UTF-8": _UTF8, "broken JSON": f"'{{\"{SECRET}\":'", "a number as JSON": "'7'",
     "NULL": "NULL",
-}
+}  # fmt: skip
 SUITS = {
     Kind.TEXT: ("bytes", "text that is no UTF-8"),
     Kind.ID: ("text", "bytes", "text that is no UTF-8"),

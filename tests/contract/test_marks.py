@@ -272,9 +272,6 @@ def test_marks_of_another_session_are_left_alone(store, session):
             call("nowhere", "x")
 
 
-# --- Deleting by marks -------------------------------------------------------------------------
-
-
 def test_each_message_with_a_mark_is_deleted_and_counted_once(store, session):
     save(store, session, ("a", ["x", "y"]), ("b", "y"), ("c", "z"), ("d", None))
     assert store.messages.delete_by_mark(session.id, ["x", "y"]) == 2
@@ -450,9 +447,6 @@ def test_a_summary_needs_a_session_and_a_branch(store, session):
     with pytest.raises(InvalidInput, match="through_seq"):
         store.summaries.put(session.id, "x", through_seq=-1)
     assert store.summaries.find(session.id) is None
-
-
-# --- Finding a session again -------------------------------------------------------------------
 
 
 def test_a_state_dict_leads_another_store_to_the_same_branch(place):

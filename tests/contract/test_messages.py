@@ -130,9 +130,6 @@ def test_a_batch_is_a_list_and_nothing_that_can_be_read_only_once(store, session
     assert len(store.messages.save_many(session.id, {"a": user("a")}.values())) == 1
 
 
-# --- Counters ------------------------------------------------------------------------------------
-
-
 def test_counters_that_disagree_with_the_rows_are_told(place):
     with place.open() as store:
         session = store.sessions.create()
@@ -192,9 +189,6 @@ def test_messages_are_what_a_list_would_hold_and_counters_what_it_adds_up_to(sto
     assert [m.seq for m in expected] == sorted({m.seq for m in expected})
 
 
-# --- Turns ---------------------------------------------------------------------------------------
-
-
 @settings(max_examples=12)
 @given(st.lists(st.lists(st.sampled_from(ROLES), min_size=1, max_size=4), max_size=6))
 def test_a_user_message_begins_a_turn_and_what_precedes_the_first_is_turn_0(store, batches):
@@ -223,18 +217,12 @@ def test_a_turn_that_was_taken_back_is_counted_again(store, session):
     assert messages.save(session.id, "user").turn == 1
 
 
-# --- Taking back ---------------------------------------------------------------------------------
-
-
 def test_delete_takes_a_list_of_ids(store, session, subtests):
     store.messages.save(session.id, "user", "stays")
     for ids in ("an id", None, 5, [5], [None], [b"id"]):
         with subtests.test(ids=ids), pytest.raises(errors.InvalidInput, match="ids"):
             store.messages.delete(ids)
     assert contents(history(store, session)) == ["stays"]
-
-
-# --- External ids --------------------------------------------------------------------------------
 
 
 def test_a_message_is_found_by_its_external_id_in_its_session_only(store, session):
@@ -347,9 +335,6 @@ def test_a_rival_that_takes_the_same_key_in_between_is_found_or_comes_too_late(p
         assert next(writes, None) is None
 
 
-# --- Finding by tool -----------------------------------------------------------------------------
-
-
 def test_a_message_that_calls_a_tool_twice_is_listed_once_on_any_page(store, session):
     saved = store.messages.save_many(
         session.id,
@@ -377,9 +362,6 @@ def test_calls_without_a_name_or_an_id_are_kept_as_they_are(store, session):
     saved = store.messages.save(session.id, "assistant", tool_calls=calls)
     assert store.messages.get(saved.id).tool_calls == calls
     assert store.messages.find_by_tool(session.id, "search").items == ()
-
-
-# --- Many at once --------------------------------------------------------------------------------
 
 
 def test_threads_that_pop_take_each_message_once(store, session):

@@ -171,22 +171,13 @@ def test_stores_of_two_schemas_on_one_engine_keep_to_their_own(servers):
 @pytest.mark.parametrize(
     "options",
     [
-        {"schema": "Agents"},
-        {"schema": ""},
-        {"schema": "a.b"},
-        {"schema": 'a"b'},
-        {"schema": "pg_agents"},
-        {"schema": "x" * 64},
-        {"table_prefix": "1_"},
-        {"table_prefix": "a-b"},
-        {"table_prefix": "a b"},
-        {"table_prefix": "a;drop table users"},
-        {"table_prefix": "ä_"},
-        {"table_prefix": "a\n"},
-        {"table_prefix": "sqlite_"},
+        {"schema": "Agents"}, {"schema": ""}, {"schema": "a.b"}, {"schema": 'a"b'},
+        {"schema": "pg_agents"}, {"schema": "x" * 64}, {"table_prefix": "1_"},
+        {"table_prefix": "a-b"}, {"table_prefix": "a b"}, {"table_prefix": "a;drop table users"},
+        {"table_prefix": "ä_"}, {"table_prefix": "a\n"}, {"table_prefix": "sqlite_"},
         {"table_prefix": "x" * 16},
     ],
-)
+)  # fmt: skip
 def test_a_name_that_would_need_care_is_refused_before_anything_is_made(tmp_path, options):
     path = tmp_path / "refused.db"
     with pytest.raises(errors.InvalidInput, match=next(iter(options))):

@@ -7,16 +7,21 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import create_engine
+from psycopg import sql
+from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import AsyncStore, Store, cli
 from agentstore.errors import DatabaseError, InvalidInput
+from agentstore.moving.copying import copy
 from tests.conftest import VERSIONS, Place, Servers, on_a_server
 from tests.poolers import OURS, POOLERS, pgbouncer_version, pooled
+from tests.programs.copies import driver_url
 from tests.programs.probes import engine_of
 
 PREPARED = 5
@@ -214,6 +219,41 @@ def test_the_command_line_works_behind_a_pooler(direct_url, kind, capsys):
             printed = capsys.readouterr()
             assert ended.value.code == 0, printed
             assert expected in printed.out
+
+
+SETTINGS = {
+    "synchronous_commit": "local",
+    "maintenance_work_mem": "32MB",
+    "statement_timeout": "10min",
+    "idle_in_transaction_session_timeout": "20min",
+    "agentstore.user_id": "",
+}
+
+
+@pytest.mark.parametrize("follow", [None, lambda: True])
+@pytest.mark.parametrize("kind", POOLERS)
+def test_what_a_copy_or_a_scope_sets_stays_on_no_connection_that_others_are_lent(
+    empty_server: str, kind: str, follow: Any, tmp_path: Path
+) -> None:
+    source = f"sqlite:///{tmp_path / 'source.db'}"
+    with Store(source) as store:
+        user = store.users.create("Ada", id="ada")
+        store.messages.save(store.sessions.create(user.id).id, "user", "hello " * 10_000)
+    with psycopg.connect(driver_url(empty_server), autocommit=True) as server:
+        for name, value in SETTINGS.items():
+            database = sql.Identifier(str(make_url(empty_server).database))
+            change = sql.SQL("ALTER DATABASE {} SET {} = {}")
+            server.execute(change.format(database, sql.Identifier(*name.split(".")), value))
+    with pooled(kind, empty_server) as url:
+        copy(source, url, follow=follow)
+        with Store(url) as store:
+            for _ in range(4):
+                assert store.scoped("ada").sessions.count() == 1
+        for _ in range(4):
+            with psycopg.connect(driver_url(url), autocommit=True) as client:
+                asked = "SELECT current_setting(name) FROM unnest(%s::text[]) AS name"
+                found = client.execute(asked, [list(SETTINGS)]).fetchall()
+                assert dict(zip(SETTINGS, (value for (value,) in found), strict=True)) == SETTINGS
 
 
 @pytest.mark.skipif(

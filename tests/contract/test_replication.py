@@ -254,9 +254,6 @@ def test_there_is_no_replication_in_a_file(tmp_path):
         assert store.health().replication is None
 
 
-# --- The doctor ---------------------------------------------------------------------------------
-
-
 def told(url: str) -> dict[Severity, list[str]]:
     found: dict[Severity, list[str]] = {severity: [] for severity in Severity}
     for finding in examine(url):
@@ -288,9 +285,6 @@ def test_the_doctor_names_the_standbys_and_says_when_commits_wait_for_one_that_i
     for url in (pair.url, pair.as_role(PLAIN)):
         (problem,) = told(url)[Severity.ERROR]
         assert "1 of them is streaming" in problem
-
-
-# --- The rule alone -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -360,9 +360,6 @@ def test_what_belongs_to_nobody_is_not_there(furnished):
         scope.tasks.create(None, "mail")
 
 
-# --- Lists and sums --------------------------------------------------------------------------
-
-
 def test_a_list_holds_what_it_would_if_nobody_else_were_there(store):
     seen = []
     furnish(store, "alice")
@@ -536,9 +533,6 @@ def test_a_user_who_is_deleted_in_a_scope_takes_nobody_along(store, furnished, w
     assert watch.sees_no_change()
     assert store.users.find("alice") is None
     assert store.attachments.read(bob.attachment) == b"same"
-
-
-# --- What is refused -------------------------------------------------------------------------
 
 
 REFUSED = sorted(

@@ -16,14 +16,10 @@ from tests.programs.probes import connect
 
 LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 ODD = {
-    "DateStyle": "German, DMY",
-    "TimeZone": "Asia/Tokyo",
-    "IntervalStyle": "iso_8601",
-    "client_encoding": "LATIN1",
-    "bytea_output": "escape",
-    "extra_float_digits": "-10",
+    "DateStyle": "German, DMY", "TimeZone": "Asia/Tokyo", "IntervalStyle": "iso_8601",
+    "client_encoding": "LATIN1", "bytea_output": "escape", "extra_float_digits": "-10",
     "standard_conforming_strings": "off",
-}
+}  # fmt: skip
 
 
 def set_for_all(url: str, *names: str) -> None:

@@ -319,13 +319,9 @@ def test_secrets_in_a_config_are_refused_before_anything_is_written(store, sessi
 
 def test_what_is_no_secret_is_kept_in_a_config(store):
     config = {
-        "max_tokens": 5,
-        "tokenizer": "x",
-        "api_key": "",
-        "token": None,
-        "top_k": 1,
+        "max_tokens": 5, "tokenizer": "x", "api_key": "", "token": None, "top_k": 1,
         "url": "https://example.org/a:b@c",
-    }
+    }  # fmt: skip
     assert store.sessions.create(config=config).config == config
     # Metadata and state are the application's own business.
     session = store.sessions.create(metadata={"token": "x"}, state={"token": "x"})
@@ -814,14 +810,9 @@ def test_a_list_shows_what_the_user_said_first_where_it_is_asked_for(store):
             store.messages.save(session.id, "assistant", "Sure.")
         store.branches.create(session.id, from_turn=1) if messages else None
     expected = {
-        "text": "hello there",
-        "long": "x" * 200,
-        "blocks": "in a block 北京",
-        "nothing": None,
-        "no text": None,
-        "escaped": "a\x00b",
-        "large": None,
-    }
+        "text": "hello there", "long": "x" * 200, "blocks": "in a block 北京", "nothing": None,
+        "no text": None, "escaped": "a\x00b", "large": None,
+    }  # fmt: skip
     for documents in (False, True):
         shown = store.sessions.list(preview=True, documents=documents)
         assert {each.title: each.preview for each in shown} == expected

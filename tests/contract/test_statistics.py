@@ -175,15 +175,10 @@ def test_another_schema_or_prefix_has_its_own_figures(place):
 
 
 OUT_OF_RANGE = (
-    ({"days": 0}, InvalidInput),
-    ({"days": 3661}, InvalidInput),
-    ({"days": 1.5}, InvalidInput),
-    ({"days": True}, InvalidInput),
-    ({"top": 0}, LimitOutOfRange),
-    ({"top": 1001}, LimitOutOfRange),
-    ({"order": "rows"}, InvalidInput),
-    ({"exact": 1}, InvalidInput),
-)
+    ({"days": 0}, InvalidInput), ({"days": 3661}, InvalidInput), ({"days": 1.5}, InvalidInput),
+    ({"days": True}, InvalidInput), ({"top": 0}, LimitOutOfRange), ({"top": 1001}, LimitOutOfRange),
+    ({"order": "rows"}, InvalidInput), ({"exact": 1}, InvalidInput),
+)  # fmt: skip
 
 
 def test_arguments_out_of_range_are_refused(store, subtests):

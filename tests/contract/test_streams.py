@@ -21,6 +21,7 @@ from agentstore.errors import (
     InvalidInput,
     NotFound,
     StreamEnded,
+    StreamUnfinished,
     TransactionConflict,
 )
 from tests.conftest import VERSIONS
@@ -220,6 +221,22 @@ def test_a_stream_of_which_nothing_comes_is_incomplete_for_readers_until_it_goes
     assert seen(timed, message) == ("complete", "abc")
     clock.now += timedelta(days=1)
     assert seen(timed, message) == ("complete", "abc")
+
+
+@pytest.mark.parametrize("keep_as", [None, "whole"])
+def test_a_turn_is_not_compacted_while_its_answer_comes(timed, clock, keep_as):
+    session = timed.sessions.create()
+    timed.messages.save(session.id, "user", "question")
+    message = timed.messages.begin(session.id)
+    add(timed, message, "a")
+    before = timed.messages.history(session.id)
+    with pytest.raises(StreamUnfinished, match=message.id):
+        timed.branches.compact(session.id, "in short", to_turn=1, keep_as=keep_as)
+    assert timed.messages.history(session.id) == before
+    assert [each.name for each in timed.branches.list(session.id)] == ["main"]
+    clock.now += timedelta(seconds=TIMEOUT) + MOMENT  # its writer has probably died
+    told = timed.branches.compact(session.id, "in short", to_turn=1, keep_as=keep_as)
+    assert timed.messages.history(session.id) == [told]
 
 
 def test_the_timeout_is_the_readers_setting(place, timed, clock):
@@ -520,9 +537,6 @@ def test_a_stream_that_is_replaced_is_complete_and_its_writer_is_told(store, ses
     assert store.usage.totals().rows["message_chunks"] == 0
 
 
-# --- Texts -------------------------------------------------------------------------------------
-
-
 @given(pieces=st.lists(texts(), max_size=6))
 def test_pieces_together_are_the_text_whatever_is_in_them(store, pieces):
     session = store.sessions.create()
@@ -553,9 +567,6 @@ def test_half_an_emoji_from_each_of_two_pieces_are_two_characters_that_do_not_me
     finished = store.messages.finish(message.id)
     assert finished.content == "\ud83d\ude00"
     assert len(store.messages.get(message.id).content) == 2
-
-
-# --- Costs -------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -608,9 +619,6 @@ def test_a_history_with_streams_takes_one_query_more_than_one_without(store, ses
     with counted() as statements:
         store.messages.history(session.id)
         assert len(statements) == len(without)
-
-
-# --- Going -------------------------------------------------------------------------------------
 
 
 def test_pieces_go_with_their_message(store):

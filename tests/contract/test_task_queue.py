@@ -747,9 +747,6 @@ def test_a_rescue_reads_no_more_leases_than_a_thousand_that_have_not_run_out(tim
         assert all(task.lease_expires_at < until for task in timed.tasks.list())
 
 
-# --- Indexes -------------------------------------------------------------------------------
-
-
 def plans(store, work):
     """Run something and give the plan of each SELECT and UPDATE that it sent."""
     engine = engine_of(store)
@@ -806,8 +803,6 @@ def test_claims_polls_and_rescues_find_their_rows_by_an_index(engine_url):
         for plan in plans(store, lambda: store.tasks.rescue()):
             assert "ix_tasks_lease_expires_at" in plan
 
-
-# --- Bad input -----------------------------------------------------------------------------
 
 BAD_INPUT = [
     ("claim", ("",), {}, errors.InvalidInput, "worker must be a non-empty"),

@@ -11,26 +11,17 @@ from tests.contract.clocks import at_once, paged
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
 WAYS = {
-    "start": "running",
-    "complete": "completed",
-    "fail": "failed",
-    "pause": "paused",
-    "resume": "pending",
-    "retry": "pending",
-    "cancel": "cancelled",
-}
+    "start": "running", "complete": "completed", "fail": "failed", "pause": "paused",
+    "resume": "pending", "retry": "pending", "cancel": "cancelled",
+}  # fmt: skip
 """Where each call leads; a worker's are tried elsewhere."""
 
 ONLY_FROM = {"resume": {"paused"}, "retry": {"failed", "dead"}}
 
 STAMPS = {
-    "running": "started_at",
-    "paused": "paused_at",
-    "completed": "completed_at",
-    "failed": "failed_at",
-    "cancelled": "cancelled_at",
-    "dead": "dead_at",
-}
+    "running": "started_at", "paused": "paused_at", "completed": "completed_at",
+    "failed": "failed_at", "cancelled": "cancelled_at", "dead": "dead_at",
+}  # fmt: skip
 
 
 def task_in(store, status):
@@ -194,13 +185,9 @@ def test_a_priority_and_a_number_of_retries_have_bounds(store):
         assert store.tasks.create(None, "mail", priority=priority).priority == priority
     assert store.tasks.create(None, "mail", max_retries=most).max_retries == most
     for bad in (
-        {"priority": most + 1},
-        {"priority": -most - 1},
-        {"priority": 1.0},
-        {"priority": True},
-        {"max_retries": -1},
-        {"max_retries": most + 1},
-    ):
+        {"priority": most + 1}, {"priority": -most - 1}, {"priority": 1.0}, {"priority": True},
+        {"max_retries": -1}, {"max_retries": most + 1},
+    ):  # fmt: skip
         with pytest.raises(InvalidInput, match=next(iter(bad))):
             store.tasks.create(None, "mail", **bad)
     assert len(store.tasks.list()) == 5

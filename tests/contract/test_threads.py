@@ -372,9 +372,6 @@ def test_a_reader_without_a_free_connection_is_told_which_setting_to_raise(drive
         assert checked_out(store) == 0
 
 
-# --- PostgreSQL: conflicts ----------------------------------------------------------------------
-
-
 def cross(place: Place, **options: Any) -> tuple[list[Any], int]:
     """Have two threads write to two sessions in opposite orders, each in one transaction.
 

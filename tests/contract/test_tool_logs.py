@@ -25,14 +25,10 @@ def minutes(*numbers):
 def test_a_log_comes_back_as_it_was_written(store, session):
     message = store.messages.save(session.id, "assistant")
     given = {
-        "input": {"b": 1, "a": [None, "\x00"]},
-        "output": "sunny",
-        "elapsed_ms": 12.5,
-        "success": False,
-        "error": "half of it\x00",
-        "message_id": message.id,
+        "input": {"b": 1, "a": [None, "\x00"]}, "output": "sunny", "elapsed_ms": 12.5,
+        "success": False, "error": "half of it\x00", "message_id": message.id,
         "tool_call_id": "call_1 \x00",
-    }
+    }  # fmt: skip
     logged = store.tool_logs.log(session.id, "weather", **given)
     assert {name: getattr(logged, name) for name in given} == given
     assert list(logged.input) == ["b", "a"]

@@ -19,7 +19,7 @@ from sqlalchemy import update
 from agentstore.database import open_engine, parse_url
 from agentstore.errors import ExportIncomplete, InvalidInput, NotFound, TranscriptError
 from agentstore.moving import json_records, transcripts
-from agentstore.moving.transcripts import Before, LinesSeen, Reading
+from agentstore.moving.transcripts import Reading
 from agentstore.schema import PLAIN, tables
 from agentstore.settings import Settings
 from agentstore.values.types import Document
@@ -489,16 +489,6 @@ def test_an_id_that_another_users_session_has_is_complained_about(store):
     assert caught.value.imported == 1
     with pytest.raises(TranscriptError, match="line 1"):
         transcripts.import_lines(store.scoped("ann"), mine)
-
-
-def test_many_ids_are_told_apart_and_found_again():
-    seen = LinesSeen()
-    for number in range(5_000):
-        assert seen.note(f"id{number}", b"line", number) is None
-    assert [seen.note(f"id{number}", b"line", 9) for number in range(5_000)] == [
-        Before(number, same=True) for number in range(5_000)
-    ]
-    assert seen.note("id7", b"another", 9) == Before(7, same=False)
 
 
 @pytest.mark.parametrize("start", [b"{", b'{"user": null, ', b'{"id": "x-NAME", '])

@@ -499,15 +499,11 @@ def test_a_message_that_somebody_else_finished_needs_no_end_by_its_turn(store, t
 DEEP = {"partial_json": "[" * 100_000}
 NOT_WHOLE = {
     "a count that is no number": [*OF_CHAT[:3], chat_chunk(usage={"completion_tokens": "7"})],
-    "a count below zero": [
-        *OF_CHAT[:3],
-        chat_chunk(usage={"prompt_tokens": 1, "completion_tokens": -1}),
-    ],
-    "a block that cannot be stored": [
-        *OF_ANTHROPIC,
-        {"type": "content_block_start", "index": 3, "content_block": {"input": float("nan")}},
-    ],
-}
+    "a count below zero": [*OF_CHAT[:3],
+        chat_chunk(usage={"prompt_tokens": 1, "completion_tokens": -1})],
+    "a block that cannot be stored": [*OF_ANTHROPIC,
+        {"type": "content_block_start", "index": 3, "content_block": {"input": float("nan")}}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", NOT_WHOLE)
@@ -624,9 +620,6 @@ def test_a_message_whose_call_was_cancelled_once_it_was_committed_ends_with_its_
             assert said.metadata == ({"stopped": True} if call == "begin" else None)
 
     asyncio.run(run())
-
-
-# --- Tasks -----------------------------------------------------------------------------------
 
 
 async def prepared(store: AsyncStore) -> tuple[Any, Any]:

@@ -25,17 +25,13 @@ EARLY, LATE = timezone(timedelta(hours=14)), timezone(timedelta(hours=-14))
 ODD: dict[type, list[Any]] = {
     int: [0, 1, -1, True, 1.0, 2**31, 2**62, 2**63 - 2, 2**63 - 1, 2**63, -(2**63), 10**30],
     str: ["", " ", "a\x00b", "\ud800", "😀", "%", "_", "'", "a" * 3000, "ß", "İ", "1️⃣", "\u202e"],
-    datetime: [
-        datetime.min.replace(tzinfo=EARLY),
-        datetime.max.replace(tzinfo=LATE),
-        datetime(1969, 1, 1, tzinfo=UTC),
-        NOON.replace(tzinfo=None),
-    ],
+    datetime: [datetime.min.replace(tzinfo=EARLY), datetime.max.replace(tzinfo=LATE),
+        datetime(1969, 1, 1, tzinfo=UTC), NOON.replace(tzinfo=None)],
     timedelta: [timedelta(days, 0, n) for days in (0, -1, 3_650_000) for n in (0, 1)],
     dict: [{}, {"": 1}, {"a\x00": "\ud800"}, {1: 2}, {"a": math.nan}, {"a": -0.0}, {"a": 2**64}],
     list: [[], [None], ["", 1], [[]], [{"role": "user"}], [{"role": "user", "seq": 1}], ()],
     bytes: [b"", b"\x00"],
-}
+}  # fmt: skip
 """By the type of what is replaced."""
 
 EVERY = [None, *(value for values in ODD.values() for value in values)]

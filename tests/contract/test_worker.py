@@ -413,9 +413,6 @@ def test_a_worker_works_on_a_database_in_memory():
         until(lambda: store.tasks.get(task.id).status == "completed")
 
 
-# --- Processes -----------------------------------------------------------------------------
-
-
 class Process:
     """A process that runs ``tests.programs.worker_tasks``."""
 

@@ -33,14 +33,9 @@ Numbers = tuple[int, int]
 """Functions, and files."""
 
 AIMS: dict[str, Numbers] = {
-    "save": (45, 10),
-    "history": (45, 9),
-    "put": (60, 10),
-    "history of a fork": (45, 9),
-    "put a memory": (55, 10),
-    "get a memory": (45, 9),
-    "list sessions": (40, 9),
-}
+    "save": (45, 10), "history": (45, 9), "put": (60, 10), "history of a fork": (45, 9),
+    "put a memory": (55, 10), "get a memory": (45, 9), "list sessions": (40, 9),
+}  # fmt: skip
 
 WAYS: dict[str, tuple[Numbers, ...]] = {
     "save": ((44, 12), (62, 14), (54, 14), (64, 17)),

@@ -183,13 +183,8 @@ def test_every_response_tells_the_browser_what_it_may_do(store):
     addresses = [f"/{address(there)}" for address in ADDRESSES.values()]
     with visiting(store) as client:
         for address in (
-            *addresses,
-            "/",
-            "/nothing/here",
-            "/session",
-            "/static/x",
-            "/sessions?limit=x",
-        ):
+            *addresses, "/", "/nothing/here", "/session", "/static/x", "/sessions?limit=x",
+        ):  # fmt: skip
             for got in (client.get(address), client.head(address)):
                 policy = got.headers["content-security-policy"]
                 assert "default-src 'none'" in policy
@@ -226,6 +221,13 @@ def test_what_cannot_be_asked_is_said_and_leads_back(store):
             "/export?id=x&format=exe": (400, "format"),
             "/attachment?id=nobody": (404, "Not found"),
             "/one/two/three": (404, 'href="../../sessions"'),
+            "/branches?id=nowhere": (404, "Not found"),
+            "/compare?id=here&left=main&right=nowhere": (404, "Not found"),
+            "/checkpoint?thread=nowhere&id=nowhere": (404, "Not found"),
+            "/task?id=nowhere": (404, "Not found"),
+            "/branches": (400, "id="),
+            "/tasks?status=dead&cursor=x": (400, "no longer there"),
+            "/usage.csv": (400, "by="),
         }
         for address, (status, words) in wrong.items():
             got = client.get(address)

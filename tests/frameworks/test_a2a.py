@@ -79,22 +79,18 @@ WHOLE = Task(
     ),
     history=[
         say(TRAPS, Role.ROLE_USER),
-        Message(
-            message_id="m", role=Role.ROLE_AGENT, parts=[Part(raw=b"\x00\xff"), Part(text="x")]
-        ),
+        Message(message_id="m", role=Role.ROLE_AGENT,
+            parts=[Part(raw=b"\x00\xff"), Part(text="x")]),
         Message(),
         say("of nobody's role", Role.ROLE_UNSPECIFIED),
     ],
     artifacts=[
-        Artifact(
-            artifact_id="a",
-            name=TRAPS,
-            parts=[Part(text="one"), Part(text=""), Part(url="file:///x", filename=TRAPS)],
-        ),
+        Artifact(artifact_id="a", name=TRAPS,
+            parts=[Part(text="one"), Part(text=""), Part(url="file:///x", filename=TRAPS)]),
         Artifact(),
     ],
     metadata={"key": {"deep": [1.5, None, True, "z"]}, "": 2**53},
-)
+)  # fmt: skip
 
 
 def run(coroutine):

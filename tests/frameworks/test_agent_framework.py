@@ -193,13 +193,9 @@ def test_what_a_run_used_is_recorded_once_with_what_it_said(opening_async):
             for counts in (
                 {},
                 {"input_token_count": "many"},
-                {
-                    "input_token_count": 50,
-                    "output_token_count": 7,
-                    "total_token_count": 57,
-                    "cache_read_input_token_count": 20,
-                },
-            ):
+                {"input_token_count": 50, "output_token_count": 7, "total_token_count": 57,
+                    "cache_read_input_token_count": 20},
+            ):  # fmt: skip
                 client.counts = counts
                 await Agent(client, context_providers=[memory, audit]).run("q", session=session)
             assert len(await memory.get_messages("s1")) == 6

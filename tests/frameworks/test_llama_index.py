@@ -32,17 +32,13 @@ TRAPS = "NUL \x00, a lone surrogate \ud800, 😀"
 MESSAGES = [
     ChatMessage("Be brief.", role="system"),
     ChatMessage(TRAPS, role="user", additional_kwargs={"big": 2**70, "none": None}),
-    ChatMessage(
-        role="assistant",
-        blocks=[
-            TextBlock(text="Let me look."),
-            ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"b": 1, "a": "北京"}),
-        ],
-    ),
+    ChatMessage(role="assistant",
+        blocks=[TextBlock(text="Let me look."),
+            ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"b": 1, "a": "北京"})]),
     ChatMessage("sunny", role="tool", additional_kwargs={"tool_call_id": "c1"}),
     ChatMessage(role="user", blocks=[ImageBlock(image=b"\x89PNG\xff", image_mimetype="image/png")]),
     ChatMessage("seen", role=MessageRole.CHATBOT),
-]
+]  # fmt: skip
 
 
 async def script(store):

@@ -44,13 +44,9 @@ def _ask(state: State) -> dict[str, Any]:
 
 def _start(_: State) -> dict[str, Any]:
     odd = {
-        1: Ticket(7, Decimal("1.10")),
-        "when": datetime(2026, 1, 2, tzinfo=UTC),
-        "id": UUID(int=5),
-        "set": {1},
-        "nothing": None,
-        "tuple": (1, [2.5]),
-    }
+        1: Ticket(7, Decimal("1.10")), "when": datetime(2026, 1, 2, tzinfo=UTC), "id": UUID(int=5),
+        "set": {1}, "nothing": None, "tuple": (1, [2.5]),
+    }  # fmt: skip
     answer = AIMessage(AWKWARD, id="a1", tool_calls=[{"name": "t", "args": {"x": 1}, "id": "c1"}])
     return {"messages": [answer], "odd": odd, "raw": b"\x00\xff"}
 

@@ -202,23 +202,15 @@ def langgraph_postgres() -> None:
                 rows[name] = [{k: plain(v) for k, v in row.items()} for row in found]
     rows["checkpoints"] += [
         {**rows["checkpoints"][0], "thread_id": "broken", "checkpoint_id": "1", "checkpoint": []},
-        {
-            **rows["checkpoints"][0],
-            "thread_id": "broken",
-            "checkpoint_id": "2",
-            "checkpoint": {"id": "2", "channel_versions": {"odd": "1"}, "channel_values": {}},
-        },
-    ]
+        {**rows["checkpoints"][0], "thread_id": "broken", "checkpoint_id": "2",
+            "checkpoint": {"id": "2", "channel_versions": {"odd": "1"}, "channel_values": {}}},
+    ]  # fmt: skip
     rows["checkpoint_blobs"].append(
         {
-            **rows["checkpoint_blobs"][0],
-            "thread_id": "broken",
-            "channel": "odd",
-            "version": "1",
-            "type": "msgpack",
-            "blob": {"hex": "c1"},
+            **rows["checkpoint_blobs"][0], "thread_id": "broken", "channel": "odd", "version": "1",
+            "type": "msgpack", "blob": {"hex": "c1"},
         }
-    )
+    )  # fmt: skip
     # As LangGraph wrote it before version 4: what was sent is with the parent.
     old = {"v": 3, "ts": "2024-01-01T00:00:00+00:00", "versions_seen": {}, "channel_values": {}}
     for id, parent in (("1", None), ("2", "1")):
@@ -493,13 +485,9 @@ def said_by_agentscope(url: str, whole: str) -> list[dict[str, Any]]:
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
-    "openai": openai,
-    "langgraph_sqlite": langgraph_sqlite,
-    "tutorial": tutorial,
-    "adk": adk,
-    "adk_sqlite": adk_sqlite,
-    "agentscope": agentscope,
-}
+    "openai": openai, "langgraph_sqlite": langgraph_sqlite, "tutorial": tutorial, "adk": adk,
+    "adk_sqlite": adk_sqlite, "agentscope": agentscope,
+}  # fmt: skip
 
 
 def main(names: list[str]) -> None:

@@ -67,16 +67,12 @@ LOOKED = {
 }
 BLOCKS = [
     USER,
-    said(
-        "assistant",
-        [
-            {"type": "thinking", "thinking": "I look.", "signature": "x"},
-            {"type": "tool_use", "id": "t1", "name": "look", "input": {}},
-        ],
-    ),
+    said("assistant",
+        [{"type": "thinking", "thinking": "I look.", "signature": "x"},
+            {"type": "tool_use", "id": "t1", "name": "look", "input": {}}]),
     said("user", [{"type": "tool_result", "tool_use_id": "t1", "content": "24 degrees"}]),
     said("assistant", [{"type": "text", "text": "Sunny."}]),
-]
+]  # fmt: skip
 ITEMS = [
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
     {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"},
@@ -89,13 +85,9 @@ ITEMS = [
     },
 ]
 OF_BLOCKS = {
-    "main": [
-        "user: Weather?",
-        "assistant: thinking -> look",
-        "user: <- 24 degrees",
-        "assistant: Sunny.",
-    ]
-}
+    "main": ["user: Weather?", "assistant: thinking -> look", "user: <- 24 degrees",
+        "assistant: Sunny."],
+}  # fmt: skip
 OF_ITEMS = {"main": [LOOKED["main"][0], "assistant: reasoning", *LOOKED["main"][1:]]}
 
 # --- ChatGPT's export ----------------------------------------------------------------------------
@@ -331,24 +323,14 @@ WITH_AGENT = [
 COMPACTED = [
     code("user", "u1", None, "Weather?"),
     code("assistant", "a1", "u1", TEXT, message=model("msg_1")),
-    {
-        **code("system", "b1", None, ""),
-        "message": None,
-        "subtype": "compact_boundary",
-        "content": "Conversation compacted",
-        "logicalParentUuid": "a1",
-    },
+    {**code("system", "b1", None, ""), "message": None, "subtype": "compact_boundary",
+        "content": "Conversation compacted", "logicalParentUuid": "a1"},
     code("user", "u2", "b1", "In short: sunny.", isCompactSummary=True),
-]
+]  # fmt: skip
 
 STREAM = [
-    {
-        "type": "system",
-        "subtype": "init",
-        "session_id": "s9",
-        "model": "claude-sonnet-4-5",
-        "uuid": "i",
-    },
+    {"type": "system", "subtype": "init", "session_id": "s9", "model": "claude-sonnet-4-5",
+        "uuid": "i"},
     {"type": "user", "session_id": "s9", "message": USER},
     *(
         {"type": "assistant", "session_id": "s9", "message": said("assistant", [b], **model("m1"))}
@@ -356,14 +338,9 @@ STREAM = [
     ),
     {"type": "user", "session_id": "s9", "message": BLOCKS[2], "parent_tool_use_id": None},
     {"type": "assistant", "session_id": "s9", "message": said("assistant", TEXT, **model("m2"))},
-    {
-        "type": "result",
-        "subtype": "success",
-        "session_id": "s9",
-        "total_cost_usd": 0.01,
-        "uuid": "e",
-    },
-]
+    {"type": "result", "subtype": "success", "session_id": "s9", "total_cost_usd": 0.01,
+        "uuid": "e"},
+]  # fmt: skip
 
 # --- Codex ---------------------------------------------------------------------------------------
 
@@ -436,52 +413,29 @@ TAU2 = {
     "timestamp": "2025-08-01",
     "info": {"seed": 1},
     "tasks": [{"id": "0"}],
-    "simulations": [
-        {
-            "id": "sim1",
-            "task_id": "0",
-            "reward_info": {"reward": 1.0},
+    "simulations": [{"id": "sim1", "task_id": "0", "reward_info": {"reward": 1.0},
             "agent_cost": 0.01,
-            "messages": [
-                said("user", "Weather?", turn_idx=0, timestamp="2025-08-01T10:00:00", cost=0.0),
-                {
-                    **said("assistant", None),
-                    "tool_calls": [
-                        {"id": "c1", "name": "look", "arguments": {}, "requestor": "assistant"}
-                    ],
-                    "timestamp": "2025-08-01T10:00:01",
-                    "cost": 0.0025,
-                    "usage": {"completion_tokens": 5, "prompt_tokens": 10},
-                },
+            "messages": [said("user", "Weather?", turn_idx=0, timestamp="2025-08-01T10:00:00",
+                    cost=0.0),
+                {**said("assistant", None),
+                    "tool_calls": [{"id": "c1", "name": "look", "arguments": {},
+                            "requestor": "assistant"}], "timestamp": "2025-08-01T10:00:01",
+                    "cost": 0.0025, "usage": {"completion_tokens": 5, "prompt_tokens": 10}},
                 {"id": "c1", "role": "tool", "content": "24 degrees", "requestor": "assistant"},
-                ANSWER,
-            ],
-        }
-    ],
-}
+                ANSWER]}],
+}  # fmt: skip
 SWE = {
     "environment": "main",
     "trajectory": [{"action": "look", "observation": "24 degrees", "state": {}}],
-    "history": [
-        said("user", "Weather?", agent="main", message_type="observation"),
-        {
-            **said("assistant", "", agent="main", thought="", action="look"),
-            "tool_calls": [CALL],
-            "message_type": "action",
-        },
+    "history": [said("user", "Weather?", agent="main", message_type="observation"),
+        {**said("assistant", "", agent="main", thought="", action="look"), "tool_calls": [CALL],
+            "message_type": "action"},
         said("tool", "24 degrees", agent="main", tool_call_ids=["c1"], message_type="observation"),
-        said("assistant", "Sunny.", agent="main"),
-    ],
-    "info": {
-        "exit_status": "submitted",
-        "model_stats": {
-            "instance_cost": 0.0125,
-            "tokens_sent": 30,
-            "tokens_received": 7,
-            "api_calls": 2,
-        },
-    },
-}
+        said("assistant", "Sunny.", agent="main")],
+    "info": {"exit_status": "submitted",
+        "model_stats": {"instance_cost": 0.0125, "tokens_sent": 30, "tokens_received": 7,
+            "api_calls": 2}},
+}  # fmt: skip
 ANSWERED = {
     "id": "chatcmpl-1",
     "model": "gpt-4o",
@@ -506,19 +460,13 @@ RESPONSE = {
 LC_TOOL = {"name": "look", "args": {}, "id": "c1", "type": "tool_call"}
 LANGCHAIN = [
     {"type": "human", "data": {"content": "Weather?", "type": "human", "additional_kwargs": {}}},
-    {
-        "type": "ai",
-        "data": {
-            "content": "",
-            "type": "ai",
-            "tool_calls": [LC_TOOL],
+    {"type": "ai",
+        "data": {"content": "", "type": "ai", "tool_calls": [LC_TOOL],
             "usage_metadata": {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15},
-            "response_metadata": {"model_name": "gpt-4o"},
-        },
-    },
+            "response_metadata": {"model_name": "gpt-4o"}}},
     {"type": "tool", "data": {"content": "24 degrees", "type": "tool", "tool_call_id": "c1"}},
     {"type": "ai", "data": {"content": "Sunny.", "type": "ai"}},
-]
+]  # fmt: skip
 
 
 def dumped(name: str, **kwargs: Any) -> Json:
@@ -544,48 +492,18 @@ LANGSMITH = {
 GEMINI_SESSION = {"sessionId": "m1", "projectHash": "abc", "startTime": "2026-01-01T10:00:00Z"}
 GEMINI = [
     {"id": "i", "timestamp": "2026-01-01T10:00:00Z", "type": "info", "content": "Hello"},
-    {
-        "id": "1",
-        "timestamp": "2026-01-01T10:00:00Z",
-        "type": "user",
-        "content": [{"text": "Weather?"}],
-    },
-    {
-        "id": "2",
-        "timestamp": "2026-01-01T10:00:01Z",
-        "type": "gemini",
-        "content": "",
+    {"id": "1", "timestamp": "2026-01-01T10:00:00Z", "type": "user",
+        "content": [{"text": "Weather?"}]},
+    {"id": "2", "timestamp": "2026-01-01T10:00:01Z", "type": "gemini", "content": "",
         "thoughts": [{"subject": "Look", "description": "I look."}],
-        "tokens": {
-            "input": 100,
-            "output": 20,
-            "cached": 40,
-            "thoughts": 5,
-            "tool": 10,
-            "total": 135,
-        },
-        "model": "gemini-2.5-pro",
-        "toolCalls": [
-            {
-                "id": "c1",
-                "name": "look",
-                "args": {},
-                "status": "success",
+        "tokens": {"input": 100, "output": 20, "cached": 40, "thoughts": 5, "tool": 10,
+            "total": 135}, "model": "gemini-2.5-pro",
+        "toolCalls": [{"id": "c1", "name": "look", "args": {}, "status": "success",
                 "timestamp": "2026-01-01T10:00:02Z",
-                "result": [
-                    {
-                        "functionResponse": {
-                            "id": "c1",
-                            "name": "look",
-                            "response": {"output": "24 degrees"},
-                        }
-                    }
-                ],
-            }
-        ],
-    },
+                "result": [{"functionResponse": {"id": "c1", "name": "look",
+                            "response": {"output": "24 degrees"}}}]}]},
     {"id": "3", "timestamp": "2026-01-01T10:00:03Z", "type": "gemini", "content": "Sunny."},
-]
+]  # fmt: skip
 GEMINI_TOLD = LOOKED
 OPEN_WEBUI = {
     "id": "w1",
@@ -698,18 +616,10 @@ THREADS = """
         ('u0', 'gpt-4o', 'Weather?', 'Rain.', 't1'), ('01x', 'gpt-4o', 'News?', 'None.', NULL);
 """
 LOGGED = {
-    "id": "01a",
-    "model": "gpt-4o",
-    "prompt": "Weather?",
-    "system": None,
-    "response": "Sunny.",
-    "conversation_id": "c1",
-    "conversation_name": "The weather",
-    "conversation_model": "gpt-4o",
-    "datetime_utc": "2025-05-01T10:00:00",
-    "input_tokens": 10,
-    "output_tokens": 5,
-}
+    "id": "01a", "model": "gpt-4o", "prompt": "Weather?", "system": None, "response": "Sunny.",
+    "conversation_id": "c1", "conversation_name": "The weather", "conversation_model": "gpt-4o",
+    "datetime_utc": "2025-05-01T10:00:00", "input_tokens": 10, "output_tokens": 5,
+}  # fmt: skip
 
 
 def database(*scripts: str) -> Callable[[Path], None]:
@@ -724,9 +634,8 @@ SYSTEM_TOLD = {"main": ["system: Be kind.", *TOLD["main"]]}
 
 SAMPLES: dict[str, Sample] = {
     # Chat format, and what clients take and give.
-    "chat lines": Sample(
-        lines({"id": "x", "messages": TALK}, {"messages": CALLED}), [TOLD, LOOKED]
-    ),
+    "chat lines": Sample(lines({"id": "x", "messages": TALK}, {"messages": CALLED}),
+        [TOLD, LOOKED]),
     "chat lines without an end": Sample(lines({"messages": TALK}).rstrip(), [TOLD]),
     "chat lines with a mark": Sample(b"\xef\xbb\xbf" + lines({"messages": TALK}), [TOLD]),
     "an array of messages": Sample(whole(TALK), [TOLD]),
@@ -737,54 +646,35 @@ SAMPLES: dict[str, Sample] = {
         [TOLD, TOLD],
         ids=["s1", "s2"],
     ),
-    "an array of conversations": Sample(
-        whole([{"id": "x", "messages": TALK}, {"id": "y", "messages": CALLED}]),
-        [TOLD, LOOKED],
-        ids=["x", "y"],
-    ),
-    "an array of conversations over several lines": Sample(
-        pretty([{"messages": TALK}, {"messages": CALLED}]), [TOLD, LOOKED]
-    ),
+    "an array of conversations": Sample(whole([{"id": "x", "messages": TALK},
+                {"id": "y", "messages": CALLED}]), [TOLD, LOOKED], ids=["x", "y"]),
+    "an array of conversations over several lines": Sample(pretty([{"messages": TALK},
+                {"messages": CALLED}]), [TOLD, LOOKED]),
     "an array of arrays": Sample(whole([TALK, CALLED]), [TOLD, LOOKED]),
     "arrays a line": Sample(lines(TALK, CALLED), [TOLD, LOOKED]),
     "arrays over several lines": Sample(pretty(TALK) + b"\n" + pretty(CALLED), [TOLD, LOOKED]),
-    "files put together, each with its mark": Sample(
-        b"\xef\xbb\xbf".join([b"", lines({"messages": TALK}), lines({"messages": CALLED})]),
-        [TOLD, LOOKED],
-    ),
+    "files put together, each with its mark": Sample(b"\xef\xbb\xbf".join([b"",
+                lines({"messages": TALK}), lines({"messages": CALLED})]), [TOLD, LOOKED]),
     "an object": Sample(whole({"messages": TALK}), [TOLD]),
     "an object over several lines": Sample(pretty({"messages": CALLED, "model": "m"}), [LOOKED]),
     "objects over several lines": Sample(
         pretty({"messages": TALK}) + b"\n" + pretty({"messages": CALLED}), [TOLD, LOOKED]
     ),
-    "an older call": Sample(
-        whole(
-            [
-                USER,
+    "an older call": Sample(whole([USER,
                 said("assistant", None, function_call={"name": "look", "arguments": "{}"}),
-                said("function", "24 degrees", name="look"),
-            ]
-        ),
-        [{"main": LOOKED["main"][:3]}],
-    ),
+                said("function", "24 degrees", name="look")]), [{"main": LOOKED["main"][:3]}]),
     "Anthropic's messages": Sample(whole({"messages": BLOCKS}), [OF_BLOCKS]),
     "Anthropic's messages as an array": Sample(whole(BLOCKS), [OF_BLOCKS]),
     "Anthropic's messages a line": Sample(lines(*BLOCKS), [OF_BLOCKS]),
     "items of Responses": Sample(whole(ITEMS), [OF_ITEMS]),
     "items of Responses a line": Sample(lines(*ITEMS), [OF_ITEMS]),
     "items of Responses as messages": Sample(whole({"messages": ITEMS}), [OF_ITEMS]),
-    "a request of Responses": Sample(
-        whole({"model": "gpt-5", "instructions": "Be kind.", "input": ITEMS}),
-        [{"main": ["system: Be kind.", *OF_ITEMS["main"]]}],
-    ),
-    "an answer of Responses": Sample(
-        whole(RESPONSE), [{"main": ["assistant: Sunny."]}], (10, 5, 1), ids=["resp_1"]
-    ),
-    "a request with its answer": Sample(
-        lines({"request": {"model": "gpt-4o", "messages": [USER]}, "response": ANSWERED}),
-        [TOLD],
-        (10, 5, 1),
-    ),
+    "a request of Responses": Sample(whole({"model": "gpt-5", "instructions": "Be kind.",
+                "input": ITEMS}), [{"main": ["system: Be kind.", *OF_ITEMS["main"]]}]),
+    "an answer of Responses": Sample(whole(RESPONSE), [{"main": ["assistant: Sunny."]}], (10, 5, 1),
+        ids=["resp_1"]),
+    "a request with its answer": Sample(lines({"request": {"model": "gpt-4o", "messages": [USER]},
+                "response": ANSWERED}), [TOLD], (10, 5, 1)),
     "several answers": Sample(
         lines(
             {
@@ -796,120 +686,49 @@ SAMPLES: dict[str, Sample] = {
         ),
         [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}],
     ),
-    "a batch of OpenAI's": Sample(
-        lines(
-            {
-                "custom_id": "b1",
-                "method": "POST",
-                "url": "/v1/chat/completions",
-                "body": {"model": "gpt-4o", "messages": TALK},
-            }
-        ),
-        [TOLD],
-        ids=["b1"],
-    ),
-    "a batch of Anthropic's": Sample(
-        lines({"custom_id": "b2", "params": {"system": "Be kind.", "messages": TALK}}),
-        [SYSTEM_TOLD],
-        ids=["b2"],
-    ),
-    "the results of a batch of Anthropic's": Sample(
-        lines(
-            {"custom_id": "b3", "params": {"messages": [USER]}},
+    "a batch of OpenAI's": Sample(lines({"custom_id": "b1", "method": "POST",
+                "url": "/v1/chat/completions", "body": {"model": "gpt-4o", "messages": TALK}}),
+        [TOLD], ids=["b1"]),
+    "a batch of Anthropic's": Sample(lines({"custom_id": "b2",
+                "params": {"system": "Be kind.", "messages": TALK}}), [SYSTEM_TOLD], ids=["b2"]),
+    "the results of a batch of Anthropic's": Sample(lines({"custom_id": "b3",
+                "params": {"messages": [USER]}},
             {"custom_id": "b3", "result": {"type": "succeeded", "message": OF_ANTHROPIC}},
-            {"custom_id": "b4", "result": {"type": "errored", "error": {"type": "error"}}},
-        ),
-        [TOLD],
-        (10, 5, 1),
-        ids=["b3"],
-        left={"request: failed": 1},
-    ),
-    "the results of a batch of OpenAI's that failed": Sample(
-        lines(
-            {"custom_id": "b5", "response": None, "error": {"code": "batch_expired"}},
-            {"custom_id": "b6", "response": {"status_code": 400, "body": {"error": {}}}},
-        ),
-        [],
-        left={"request: failed": 2},
-    ),
+            {"custom_id": "b4", "result": {"type": "errored", "error": {"type": "error"}}}), [TOLD],
+        (10, 5, 1), ids=["b3"], left={"request: failed": 1}),
+    "the results of a batch of OpenAI's that failed": Sample(lines({"custom_id": "b5",
+                "response": None, "error": {"code": "batch_expired"}},
+            {"custom_id": "b6", "response": {"status_code": 400, "body": {"error": {}}}}), [],
+        left={"request: failed": 2}),
     # Applications.
     "ChatGPT": Sample(whole([CHATGPT]), [TOLD], ids=["g1"], left=EMPTY),
     "ChatGPT over several lines": Sample(pretty([CHATGPT]), [TOLD], ids=["g1"], left=EMPTY),
     "ChatGPT, one conversation": Sample(whole(CHATGPT), [TOLD], ids=["g1"], left=EMPTY),
-    "ChatGPT, answered anew": Sample(
-        whole([REGENERATED]),
-        [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}],
-        ids=["g2"],
-        left=EMPTY,
-    ),
-    "ChatGPT, asked anew": Sample(
-        whole([EDITED]),
-        [
-            {
-                "main": ["user: News?", "assistant: None.", "user: Sure?", "assistant: Yes."],
+    "ChatGPT, answered anew": Sample(whole([REGENERATED]),
+        [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}], ids=["g2"], left=EMPTY),
+    "ChatGPT, asked anew": Sample(whole([EDITED]),
+        [{"main": ["user: News?", "assistant: None.", "user: Sure?", "assistant: Yes."],
                 "branch-1": TOLD["main"],
-                "branch-2": ["user: News?", "assistant: None.", "user: Thanks."],
-            }
-        ],
-        ids=["g3"],
-        left=EMPTY,
-    ),
-    "ChatGPT, asked anew in what is not shown": Sample(
-        whole([NESTED]),
-        [
-            {
-                "main": ["user: News?"],
-                "branch-1": [*TOLD["main"], "user: Sure?", "assistant: Yes."],
+                "branch-2": ["user: News?", "assistant: None.", "user: Thanks."]}], ids=["g3"],
+        left=EMPTY),
+    "ChatGPT, asked anew in what is not shown": Sample(whole([NESTED]),
+        [{"main": ["user: News?"], "branch-1": [*TOLD["main"], "user: Sure?", "assistant: Yes."],
                 "branch-2": [*TOLD["main"], "user: Sure?", "assistant: No.", "user: Why?"],
-                "branch-3": [*TOLD["main"], "user: Thanks."],
-            }
-        ],
-        left=EMPTY,
-    ),
-    "ChatGPT with a tool": Sample(
-        whole([TOOLED]),
-        [
-            {
-                "main": [
-                    "user: Weather?",
-                    "assistant: -> python",
-                    "tool: <- 24 degrees",
-                    "assistant: thoughts",
-                    "assistant: Sunny.",
-                ]
-            }
-        ],
-        left=EMPTY,
-    ),
-    "ChatGPT with a picture": Sample(
-        whole([PICTURED]),
-        [{"main": ["user: image_asset_pointer What?", "assistant: A cat."]}],
-        left=EMPTY,
-    ),
-    "ChatGPT with instructions": Sample(
-        whole([INSTRUCTED]),
-        [{"main": ["system: I sail.\n\nBe brief.", *TOLD["main"]]}],
-        left=EMPTY,
-    ),
-    "Claude": Sample(
-        whole([CLAUDE_AI]),
-        [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}],
-        ids=["k1"],
-    ),
-    "Open WebUI": Sample(
-        whole([OPEN_WEBUI]),
-        [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}],
-        (20, 10, 2),
-        ids=["w1"],
-    ),
+                "branch-3": [*TOLD["main"], "user: Thanks."]}], left=EMPTY),
+    "ChatGPT with a tool": Sample(whole([TOOLED]),
+        [{"main": ["user: Weather?", "assistant: -> python", "tool: <- 24 degrees",
+                    "assistant: thoughts", "assistant: Sunny."]}], left=EMPTY),
+    "ChatGPT with a picture": Sample(whole([PICTURED]),
+        [{"main": ["user: image_asset_pointer What?", "assistant: A cat."]}], left=EMPTY),
+    "ChatGPT with instructions": Sample(whole([INSTRUCTED]),
+        [{"main": ["system: I sail.\n\nBe brief.", *TOLD["main"]]}], left=EMPTY),
+    "Claude": Sample(whole([CLAUDE_AI]),
+        [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}], ids=["k1"]),
+    "Open WebUI": Sample(whole([OPEN_WEBUI]),
+        [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}], (20, 10, 2), ids=["w1"]),
     # Agents.
-    "Gemini CLI": Sample(
-        whole({**GEMINI_SESSION, "summary": "The weather", "messages": GEMINI}),
-        [GEMINI_TOLD],
-        (110, 25, 1),
-        ids=["m1"],
-        left={"gemini-cli: info": 1},
-    ),
+    "Gemini CLI": Sample(whole({**GEMINI_SESSION, "summary": "The weather", "messages": GEMINI}),
+        [GEMINI_TOLD], (110, 25, 1), ids=["m1"], left={"gemini-cli: info": 1}),
     "Gemini CLI by lines": Sample(
         lines(
             GEMINI_SESSION,
@@ -926,108 +745,44 @@ SAMPLES: dict[str, Sample] = {
         ids=["m1"],
         left={"gemini-cli: info": 1, "gemini-cli: rewound": 1},
     ),
-    "Claude Code": Sample(
-        lines(*CLAUDE_CODE),
-        [OF_BLOCKS],
-        (220, 10, 2),
-        ids=["s1"],
-        left={"claude-code: file-history-snapshot": 1},
-    ),
-    "Claude Code with calls at once": Sample(
-        lines(*PARALLEL),
-        [
-            {
-                "main": [
-                    "user: Weather?",
-                    "assistant: -> look -> hear",
-                    "user: <- 24 degrees",
-                    "user: <- birds",
-                    "assistant: Sunny.",
-                ]
-            }
-        ],
-        (220, 10, 2),
-    ),
-    "Claude Code's stream": Sample(
-        lines(*STREAM),
-        [OF_BLOCKS],
-        (220, 10, 2),
-        ids=["s9"],
-        left={"claude-code: system": 1, "claude-code: result": 1},
-    ),
-    "Claude Code, rewound": Sample(
-        lines(*REWOUND),
-        [
-            {
-                "main": [*TOLD["main"], "user: Thanks."],
-                "branch-1": [*TOLD["main"], "user: News?", "assistant: None."],
-            }
-        ],
-        (220, 10, 2),
-        left={"claude-code: system": 1},
-    ),
-    "Claude Code with a subagent": Sample(
-        lines(*WITH_AGENT),
-        [
-            {"main": ["user: Weather?", "assistant: -> Task", "user: <- 24 degrees"]},
-            {"main": ["user: Look outside.", "assistant: Sunny."]},
-        ],
-        (220, 10, 2),
-        ids=["s1", "s1/g1"],
-    ),
-    "Claude Code, compacted": Sample(
-        lines(*COMPACTED),
-        [{"main": [*TOLD["main"], "user: In short: sunny."]}],
-        (110, 5, 1),
-        left={"claude-code: system": 1},
-    ),
-    "several sessions of Claude Code": Sample(
-        lines(
-            code("user", "u1", None, "Weather?"),
-            code("user", "u9", None, "News?", sessionId="s2"),
-        ),
-        [{"main": ["user: Weather?"]}, {"main": ["user: News?"]}],
-        ids=["s1", "s2"],
-    ),
-    "Codex": Sample(
-        lines(*CODEX),
-        [OF_ITEMS],
-        (31, 12, 3),
-        ids=["r1"],
-        left={"codex: turn_context": 1, "codex: user_message": 1, "codex: world_state": 1},
-    ),
-    "Codex, rolled back": Sample(
-        lines(*ROLLED_BACK), [{"main": ["user: News?"], "branch-1": TOLD["main"]}], ids=["r1"]
-    ),
-    "Codex, all rolled back": Sample(
-        lines(*ROLLED_BACK[:4]), [{"main": [], "branch-1": TOLD["main"]}], ids=["r1"]
-    ),
-    "Codex of older versions": Sample(
-        lines(*OLD_CODEX), [OF_ITEMS], ids=["r0"], left={"codex: record_type": 1}
-    ),
-    "Codex of the first versions": Sample(
-        pretty({"session": {"id": "r2", "instructions": ""}, "items": ITEMS}),
-        [OF_ITEMS],
-        ids=["r2"],
-    ),
-    "llm": Sample(
-        database(LLM, RESPONSES),
-        [
-            {"main": ["system: Be kind.", *LOOKED["main"]]},
-            {"main": ["user: What is it? attachment", "assistant: A cat."]},
-        ],
-        (30, 11, 2),
-        ids=["c1", "01c"],
-    ),
-    "llm of newer versions": Sample(
-        database(LLM, THREADS),
-        [
-            {**LOOKED, "branch-1": ["user: Weather?", "assistant: Rain."]},
-            {"main": ["user: News?", "assistant: None."]},
-        ],
-        (31, 12, 3),
-        ids=["t1", "01x"],
-    ),
+    "Claude Code": Sample(lines(*CLAUDE_CODE), [OF_BLOCKS], (220, 10, 2), ids=["s1"],
+        left={"claude-code: file-history-snapshot": 1}),
+    "Claude Code with calls at once": Sample(lines(*PARALLEL),
+        [{"main": ["user: Weather?", "assistant: -> look -> hear", "user: <- 24 degrees",
+                    "user: <- birds", "assistant: Sunny."]}], (220, 10, 2)),
+    "Claude Code's stream": Sample(lines(*STREAM), [OF_BLOCKS], (220, 10, 2), ids=["s9"],
+        left={"claude-code: system": 1, "claude-code: result": 1}),
+    "Claude Code, rewound": Sample(lines(*REWOUND),
+        [{"main": [*TOLD["main"], "user: Thanks."],
+                "branch-1": [*TOLD["main"], "user: News?", "assistant: None."]}], (220, 10, 2),
+        left={"claude-code: system": 1}),
+    "Claude Code with a subagent": Sample(lines(*WITH_AGENT),
+        [{"main": ["user: Weather?", "assistant: -> Task", "user: <- 24 degrees"]},
+            {"main": ["user: Look outside.", "assistant: Sunny."]}], (220, 10, 2),
+        ids=["s1", "s1/g1"]),
+    "Claude Code, compacted": Sample(lines(*COMPACTED),
+        [{"main": [*TOLD["main"], "user: In short: sunny."]}], (110, 5, 1),
+        left={"claude-code: system": 1}),
+    "several sessions of Claude Code": Sample(lines(code("user", "u1", None, "Weather?"),
+            code("user", "u9", None, "News?", sessionId="s2")),
+        [{"main": ["user: Weather?"]}, {"main": ["user: News?"]}], ids=["s1", "s2"]),
+    "Codex": Sample(lines(*CODEX), [OF_ITEMS], (31, 12, 3), ids=["r1"],
+        left={"codex: turn_context": 1, "codex: user_message": 1, "codex: world_state": 1}),
+    "Codex, rolled back": Sample(lines(*ROLLED_BACK),
+        [{"main": ["user: News?"], "branch-1": TOLD["main"]}], ids=["r1"]),
+    "Codex, all rolled back": Sample(lines(*ROLLED_BACK[:4]),
+        [{"main": [], "branch-1": TOLD["main"]}], ids=["r1"]),
+    "Codex of older versions": Sample(lines(*OLD_CODEX), [OF_ITEMS], ids=["r0"],
+        left={"codex: record_type": 1}),
+    "Codex of the first versions": Sample(pretty({"session": {"id": "r2", "instructions": ""},
+                "items": ITEMS}), [OF_ITEMS], ids=["r2"]),
+    "llm": Sample(database(LLM, RESPONSES),
+        [{"main": ["system: Be kind.", *LOOKED["main"]]},
+            {"main": ["user: What is it? attachment", "assistant: A cat."]}], (30, 11, 2),
+        ids=["c1", "01c"]),
+    "llm of newer versions": Sample(database(LLM, THREADS),
+        [{**LOOKED, "branch-1": ["user: Weather?", "assistant: Rain."]},
+            {"main": ["user: News?", "assistant: None."]}], (31, 12, 3), ids=["t1", "01x"]),
     "llm logs --json": Sample(pretty([LOGGED]), [TOLD], (10, 5, 1), ids=["c1"]),
     "LangChain's messages": Sample(whole(LANGCHAIN), [LOOKED], (10, 5, 1)),
     "LangChain's messages a line": Sample(lines(*LANGCHAIN), [LOOKED], (10, 5, 1)),
@@ -1035,54 +790,33 @@ SAMPLES: dict[str, Sample] = {
     # Data sets and trajectories.
     "ShareGPT": Sample(lines({"id": "x", "conversations": SHAREGPT}), [LOOKED], ids=["x"]),
     "an array of ShareGPT": Sample(pretty([{"conversations": SHAREGPT}] * 2), [LOOKED]),
-    "fine-tuning": Sample(
-        lines({"messages": TALK, "tools": []}, {"messages": CALLED}), [TOLD, LOOKED]
-    ),
+    "fine-tuning": Sample(lines({"messages": TALK, "tools": []}, {"messages": CALLED}),
+        [TOLD, LOOKED]),
     "a preference": Sample(lines(PREFERENCE), [PREFERRED]),
-    "a preference of TRL": Sample(
-        lines({"chosen": TALK, "rejected": [USER, said("assistant", "Rain.")]}), [PREFERRED]
-    ),
-    "a preference in texts": Sample(
-        lines({"prompt": "Weather?", "chosen": "Sunny.", "rejected": "Rain."}), [PREFERRED]
-    ),
+    "a preference of TRL": Sample(lines({"chosen": TALK,
+                "rejected": [USER, said("assistant", "Rain.")]}), [PREFERRED]),
+    "a preference in texts": Sample(lines({"prompt": "Weather?", "chosen": "Sunny.",
+                "rejected": "Rain."}), [PREFERRED]),
     "Alpaca": Sample(whole([{"instruction": "Weather?", "input": "", "output": "Sunny."}]), [TOLD]),
-    "Alpaca with a history": Sample(
-        whole(
-            [{"instruction": "Sure?", "output": "Yes.", "history": [["Weather?", "Sunny."]]}],
-        ),
-        [{"main": [*TOLD["main"], "user: Sure?", "assistant: Yes."]}],
-    ),
-    "a prompt with its completion": Sample(
-        lines({"prompt": "Weather?", "completion": "Sunny."}), [TOLD]
-    ),
-    "Dolly": Sample(
-        lines({"instruction": "Weather?", "context": "June.", "response": "Sunny."}),
-        [{"main": ["user: Weather?\n\nJune.", "assistant: Sunny."]}],
-    ),
-    "WildChat": Sample(
-        lines({"conversation_hash": "w", "model": "gpt-4", "turn": 1, "conversation": TALK}),
-        [TOLD],
-        ids=["w"],
-    ),
-    "conversations of messages with a role": Sample(
-        lines({"id": "x", "conversations": TALK}), [TOLD], ids=["x"]
-    ),
-    "a prompt with its completion, as messages": Sample(
-        lines({"prompt": [USER], "completion": [ANSWER]}), [TOLD]
-    ),
+    "Alpaca with a history": Sample(whole([{"instruction": "Sure?", "output": "Yes.",
+                    "history": [["Weather?", "Sunny."]]}]),
+        [{"main": [*TOLD["main"], "user: Sure?", "assistant: Yes."]}]),
+    "a prompt with its completion": Sample(lines({"prompt": "Weather?", "completion": "Sunny."}),
+        [TOLD]),
+    "Dolly": Sample(lines({"instruction": "Weather?", "context": "June.", "response": "Sunny."}),
+        [{"main": ["user: Weather?\n\nJune.", "assistant: Sunny."]}]),
+    "WildChat": Sample(lines({"conversation_hash": "w", "model": "gpt-4", "turn": 1,
+                "conversation": TALK}), [TOLD], ids=["w"]),
+    "conversations of messages with a role": Sample(lines({"id": "x", "conversations": TALK}),
+        [TOLD], ids=["x"]),
+    "a prompt with its completion, as messages": Sample(lines({"prompt": [USER],
+                "completion": [ANSWER]}), [TOLD]),
     "tau-bench": Sample(pretty(TAU), [TOLD, TOLD]),
-    "tau2-bench": Sample(
-        pretty(TAU2), [LOOKED], (10, 5, 1), ids=["sim1"], left={"tau2-bench: tasks": 1}
-    ),
-    "SWE-agent": Sample(
-        pretty(SWE),
-        [LOOKED],
-        (30, 7, 2),
-        left={"swe-agent: steps, which the history repeats": 1},
-    ),
-    "mini-SWE-agent": Sample(
-        pretty({"info": {"exit_status": "Submitted"}, "messages": TALK, "trajectory_format": "1"}),
-        [TOLD],
-    ),
-}
+    "tau2-bench": Sample(pretty(TAU2), [LOOKED], (10, 5, 1), ids=["sim1"],
+        left={"tau2-bench: tasks": 1}),
+    "SWE-agent": Sample(pretty(SWE), [LOOKED], (30, 7, 2),
+        left={"swe-agent: steps, which the history repeats": 1}),
+    "mini-SWE-agent": Sample(pretty({"info": {"exit_status": "Submitted"}, "messages": TALK,
+                "trajectory_format": "1"}), [TOLD]),
+}  # fmt: skip
 """What is imported."""

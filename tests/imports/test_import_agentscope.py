@@ -19,14 +19,10 @@ from tests.imports.make_fixtures import content
 ASIDE = {
     ("message", "id='alice-chat 1-cut'", "it: not JSON"),
     ("message", "id='alice-chat 1-odd'", "it is no message"),
-    (
-        "message",
-        "id='carol-chat 1-m'",
-        "it is of another user, who has a session of the same name",
-    ),
+    ("message", "id='carol-chat 1-m'", "it is of another user, who has a session of the same name"),
     ("message", "id='dave-lost-m'", "its session is not there"),
     ("message_mark", "msg_id='nothing'", "its message is not there"),
-}
+}  # fmt: skip
 
 
 def test_messages_and_marks_are_those_that_agentscope_read(source, take, engine_url):

@@ -382,14 +382,10 @@ def test_what_another_source_has_begun_is_not_gone_on_with(engine_url, tmp_path,
 @pytest.mark.parametrize(
     ("fixture", "framework"),
     [
-        ("openai", "openai-sqlite"),
-        ("langgraph_sqlite", "langgraph-sqlite"),
-        ("adk", "adk"),
-        ("adk_sqlite", "adk"),
-        ("agentscope", "agentscope"),
-        ("tutorial", "tutorial"),
+        ("openai", "openai-sqlite"), ("langgraph_sqlite", "langgraph-sqlite"), ("adk", "adk"),
+        ("adk_sqlite", "adk"), ("agentscope", "agentscope"), ("tutorial", "tutorial"),
     ],
-)
+)  # fmt: skip
 def test_a_file_says_by_its_tables_which_framework_wrote_it(source, fixture, framework):
     assert framework_of(str(source(fixture))) == framework
 

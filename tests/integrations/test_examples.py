@@ -20,9 +20,6 @@ def storage(engine_url):
     opened.close()
 
 
-# --- The tutorial's storage ------------------------------------------------------------------
-
-
 def test_the_tutorial_s_demo_runs_as_it_stands(storage, capsys):
     tutorial_storage.demo(storage)
     printed = capsys.readouterr().out.splitlines()
@@ -71,9 +68,6 @@ def test_a_task_goes_where_the_arrows_lead_and_nowhere_else(storage):
             storage.update_task_status(task, status)
     with pytest.raises(ValueError, match="no status"):
         storage.update_task_status(task, "asleep")
-
-
-# --- The agent that restarts -----------------------------------------------------------------
 
 
 def run(url: str, *words: str) -> list[str]:

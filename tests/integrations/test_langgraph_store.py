@@ -319,9 +319,6 @@ def test_a_store_for_coroutines_refuses_what_is_not_awaited(within):
     within(test)
 
 
-# --- By meaning ------------------------------------------------------------------------------
-
-
 def _vectors(texts: list[str]) -> list[list[float]]:
     return [[byte - 127.5 for byte in sha256(text.encode()).digest()[:8]] for text in texts]
 

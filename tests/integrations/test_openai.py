@@ -33,16 +33,12 @@ AWKWARD = [
     {"arguments": '{"in": "Oslo"}', "call_id": "a", "name": "weather", "type": "function_call"},
     {"call_id": "a", "output": "snow", "type": "function_call_output"},
     {"type": "shell_call", "call_id": "s", "action": {"commands": ["ls"]}, "status": "completed"},
-    {
-        "id": "msg_1",
+    {"id": "msg_1",
         "content": [{"annotations": [], "text": "Snow.", "type": "output_text", "logprobs": []}],
-        "role": "assistant",
-        "status": "completed",
-        "type": "message",
-    },
+        "role": "assistant", "status": "completed", "type": "message"},
     {"role": "developer", "content": "be brief", "name": None},
     {"type": "item_reference", "id": "x", "big": 2**70, "none": None, "zero": -0.0},
-]
+]  # fmt: skip
 
 
 def user(text):
@@ -219,13 +215,9 @@ def test_a_run_with_tools_is_saved_and_gone_on_with_after_a_restart(run):
         assert result.final_output == "Snow."
         kinds = [item.get("type", item.get("role")) for item in await session.get_items()]
         assert kinds == [
-            "user",
-            "function_call",
-            "function_call",
-            "function_call_output",
-            "function_call_output",
-            "message",
-        ]
+            "user", "function_call", "function_call", "function_call_output",
+            "function_call_output", "message",
+        ]  # fmt: skip
 
     async def second(store):
         model = Scripted([says("Yes.")])
@@ -479,13 +471,9 @@ def test_the_example_goes_on_where_its_last_run_ended(engine_url):
     ]
     assert [lines[0] for lines in told] == ["0 items from before", "4 items from before"]
     assert told[1][1:] == [
-        "Snow in Oslo.",
-        "user",
-        "function_call",
-        "function_call_output",
-        "assistant",
+        "Snow in Oslo.", "user", "function_call", "function_call_output", "assistant",
         "2 calls of the tool, in Weather in Oslo",
-    ]
+    ]  # fmt: skip
 
 
 def turns(*texts):

@@ -21,15 +21,18 @@ def qualified(url, names, table):
     return f"{found.schema}.{found.prefix}{table}" if found.schema else f"{found.prefix}{table}"
 
 
-@pytest.mark.parametrize("with_a_revision", [False, True])
+@pytest.mark.parametrize(
+    ("with_a_revision", "table"),
+    [(False, "users"), (True, "users"), (False, "activity"), (False, "search_queue")],
+)
 def test_tables_of_an_application_s_are_named_before_anything_is_created(
-    databases, with_a_revision
+    databases, with_a_revision, table
 ):
     url, names = databases.make("own"), databases.names
     if names_on(url, names).schema:
         run_sql(url, f"CREATE SCHEMA {names.schema}")
-    theirs = [names_on(url, names).prefix + "users"]
-    run_sql(url, f"CREATE TABLE {qualified(url, names, 'users')} (id INTEGER)")
+    theirs = [names_on(url, names).prefix + table]
+    run_sql(url, f"CREATE TABLE {qualified(url, names, table)} (id INTEGER)")
     if with_a_revision:
         theirs.append(names_on(url, names).prefix + "alembic_version")
         version = qualified(url, names, "alembic_version")
@@ -105,4 +108,25 @@ def test_an_application_s_tree_makes_its_own_tables_and_leaves_ours(databases):
                 connection.execute(sa.insert(notes).values(user_id="nobody"))
             connection.execute(sa.delete(notes))
     run_sql(url, "DROP TABLE notes")
+    engine.dispose()
+
+
+@pytest.mark.parametrize("path", ["public", "agents"])
+@pytest.mark.parametrize("attached", [False, True])
+def test_tables_in_the_schema_of_the_connection_are_left_when_the_schema_is_named(
+    empty_server, path, attached
+):
+    run_sql(empty_server, "CREATE SCHEMA agents")
+    url = f"{empty_server}&options=-csearch_path%3D{path}"
+    migrations.upgrade(url, names=Names(path))
+    metadata = sa.MetaData()
+    if attached:
+        schema.attach(metadata, schema=path)
+    named = options(Names(path), metadata) | {"include_schemas": False}
+    if path != "public":
+        named["include_name"] = migrations.include_name()
+    engine = open_engine(parse_url(url), Settings())
+    with engine.begin() as connection:
+        context = MigrationContext.configure(connection, opts=named)
+        assert compare_metadata(context, metadata) == []
     engine.dispose()

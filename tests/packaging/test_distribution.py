@@ -124,14 +124,9 @@ def test_the_wheel_says_what_it_needs_and_what_it_offers(wheel):
     described = message_from_string(archive.read(name).decode("utf-8"))
     needed = [line for line in described.get_all("Requires-Dist", []) if "extra ==" not in line]
     wanted = {
-        "sqlalchemy[asyncio]",
-        "alembic",
-        "aiosqlite",
-        "msgspec",
-        "psycopg[binary]",
-        "typer",
+        "sqlalchemy[asyncio]", "alembic", "aiosqlite", "msgspec", "psycopg[binary]", "typer",
         "rich",
-    }
+    }  # fmt: skip
     assert {line.split("<")[0].split(">")[0].strip() for line in needed} == wanted
     assert described["Name"] == PROJECT["name"]
     assert described["Requires-Python"] == ">=3.11"
@@ -167,8 +162,6 @@ def test_the_checkout_has_no_copy_of_the_revisions_that_would_be_found_first():
     assert not (CHECKOUT / "agentstore" / "_alembic").exists()
     assert migrations.script_location() == CHECKOUT / "alembic"
 
-
-# --- What it does ----------------------------------------------------------------------------
 
 USE = """
 import agentstore, asyncio, pathlib, sys

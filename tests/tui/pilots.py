@@ -68,10 +68,10 @@ class Hand:
 
 
 @asynccontextmanager
-async def browsing(url, size=(80, 24), user=None, wish=None):
+async def browsing(url, size=(80, 24), user=None, **first):
     """Browse a database."""
     async with AsyncStore(url, read_only=True) as store:
-        browser = Browser(store if user is None else store.scoped(user), "a.db", instant, wish)
+        browser = Browser(store if user is None else store.scoped(user), "a.db", instant, **first)
         async with browser.run_test(size=size) as pilot:
             hand = Hand(pilot, store)
             await hand.settle()

@@ -12,7 +12,6 @@ from rich.cells import cell_len
 from agentstore import Store
 from agentstore.errors import DatabaseBusy
 from agentstore.tui import application, conversation, screens
-from agentstore.tui.application import Wish
 from agentstore.tui.conversation import ConversationScreen
 from agentstore.tui.lists import PAGE
 from tests.tui.made import HOSTILE, make
@@ -149,7 +148,7 @@ async def test_a_line_that_was_refused_is_forgotten_with_what_was_said_of_it(url
 @pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
-    async with browsing(url, wish=Wish("talk")) as hand:
+    async with browsing(url, session_id="talk") as hand:
         await hand.press("home", "j", "j", "enter")
         assert "+ sky [b]\\x1b[31m.png  image/png, 1,234 bytes" in hand.text
         assert "▾ get_[b]weather\\x1b[31m  call_1" in hand.text
@@ -172,7 +171,7 @@ async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
 @pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_branches_are_a_tree_and_turns_a_list_from_which_one_jumps(url):
-    async with browsing(url, wish=Wish("talk")) as hand:
+    async with browsing(url, session_id="talk") as hand:
         tree = await hand.press("b")
         assert tree.splitlines()[1] == "▌ main  active  shown  2 turns, 7 messages"
         assert "  └─ formal [b]tone  from turn 1, 1 turn, 2 messages" in tree
@@ -245,7 +244,7 @@ async def test_a_search_in_errors_lists_calls_that_failed_and_leads_to_who_calle
 @in_a_loop
 async def test_what_messages_hold_is_never_obeyed_whichever_screen_shows_it(url):
     seen = ""
-    async with browsing(url, size=(80, 100), wish=Wish("hostile")) as hand:
+    async with browsing(url, size=(80, 100), session_id="hostile") as hand:
         for keys in (
             ("home",), *(("pagedown",) for _ in range(3)), ("home", "e"),
             *(("pagedown",) for _ in range(7)), ("m",), ("end",), ("pageup",), ("o",),
@@ -277,7 +276,7 @@ async def test_what_comes_is_followed_in_a_session_and_in_the_whole_store(url, m
     monkeypatch.setattr(screens, "INTERVAL", SOON)
     monkeypatch.setattr(conversation, "MOST", 60)
     with Store(url) as writer:
-        async with browsing(url, wish=Wish("talk", follow=True)) as hand:
+        async with browsing(url, session_id="talk", follow=True) as hand:
             assert "● following" in hand.text
             said = writer.messages.begin("talk", "assistant")
             writer.messages.append(said.id, "growing")
@@ -300,7 +299,7 @@ async def test_what_comes_is_followed_in_a_session_and_in_the_whole_store(url, m
             assert len(hand.app.screen.rows.items) <= 60 + PAGE
             await hand.press("f")
             assert "● following" not in hand.text
-        async with browsing(url, wish=Wish(follow=True)) as hand:
+        async with browsing(url, follow=True) as hand:
             await hand.until(lambda text: "last 19" in text)
             writer.messages.save("bob 003", "user", "hello of another")
             await hand.until(lambda text: "session bob 003" in text)
@@ -312,7 +311,7 @@ async def test_what_comes_is_followed_in_a_session_and_in_the_whole_store(url, m
 async def test_a_database_that_does_not_answer_is_a_notice_and_r_tries_again(url, monkeypatch):
     monkeypatch.setattr(screens, "INTERVAL", SOON)
     monkeypatch.setattr(screens, "_AFTER_FAILURE", SOON)
-    async with browsing(url, wish=Wish("talk")) as hand:
+    async with browsing(url, session_id="talk") as hand:
         real = type(hand.store.sessions).get
 
         async def busy(*_, **__):
@@ -346,7 +345,7 @@ async def test_a_user_s_browser_shows_that_user_s_data_alone(url, monkeypatch):
         with Store(url) as writer:
             writer.messages.save("talk", "user", "to alice")
         await hand.until(lambda text: "to alice" in text)
-    async with browsing(url, user="bob", wish=Wish("talk")) as hand:
+    async with browsing(url, user="bob", session_id="talk") as hand:
         assert "There is no session" in hand.text
         assert "Weather" not in hand.text
 
@@ -360,7 +359,7 @@ async def test_rows_held_do_not_grow_while_one_pages_through_a_long_conversation
     with Store(engine_url) as writer:
         writer.sessions.create(id="long")
         writer.messages.save_many("long", _said(f"message {n} ends" for n in range(1, 401)))
-    async with browsing(engine_url, size=(80, 80), wish=Wish("long")) as hand:
+    async with browsing(engine_url, size=(80, 80), session_id="long") as hand:
         assert isinstance(hand.app.screen, ConversationScreen)
         rows, seen = hand.app.screen.rows, set()
 
@@ -369,7 +368,7 @@ async def test_rows_held_do_not_grow_while_one_pages_through_a_long_conversation
             while before != (before := hand.text):
                 seen.update(map(int, re.findall(r"message (\d+) ends", hand.text)))
                 assert len(rows.items) < 100 + PAGE
-                assert rows.lines_held == 4 * len(rows.items)
+                assert sum(len(lines) for _, lines in rows._drawn.values()) == 4 * len(rows.items)
                 rows.action_page(by)
                 await hand.settle()
 

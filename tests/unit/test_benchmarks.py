@@ -57,12 +57,7 @@ def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
 
 @pytest.mark.long
 def test_a_quick_run_of_the_branches_writes_each_figure_beside_its_aim(tmp_path):
-    found = tmp_path / "found.json"
-    command = [sys.executable, "-m", "benchmarks.branches", "--quick", "--engine", "sqlite"]
-    command += ["--rounds", "2", "--json", str(found)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr
-    lines = json.loads(found.read_text())["branches"]
+    lines = quick_run("branches", tmp_path, "--rounds", "2")["branches"]
     assert [line["engine"] for line in lines] == ["sqlite"] * 3
     assert [line["aim"] for line in lines] == [1.3, 1000, 1.5]
     for line in lines:
@@ -72,22 +67,12 @@ def test_a_quick_run_of_the_branches_writes_each_figure_beside_its_aim(tmp_path)
 
 @pytest.mark.long
 def test_a_quick_run_of_the_swarm_gives_a_rate_for_every_kind_of_callers(tmp_path):
-    found = tmp_path / "found.json"
-    command = [sys.executable, "-m", "benchmarks.swarm", "--quick", "--engine", "sqlite"]
-    done = subprocess.run(
-        [*command, "--json", str(found)], cwd=ROOT, capture_output=True, text=True, timeout=150
-    )
-    assert done.returncode == 0, done.stderr
-    document = json.loads(found.read_text())
+    document = quick_run("swarm", tmp_path)
     points = document["swarm"]
     assert [(point["callers"], point["processes"], point["of_each"]) for point in points] == [
-        ("1 thread", 1, 1),
-        ("64 threads", 1, 64),
-        ("1 task", 1, 1),
-        ("64 tasks", 1, 64),
-        ("1 process of 8 tasks", 1, 8),
-        ("8 processes of 8 tasks", 8, 8),
-    ]
+        ("1 thread", 1, 1), ("64 threads", 1, 64), ("1 task", 1, 1), ("64 tasks", 1, 64),
+        ("1 process of 8 tasks", 1, 8), ("8 processes of 8 tasks", 8, 8),
+    ]  # fmt: skip
     assert all(point["per_second"] > 0 for point in points)
     assert all(0 < point["median_ms"] <= point["p99_ms"] for point in points)
     assert [line["key"] for line in document["lines"]] == ["save_tasks", "save_processes"]

@@ -175,21 +175,11 @@ LONG = "x" * WORTH_SHARING
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (0.0, -0.0),
-        (1, 1.0),
-        (1, True),
-        (1, 12),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-        ([], None),
-        ("\x00", ""),
-        ("\x00", "\ufdd00000"),
-        ("\ud800", "\udc00"),
-        ("1", 1),
-        ([[]], [{}]),
-        (10**30, float(10**30)),
-        (b"", []),
+        (0.0, -0.0), (1, 1.0), (1, True), (1, 12), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ([], None),
+        ("\x00", ""), ("\x00", "\ufdd00000"), ("\ud800", "\udc00"), ("1", 1), ([[]], [{}]),
+        (10**30, float(10**30)), (b"", []),
     ],
-)
+)  # fmt: skip
 def test_values_that_look_alike_are_two(old, new):
     wraps = [lambda v: v]
     if not isinstance(old, bytes):

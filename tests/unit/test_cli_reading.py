@@ -62,6 +62,10 @@ def graph(store):
     store.checkpoints.put(
         "graph", values, namespace="langgraph", step=10**17, metadata={"step": 3}, next_node="say"
     )
+    made = store.checkpoints.latest("graph", namespace="langgraph")
+    error = b"msgpack\0" + ormsgpack.packb("ValueError('no \x1b[31msun')")
+    pending = ("graph", made.id, "task", [("__error__", error)])
+    store.checkpoints.put_writes(*pending, namespace="langgraph")
     store.checkpoints.put("own", {"state": {"a": [1]}})
 
 
@@ -94,6 +98,10 @@ def test_a_thread_is_shown_as_a_conversation_and_other_values_as_data(run, graph
     assert found["values"]["n"] == 7
     assert json.loads(run("show", "own", "--json"))["values"] == {"state": {"a": [1]}}
     assert 'state {"a": [1]}' in run("show", "own")
+    assert "pending writes" in printed
+    assert "__error__ \"ValueError('no " in printed
+    assert found["writes"] == [["__error__", "ValueError('no \x1b[31msun')"]]
+    assert "pending writes" not in run("show", "own")
 
 
 def test_what_the_latest_checkpoints_hold_is_searched_when_asked_for(run, graph, store):
@@ -128,6 +136,16 @@ def test_sessions_are_listed_on_a_line_each_in_80_columns(run, store):
     assert "[bold]x[/bold] !" in printed
     places = {cell_len(line[: line.index("active")]) for line in lines}
     assert len(places) == 1, "the columns are not in line"
+
+
+def test_sessions_are_listed_with_the_tokens_that_requests_used_where_some_are_recorded(run, store):
+    ids = [store.sessions.create(title=title).id for title in ("none", "few", "many")]
+    for id, requests in zip(ids, (0, 2, 201), strict=True):
+        store.messages.save(id, "user", "hello", token_count=12)
+        for _ in range(requests):
+            store.usage.record(id, model="m", input_tokens=40, output_tokens=10)
+    tokens = {line.split()[-1]: line.split()[3] for line in run("ls").splitlines()[1:]}
+    assert tokens == {"many": "10k+", "few": "100", "none": "12"}
 
 
 def test_a_session_without_a_title_is_listed_by_what_its_user_said_first(run, store):
@@ -276,17 +294,10 @@ def test_a_conversation_is_shown_by_turns_with_its_tools_and_marks(run, talk):
     assert not [line for line in printed.splitlines() if line != line.rstrip()]
     assert printed.count("北") == 21
     for expected in (
-        "天气 🌦",
-        "before the first turn",
-        "turn 1",
-        "turn 2",
-        "→ get_weather  c1",
-        '    {"city": "北京"}',
-        "… 2,000 more characters: --full shows them",
-        "20 °C ☀️\n",
-        "    - no umbrella　needed 👨‍👩‍👧",
-        r"And this? \x1b[2J \u202e",
-    ):
+        "天气 🌦", "before the first turn", "turn 1", "turn 2", "→ get_weather  c1",
+        '    {"city": "北京"}', "… 2,000 more characters: --full shows them", "20 °C ☀️\n",
+        "    - no umbrella　needed 👨‍👩‍👧", r"And this? \x1b[2J \u202e",
+    ):  # fmt: skip
         assert expected in printed
     times = r"  #{}  \d\d:\d\d:\d\d  {}\n"
     assert re.search("user" + times.format(2, r"\[pinned\]"), printed)
@@ -399,9 +410,6 @@ def test_json_of_a_conversation_has_all_that_is_known_of_its_messages(run, store
     assert [branch["name"] for branch in found["branches"]] == ["main"]
 
 
-# --- search ---------------------------------------------------------------------------------------
-
-
 def test_hits_are_shown_with_what_was_found_in_them(run, store, talk):
     printed = run("search", "天气")
     assert fits(printed)
@@ -437,9 +445,6 @@ def test_a_search_reads_what_is_not_indexed_and_writes_nothing(run, store, talk)
     assert before
     assert "#5" in run("search", "umbrella")
     assert store.search.status().pending == before
-
-
-# --- usage ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -505,9 +510,6 @@ def test_usage_is_added_up_by_whatever_is_asked_for(run, spent):
     assert "must be one of turn" in run("usage", "--by", "hour", code=2)
     assert "needs a session. Pass --session" in run("usage", "--by", "turn", code=2)
     assert "Pass only one of them" in run("usage", "--days", "1", "--since", "2026-01-01", code=2)
-
-
-# --- tasks ----------------------------------------------------------------------------------------
 
 
 def test_tasks_are_counted_and_listed_and_dead_letters_found(run, store):
@@ -596,24 +598,14 @@ def test_large_numbers_are_written_briefly(number, written):
 def test_ages_money_and_bars_are_written_for_people():
     now = datetime.now(UTC)
     for seconds, written in (
-        (-5, "now"),
-        (30.5, "30 s"),
-        (90, "1 min"),
-        (7_300, "2 h"),
-        (86_400 * 3 + 9, "3 d"),
-        (86_400 * 90 + 9, "3 mo"),
-        (86_400 * 800, "2 y"),
-    ):
+        (-5, "now"), (30.5, "30 s"), (90, "1 min"), (7_300, "2 h"), (86_400 * 3 + 9, "3 d"),
+        (86_400 * 90 + 9, "3 mo"), (86_400 * 800, "2 y"),
+    ):  # fmt: skip
         assert age_of(now - timedelta(seconds=seconds)) == written
     for amount, written in (
-        ("0", "0.00"),
-        ("1234.5", "1,234.50"),
-        ("1234.567", "1,234.57"),
-        ("0.00123", "0.00123"),
-        ("0.0000004", "0.00"),
-        ("0.9999999", "1.00"),
-        ("12.345678", "12.3457"),
-    ):
+        ("0", "0.00"), ("1234.5", "1,234.50"), ("1234.567", "1,234.57"), ("0.00123", "0.00123"),
+        ("0.0000004", "0.00"), ("0.9999999", "1.00"), ("12.345678", "12.3457"),
+    ):  # fmt: skip
         assert money(Decimal(amount)) == written
     assert [output.bar(share, 2) for share in (0, 0.001, 0.5, 0.75, 1)] == [
         "", "▏", "█", "█▌", "██",

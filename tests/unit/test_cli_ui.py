@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from agentstore import Store
 from agentstore.cli import ui
+from agentstore.cli.application import Database
 from agentstore.explorer.application import WithPassword, WithToken
 
 HERE = "http://127.0.0.1:7717"
@@ -86,7 +87,7 @@ def test_no_command_line_holds_the_token_and_the_file_is_its_owner_s_alone(monke
 
     monkeypatch.setattr(ui, "_serve", serve)
     Store(url).close()
-    ui.ui(port=0, url=url)
+    ui.ui(Database(url), port=0)
     assert "token" not in opened[0]
     assert not served[0].exists()
 

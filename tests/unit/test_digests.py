@@ -92,15 +92,10 @@ def logs(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Give rows of ``tool_logs``, which has a column of nearly every kind."""
     row = st.fixed_dictionaries(
         {
-            "tool": TEXTS,
-            "success": st.booleans(),
-            "elapsed_ms": st.none() | FLOATS,
-            "created_at": INSTANTS,
-            "error": st.none() | TEXTS,
-            "input": JSON,
-            "output": JSON,
+            "tool": TEXTS, "success": st.booleans(), "elapsed_ms": st.none() | FLOATS,
+            "created_at": INSTANTS, "error": st.none() | TEXTS, "input": JSON, "output": JSON,
         }
-    )
+    )  # fmt: skip
     rows = draw(st.lists(row, min_size=1, max_size=5))
     for place, each in enumerate(rows):
         each |= {"pk": place + 1, "id": str(UUID(int=place)), "session_id": SESSION}

@@ -148,15 +148,11 @@ WRONGS = {
 
 @pytest.mark.long(
     but=[
-        "sqlite-*",
-        "postgresql-*-a counter of messages",
-        "postgresql-*-what a branch counts",
-        "postgresql-*-the turns of the active branch",
-        "postgresql-*-a user's reservations",
-        "postgresql-*-a unique index",
-        "postgresql-*-the state of the search index",
+        "sqlite-*", "postgresql-*-a counter of messages", "postgresql-*-what a branch counts",
+        "postgresql-*-the turns of the active branch", "postgresql-*-a user's reservations",
+        "postgresql-*-a unique index", "postgresql-*-the state of the search index",
     ]
-)
+)  # fmt: skip
 @pytest.mark.parametrize(("wrong", "check"), WRONGS.values(), ids=WRONGS.keys())
 def test_what_is_safe_to_mend_is_found_and_mended(lived_in, wrong, check):
     run_sql(lived_in, wrong)

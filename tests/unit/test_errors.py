@@ -52,19 +52,16 @@ EXAMPLES: list[tuple[Any, ...]] = [
     (errors.StreamUnfinished(message_id="m1"),
      "'m1' is still being streamed", "Call messages.finish()"),
     (errors.IllegalTransition(kind="session", key="s1", current="active", wanted="active",
-        allowed=("failed", "paused")),
-     "from active to active", "it can go to: failed, paused"),
+            allowed=("failed", "paused")), "from active to active", "it can go to: failed, paused"),
     (errors.IllegalTransition(kind="task", key="t1", current="completed", wanted="running",
-        allowed=()),
-     "from completed to running", "completed is final: create a new task"),
+            allowed=()), "from completed to running", "completed is final: create a new task"),
     (errors.IllegalTransition(kind="task", key="t1", current="dead", wanted="pending",
         allowed=("pending",), instead="tasks.retry()"),
      "from dead to pending", "Call tasks.retry()"),
     (errors.LeaseLost(task_id="t1", fence=3, current_fence=4, status="running", worker="another"),
      "fence 3 on the task 't1' is lost", "running by 'another'", "Discard the result"),
     (errors.LeaseLost(task_id="t1", fence=None, current_fence=4, status="running",
-        worker="another"),
-     "held under a lease by 'another'", "pass the fence"),
+            worker="another"), "held under a lease by 'another'", "pass the fence"),
     (errors.SessionBusy(session_id="s1", task_id="t2", running_id="t1"),
      "alone in the session 's1'", "the task 't1' runs", "claim() waits"),
     (errors.JobInterrupted(task_id="t1", reason="cancelled"),
@@ -101,8 +98,7 @@ EXAMPLES: list[tuple[Any, ...]] = [
     (errors.InvalidRows(rows=(("users", "pk=1", "odd"),), total=2),
      "users", "pk=1", "odd", "1 more", "--quarantine"),
     (errors.InvalidRow(table="users", column="name", problem="something that is not text",
-        key="id='u'"),
-     "id='u'", "users", "name holds", "agentstore doctor --deep"),
+            key="id='u'"), "id='u'", "users", "name holds", "agentstore doctor --deep"),
     (errors.NotASource(source="a.db", framework="adk", problem="it has no table events"),
      "a.db", "adk", "no table events"),
     (errors.SourceChanged(source="a.db"), "a.db", "Stop the program"),
@@ -137,7 +133,7 @@ EXAMPLES: list[tuple[Any, ...]] = [
      "'old (dims=7)'", "'m' with dims=8", "agentstore embed", "reembed()"),
     (errors.ExportIncomplete(sessions=("s", "t"), total=3),
      "'s', 't' and 1 more", "agentstore doctor"),
-]
+]  # fmt: skip
 # fmt: on
 """Errors as the library raises them, their facts by name, and words that they say."""
 
@@ -216,22 +212,13 @@ def test_code_that_knows_nothing_of_this_library_can_handle_the_errors():
 
 
 SHOWN = [
-    ("assitant", "'assitant'"),
-    (7, "7"),
-    (-1.5, "-1.5"),
-    (None, "None"),
-    (True, "True"),
-    (float("nan"), "nan"),
-    ("two words", "a str of 9 characters"),
-    ("x" * 21, "a str of 21 characters"),
-    ("sk-abc", "a str of 6 characters"),
-    ("", "a str of 0 characters"),
-    (10**5000, "a number of more than 64 bits"),
-    (-(10**20), "a number of more than 64 bits"),
-    (b"hunter2", "of type bytes"),
-    (["hunter2"], "of type list"),
-    ({"password": "hunter2"}, "of type dict"),
-]
+    ("assitant", "'assitant'"), (7, "7"), (-1.5, "-1.5"), (None, "None"), (True, "True"),
+    (float("nan"), "nan"), ("two words", "a str of 9 characters"),
+    ("x" * 21, "a str of 21 characters"), ("sk-abc", "a str of 6 characters"),
+    ("", "a str of 0 characters"), (10**5000, "a number of more than 64 bits"),
+    (-(10**20), "a number of more than 64 bits"), (b"hunter2", "of type bytes"),
+    (["hunter2"], "of type list"), ({"password": "hunter2"}, "of type dict"),
+]  # fmt: skip
 
 
 def test_of_a_refused_value_only_a_number_or_a_short_word_is_shown():

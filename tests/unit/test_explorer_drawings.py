@@ -332,13 +332,9 @@ def test_a_summary_that_only_one_branch_shows_is_its_own_wherever_it_stands():
 
 def test_branches_share_what_came_before_the_first_of_the_forks_between_them():
     tree = [
-        branch(0, "main"),
-        branch(1, "a", "main", fork=6),
-        branch(2, "b", "a", fork=8),
-        branch(3, "c", "a", fork=3),
-        branch(4, "d", None, fork=1),
-        branch(5, "e", "gone", fork=1),
-    ]
+        branch(0, "main"), branch(1, "a", "main", fork=6), branch(2, "b", "a", fork=8),
+        branch(3, "c", "a", fork=3), branch(4, "d", None, fork=1), branch(5, "e", "gone", fork=1),
+    ]  # fmt: skip
 
     def shared(left: str, right: str) -> int:
         assert shared_by(tree, left, right) == shared_by(tree, right, left)

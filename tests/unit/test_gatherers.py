@@ -109,36 +109,11 @@ class Threads:
             return [future.exception() or future.result() for future in futures]
 
 
-def test_a_lone_call_goes_at_once_and_alone():
-    threads = Threads()
-    threads.gate.open.set()
-    assert [threads.gatherer.run(call(name)) for name in "abc"] == ["A", "B", "C"]
-    assert Note.groups == [["a"], ["b"], ["c"]]
-    assert busy(threads.gatherer) == 0
-
-
-def test_calls_that_wait_go_together_in_the_order_in_which_they_came():
-    threads = Threads()
-    names = [f"{n}" for n in range(MOST_GROUPS + 30)]
-    assert threads.together(names) == names
-    assert [names[MOST_GROUPS:]] == [group for group in Note.groups if len(group) > 1]
-    assert threads.gate.most == MOST_GROUPS
-    assert busy(threads.gatherer) == queued(threads.gatherer) == 0
-
-
 def test_no_group_is_larger_than_the_limit():
     threads = Threads()
     names = [f"{n}" for n in range(MOST_GROUPS + MOST_TOGETHER + 30)]
     assert threads.together(names) == names
     assert sorted(map(len, Note.groups))[-2:] == [30, MOST_TOGETHER]
-
-
-def test_what_fails_in_a_group_fails_alone():
-    threads = Threads()
-    found = threads.together(["a", "b", "c", "bad", "d"])
-    assert [str(each) for each in found] == ["A", "B", "C", "bad", "D"]
-    assert isinstance(found[3], ValueError)
-    assert busy(threads.gatherer) == 0
 
 
 REFUSED = UnitFailure(DatabaseError("refused"), repeatable=False, in_doubt=False)
@@ -194,17 +169,6 @@ def test_what_each_of_a_group_would_meet_again_is_met_once(error):
     found = threads.together([f"{n}" for n in range(MOST_GROUPS + 5)])
     assert [type(each.error) for each in found] == [type(error)] * len(found)
     assert threads.gate.runs == MOST_GROUPS + 1
-    assert Note.groups == []
-
-
-def test_a_group_whose_outcome_is_in_doubt_is_not_run_again():
-    threads = Threads()
-    lost = ConnectionLost("gone", in_doubt=True)
-    threads.gate.problem = UnitFailure(lost, repeatable=False, in_doubt=True)
-    found = threads.together([f"{n}" for n in range(MOST_GROUPS + 3)])
-    assert all(isinstance(each, UnitFailure) and each.in_doubt for each in found)
-    together = found[MOST_GROUPS:]
-    assert len({id(each.error) for each in together}) == len(together)
     assert Note.groups == []
 
 
@@ -266,19 +230,6 @@ class Tasks:
         tasks = [asyncio.create_task(self.gatherer.run(call(name))) for name in names]
         await asyncio.sleep(0)
         return tasks
-
-
-def test_tasks_that_wait_go_together():
-    async def main() -> None:
-        tasks = Tasks()
-        names = [f"{n}" for n in range(MOST_GROUPS + 30)]
-        running = await tasks.start(names)
-        tasks.let_through()
-        assert await asyncio.gather(*running) == names
-        assert [g for g in Note.groups if len(g) > 1] == [names[MOST_GROUPS:]]
-        assert busy(tasks.gatherer) == 0
-
-    asyncio.run(main())
 
 
 def test_tasks_that_come_back_together_set_out_together_again():

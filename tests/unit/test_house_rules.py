@@ -263,7 +263,7 @@ EXTRAS = {
     "integrations.openai": {"agents"},
     "integrations.pydantic_ai": {"pydantic_ai"},
     "integrations.strands": {"strands"},
-    "moving.frameworks.langgraph_bytes": {"ormsgpack"},
+    "moving.frameworks.langgraph": {"ormsgpack"},
     "testing.contract": {"pytest"},
     "tui.application": {"textual"},
     "tui.conversation": {"textual"},

@@ -76,21 +76,15 @@ def test_what_the_server_rolled_back_for_anothers_sake_may_be_repeated_at_any_mo
 @pytest.mark.parametrize(
     ("sqlstate", "kind"),
     [
-        ("23514", errors.ConstraintViolation),
-        ("23502", errors.ConstraintViolation),
-        ("25006", errors.DatabaseReadOnly),
-        ("42501", errors.DatabaseReadOnly),
-        ("42P01", errors.SchemaDamaged),
-        ("42601", errors.DatabaseError),
-        ("53100", errors.DatabaseFull),
-        ("53300", errors.DatabaseUnreachable),
-        ("55P03", errors.DatabaseBusy),
-        ("57014", errors.DatabaseBusy),
-        ("XX001", errors.DatabaseCorrupt),
-        ("XX002", errors.DatabaseCorrupt),
+        ("23514", errors.ConstraintViolation), ("23502", errors.ConstraintViolation),
+        ("25006", errors.DatabaseReadOnly), ("42501", errors.DatabaseReadOnly),
+        ("42P01", errors.SchemaDamaged), ("42601", errors.DatabaseError),
+        ("53100", errors.DatabaseFull), ("53300", errors.DatabaseUnreachable),
+        ("55P03", errors.DatabaseBusy), ("57014", errors.DatabaseBusy),
+        ("XX001", errors.DatabaseCorrupt), ("XX002", errors.DatabaseCorrupt),
         (None, errors.DatabaseUnreachable),
     ],
-)
+)  # fmt: skip
 def test_what_would_fail_again_is_not_repeated_on_postgresql(sqlstate, kind):
     result = found(from_postgresql(sqlstate), Mode.WRITE, committing=False)
     assert type(result.error) is kind
@@ -170,8 +164,6 @@ def test_a_new_connection_that_the_server_closes_is_one_that_broke():
     assert isinstance(away.error, errors.DatabaseUnreachable)
 
 
-# --- Pauses ---------------------------------------------------------------------------------------
-
 ERROR = errors.DatabaseError("something")
 CERTAIN = UnitFailure(ERROR, repeatable=True, in_doubt=False)
 DOUBTFUL = UnitFailure(ERROR, repeatable=False, in_doubt=True)
@@ -181,14 +173,10 @@ FINAL = UnitFailure(ERROR, repeatable=False, in_doubt=False)
 @pytest.mark.parametrize(
     ("problem", "repeatable", "again"),
     [
-        (CERTAIN, False, True),
-        (CERTAIN, True, True),
-        (DOUBTFUL, False, False),
-        (DOUBTFUL, True, True),
-        (FINAL, False, False),
-        (FINAL, True, False),
+        (CERTAIN, False, True), (CERTAIN, True, True), (DOUBTFUL, False, False),
+        (DOUBTFUL, True, True), (FINAL, False, False), (FINAL, True, False),
     ],
-)
+)  # fmt: skip
 def test_what_is_in_doubt_is_repeated_only_if_it_carries_a_key(problem, repeatable, again):
     pause = pause_before_retry(problem, 1, repeatable=repeatable, max_retries=1)
     assert (pause is not None) == again

@@ -48,23 +48,15 @@ def test_the_value_of_a_secrets_key_is_redacted_or_refused(key):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"max_tokens": 4096},
-        {"tokens": 12},
-        {"total_tokens": 12, "token_count": 3},
-        {"eos_token": "</s>", "pad_token_id": 0},
-        {"tokenizer": "cl100k"},
-        {"secretary": "Ada"},
-        {"password_hint_shown": True},
-        {"keys": ["a"], "key": "C major"},
-        {"author": "Ada", "authentic": True},
-        {"text": "the bearer of this letter"},
-        {"text": "task-sk-1 and sk-short and AKIA"},
-        {"url": "http://localhost:8000/path@home"},
-        {"url": "postgresql://user@host:5432/db"},
-        {"time": "12:30:45 user@host"},
+        {"max_tokens": 4096}, {"tokens": 12}, {"total_tokens": 12, "token_count": 3},
+        {"eos_token": "</s>", "pad_token_id": 0}, {"tokenizer": "cl100k"}, {"secretary": "Ada"},
+        {"password_hint_shown": True}, {"keys": ["a"], "key": "C major"},
+        {"author": "Ada", "authentic": True}, {"text": "the bearer of this letter"},
+        {"text": "task-sk-1 and sk-short and AKIA"}, {"url": "http://localhost:8000/path@home"},
+        {"url": "postgresql://user@host:5432/db"}, {"time": "12:30:45 user@host"},
     ],
     ids=lambda settings: next(iter(settings)),
-)
+)  # fmt: skip
 def test_settings_that_only_look_alike_are_no_secrets(settings):
     assert refuse(settings) == settings
     assert redact(settings) == settings

@@ -99,16 +99,11 @@ def deep(levels):
 @pytest.mark.parametrize(
     "data",
     [
-        b"\xc0" * 10,
-        b"\xdd\xff\xff\xff\xff",
-        b"\xdf\xff\xff\xff\xff" + b"\xa1a\xc0" * 100,
-        b"\xdb\xff\xff\xff\xffabc",
-        b"\xc1",
-        b"",
-        b"\xd8\x00",
+        b"\xc0" * 10, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff" + b"\xa1a\xc0" * 100,
+        b"\xdb\xff\xff\xff\xffabc", b"\xc1", b"", b"\xd8\x00",
     ],
     ids=range(7),
-)
+)  # fmt: skip
 def test_what_is_no_msgpack_stays_bytes(data):
     assert readable(b"msgpack\0" + data) == b"msgpack\0" + data
 

@@ -135,16 +135,6 @@ def installation_of_scripts(directory: Path, *, initdb: str, postgres: str) -> I
     return Installation(binaries, "0", "system")
 
 
-def test_a_machine_that_runs_these_tests_has_an_installation():
-    assert INSTALLATIONS
-
-
-def test_the_wheel_comes_before_the_system_and_nothing_comes_twice():
-    origins = [installation.origin for installation in INSTALLATIONS]
-    assert origins in (["wheel", "system"], ["wheel"], ["system"])
-    assert len({installation.bin.resolve() for installation in INSTALLATIONS}) == len(INSTALLATIONS)
-
-
 def test_the_newest_of_several_installations_is_found_by_number(tmp_path, monkeypatch):
     for version in ("9.6.24", "16.14", "18.4", "17.9 (Debian 17.9-1)"):
         place = tmp_path / version[:2].strip(".")
@@ -163,61 +153,17 @@ def test_the_newest_of_several_installations_is_found_by_number(tmp_path, monkey
     assert installations() == [expected]
 
 
-def test_without_any_postgresql_there_are_no_installations(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "_wheel_directories", lambda: [tmp_path])
-    monkeypatch.setattr(servers, "_system_directories", lambda: [tmp_path / "missing"])
-    assert installations() == []
-
-
-def test_a_started_server_answers_as_the_version_that_was_asked_for(server):
-    assert ask(server.url, "select 1") == 1
-    versions = [installation.version for installation in INSTALLATIONS]
-    assert str(ask(server.url, "show server_version")).split()[0] in versions
-    assert ask(server.url, "show server_encoding") == "UTF8"
-
-
-def test_the_socket_path_is_short_enough_whatever_the_temporary_directory(server):
-    assert len(os.fsencode(directory_of(server.url) / ".s.PGSQL.65535")) < 104
+@each_installation
+@pytest.mark.parametrize(("durable", "waits"), [(False, "off"), (True, "on")])
+def test_a_server_waits_for_the_disk_only_if_it_is_durable(installation, durable, waits):
+    with Server(installation, durable=durable) as server:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            assert ask(server.url, f"show {setting}") == waits
 
 
 def test_a_server_is_reachable_through_its_socket_only(server):
     assert ask(server.url, "show listen_addresses") == ""
     assert directory_of(server.url).stat().st_mode & 0o077 == 0
-
-
-def test_a_server_does_not_wait_for_the_disk(server):
-    assert ask(server.url, "show fsync") == "off"
-    assert ask(server.url, "show synchronous_commit") == "off"
-    assert ask(server.url, "show full_page_writes") == "off"
-
-
-@each_installation
-def test_a_durable_server_waits_for_the_disk(installation):
-    with Server(installation, durable=True) as server:
-        assert ask(server.url, "show fsync") == "on"
-        assert ask(server.url, "show synchronous_commit") == "on"
-        assert ask(server.url, "show full_page_writes") == "on"
-
-
-def test_a_created_database_has_an_url_of_its_own(server):
-    url = server.create_database("of_its_own")
-    assert ask(url, "select current_database()") == "of_its_own"
-    server.drop_database("of_its_own")
-
-
-def test_a_database_starts_as_a_copy_of_its_template(server):
-    template = server.create_database("pattern")
-    with connect(template) as connection:
-        connection.execute("create table kept as select 42 as answer")
-    copy = server.create_database("copy", template="pattern")
-    assert ask(copy, "select answer from kept") == 42
-    server.drop_database("copy")
-    server.drop_database("pattern")
-
-
-def test_a_database_name_may_need_quotes(server):
-    server.create_database('With "quotes" and-more')
-    server.drop_database('With "quotes" and-more')
 
 
 def test_a_database_is_dropped_whoever_is_connected(server):
@@ -242,14 +188,6 @@ def test_a_stopped_server_leaves_no_process_and_no_directory(installation):
     assert not processes_of(directory)
     assert not directory.exists()
     server.stop()
-
-
-def test_a_stopped_server_starts_again_with_nothing_in_it():
-    server = Server(INSTALLATIONS[0])
-    with server:
-        server.create_database("former")
-    with server:
-        assert ask(server.url, "select count(*) from pg_database where datname = 'former'") == 0
 
 
 @sees_processes
@@ -287,31 +225,6 @@ def test_a_hard_stop_breaks_connections_and_keeps_what_was_committed(installatio
             ask(server.url, "select 1")
         server.restart()
         assert ask(server.url, "select answer from kept") == 42
-
-
-@each_installation
-def test_a_restart_of_a_running_server_breaks_connections_too(installation):
-    with (
-        Server(installation) as server,
-        connect(server.url) as connection,
-    ):
-        server.restart()
-        with pytest.raises(psycopg.OperationalError):
-            connection.execute("select 1")
-        assert ask(server.url, "select 1") == 1
-
-
-def test_a_server_that_is_not_started_has_no_url():
-    server = Server(Installation(Path("/nowhere"), "0", "system"))
-    for use in (lambda: server.url, server.restart, lambda: server.create_database("any")):
-        with pytest.raises(RuntimeError, match="not started"):
-            use()
-
-
-def test_a_started_server_refuses_to_start_once_more(server):
-    with pytest.raises(RuntimeError, match="already started"):
-        server.start()
-    assert ask(server.url, "select 1") == 1
 
 
 def test_a_failing_initdb_is_quoted_and_leaves_nothing(tmp_path, temporary):

@@ -269,13 +269,8 @@ def use_the_slowest(store):
     store.search.reindex()
     store.sessions.delete_expired()
     return [
-        "prune",
-        "prune",
-        "statistics",
-        "health",
-        "search.reindex",
-        "sessions.delete_expired",
-    ]
+        "prune", "prune", "statistics", "health", "search.reindex", "sessions.delete_expired",
+    ]  # fmt: skip
 
 
 def test_the_slowest_calls_are_logged_too_and_each_as_one(place, caplog):

@@ -296,9 +296,6 @@ def test_no_task_is_told_of_a_success_before_the_commit(path, monkeypatch):
     asyncio.run(main())
 
 
-# --- One that fails -------------------------------------------------------------------------------
-
-
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -545,9 +542,6 @@ def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(path, mon
         assert contents(store) == []
         still_works(store)
     engine.dispose()
-
-
-# --- Turns ----------------------------------------------------------------------------------------
 
 
 def test_units_and_transactions_have_their_turns_in_the_order_of_arrival(store):
@@ -879,9 +873,6 @@ def test_a_store_called_in_a_function_of_its_own_refuses_instead_of_waiting(stor
     assert contents(store) == ["1", "2"]
 
 
-# --- Tasks ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", ["save", "transaction"])
 def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_place(
     path, monkeypatch, way
@@ -975,9 +966,6 @@ def test_more_tasks_than_may_wait_all_write_and_the_queue_stays_short(path, monk
 
     asyncio.run(main())
     assert 100 < longest <= async_runners._MOST_WAITING
-
-
-# --- Closing --------------------------------------------------------------------------------------
 
 
 def open_files(path: Path) -> list[str]:

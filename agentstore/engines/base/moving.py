@@ -32,7 +32,7 @@ from agentstore.schema.conversations import SessionId
 from agentstore.values.types import EnumText, Json, Nanos, OwnId, SafeText, UtcDateTime
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Column, ColumnElement, Connection, Table
+    from sqlalchemy import URL, Column, Connection, Table
 
     from agentstore.records.upkeep import Finding, ReplicationRecord
     from agentstore.schema import Names, Tables
@@ -557,10 +557,6 @@ class Checks(ABC):
             asked: What commits wait for, where the store says so.
         """
         return None
-
-    @abstractmethod
-    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Give the bytes that a text takes, which is not NULL."""
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Say which rows are hidden from the connected role; None where all are seen."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
-    ColumnElement,
     Connection,
     Table,
     Text,
@@ -110,10 +109,6 @@ class PostgreSQLChecks(Checks):
                 return None
             raise
         return replication_of(found, asked)
-
-    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Ask for them."""
-        return func.octet_length(column)
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Ask what the policies ask."""

@@ -8,7 +8,7 @@ from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, event
 from sqlalchemy.exc import DBAPIError
 
 from agentstore.engines.base.moving import (
@@ -72,6 +72,14 @@ _ACTIVITY = "activity"
 
 _RESERVING = 7_310_867_143_522_948_097
 """The advisory lock of those who reserve numbers; any that nobody else uses."""
+
+_TO_LOAD = """
+    SELECT
+        set_config('synchronous_commit', 'off', true),
+        set_config('maintenance_work_mem', '256MB', true),
+        set_config('statement_timeout', '0', true),
+        set_config('idle_in_transaction_session_timeout', '0', true)
+"""
 
 _LONGEST_WAIT = "5s"
 """For transactions that have written, before tables are locked against writers."""
@@ -278,20 +286,19 @@ FROM (
         """Let commits not wait for the disk, and give the making of indexes some memory.
 
         If the server falls, the last commits are gone together with what they say of the copy's
-        progress, so it is resumed from there.
+        progress, so it is resumed from there. All of it is set in each transaction: a pooler lends
+        the server's connection to others between two, and their commits are to wait.
         """
-        for statement in (
-            "SET synchronous_commit = off",
-            "SET maintenance_work_mem = '256MB'",
-            "SET statement_timeout = 0",
-            "SET idle_in_transaction_session_timeout = 0",
-        ):
-            driver_of(connection).execute(statement)
+
+        @event.listens_for(connection, "begin")
+        def prepare(beginning: Connection) -> None:
+            driver_of(beginning).execute(_TO_LOAD)
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Say ANALYZE."""
         for table in tables:
-            driver_of(connection).execute(sql.SQL("ANALYZE {}").format(named_object(table)))
+            with connection.begin():
+                driver_of(connection).execute(sql.SQL("ANALYZE {}").format(named_object(table)))
 
     def unproven(self, statement: str) -> str:
         """Add references as NOT VALID: they hold for every row that is written from then on."""
@@ -478,7 +485,8 @@ def prove(connection: Connection, tables: Tables) -> None:
     """Validate them, one by one."""
     driver = driver_of(connection)
     for table, name in driver.execute(_UNPROVEN, [_list(connection, tables)]).fetchall():
-        driver.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}".encode())
+        with connection.begin():
+            driver.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}".encode())
 
 
 def _list(connection: Connection, tables: Tables) -> list[str]:

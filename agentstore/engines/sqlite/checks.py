@@ -75,10 +75,6 @@ class SQLiteChecks(Checks):
         revision = connection.execute(select(version.c.version_num)).scalar()
         return DatabaseStatus(sqlite3.sqlite_version, revision, _writable(connection))
 
-    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Count them; not every library has a function for it."""
-        return func.length(cast(column, LargeBinary))
-
     def footprint(self, connection: Connection, tables: Tables) -> Footprint:
         """Ask for the number of pages; the log is a file beside."""
         page = pragma(connection, "PRAGMA page_size")

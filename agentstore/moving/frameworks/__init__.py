@@ -181,11 +181,7 @@ def import_database(
         pieces = read(replace(found, allowed=tuple(allowed)), clock, note)
         first = [*islice(pieces, 1)]  # before a target is made for what is no source
         with Store(
-            target,
-            create=True,
-            schema=names.schema,
-            table_prefix=names.prefix,
-            clock=clock,
+            target, create=True, schema=names.schema, table_prefix=names.prefix, clock=clock
         ) as store:
             run = _ImportRun(store, note, progress or (lambda _: None))
             for piece in chain(first, pieces):

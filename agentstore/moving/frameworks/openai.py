@@ -10,22 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    Select,
-    and_,
-    exists,
-    func,
-    or_,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, tuple_
 
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import InvalidInput, NotASource, NotFound
@@ -137,11 +128,7 @@ class _SdkSession(SessionPiece):
                 self.clock.set(time_of(row.created_at))
                 numbers: dict[str, Any] = {name: getattr(row, name) or 0 for name in NUMBERS}
                 tx.usage.replace(
-                    self.session_id,
-                    branch=branch.name,
-                    turn=turn,
-                    details=details,
-                    **numbers,
+                    self.session_id, branch=branch.name, turn=turn, details=details, **numbers
                 )
         if len(self._plan) > 1:
             tx.branches.switch(self.session_id, MAIN)
@@ -278,14 +265,13 @@ class StoredBranch(NamedTuple):
     time: Any
 
 
+@dataclass(frozen=True)
 class StoredSession:
-    """A session of the SDK, as it is stored."""
+    """A session of the SDK, as it is stored; and which of the tables are there."""
 
-    def __init__(self, source: OpenSource, session_id: str, has: frozenset[str]) -> None:
-        """Take its id, and which of the tables are there."""
-        self.session_id = session_id
-        self._source = source
-        self._has = has
+    _source: OpenSource
+    session_id: str
+    _has: frozenset[str]
 
     def created_at(self) -> Any:
         """Say when it was made, as far as that is known."""

@@ -54,8 +54,8 @@ _AT_ONCE = 50
 
 
 def table_of(name: str, *columns: str) -> TableClause:
-    """Describe a table of a framework: those of its columns that are read."""
-    return table(name, *map(column, columns))
+    """Describe a table of a framework: the columns that are read, some of them a text."""
+    return table(name, *map(column, " ".join(columns).split()))
 
 
 @dataclass(frozen=True, slots=True)

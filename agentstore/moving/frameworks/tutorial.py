@@ -46,33 +46,21 @@ from agentstore.values import validation
 # The rows of the tutorial's tables as a store takes them, or why it does not.
 
 
-_USER = ("id", "name", "email", "quota_total", "quota_used", "preferences_json", "created_at")
-_SESSION_TABLE = ("id", "user_id", "title", "status", "model", "metadata_json", "created_at")
-_MESSAGE_TABLE = ("id", "session_id", "role", "content", "tool_calls_json", "tool_call_id")
-_LOG_TABLE = (
-    "id",
-    "session_id",
-    "message_id",
-    "tool_name",
-    "input_json",
-    "output_json",
-    "elapsed_ms",
+USERS = table_of("users", "id name email quota_total quota_used preferences_json created_at")
+SESSIONS = table_of("sessions", "id user_id title status model metadata_json created_at updated_at")
+MESSAGES = table_of(
+    "messages", "id session_id role content tool_calls_json tool_call_id token_count created_at"
 )
-_TASK_TABLE = (
-    "rowid",
-    "id",
-    "session_id",
-    "type",
-    "payload_json",
-    "status",
-    "result_json",
-    "priority",
+LOGS = table_of(
+    "tool_logs",
+    "id session_id message_id tool_name input_json output_json elapsed_ms",
+    "success error_message created_at",
 )
-USERS = table_of("users", *_USER)
-SESSIONS = table_of("sessions", *_SESSION_TABLE, "updated_at")
-MESSAGES = table_of("messages", *_MESSAGE_TABLE, "token_count", "created_at")
-LOGS = table_of("tool_logs", *_LOG_TABLE, "success", "error_message", "created_at")
-TASKS = table_of("tasks", *_TASK_TABLE, "max_retries", "created_at", "started_at", "completed_at")
+TASKS = table_of(
+    "tasks",
+    "rowid id session_id type payload_json status result_json priority",
+    "max_retries created_at started_at completed_at",
+)
 _MOST = 2**31 - 1
 """A priority, or so many retries."""
 
