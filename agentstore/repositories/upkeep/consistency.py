@@ -141,7 +141,7 @@ def counters(
     """Compare the counters of sessions and users with what they count."""
     again = "agentstore doctor --fix"
     by_reading = again + (" --deep" if deep else "")
-    delete = f"Delete some of these messages, or these sessions; then {again}"
+    delete = "Delete some of these messages, or these sessions; then agentstore doctor --fix"
     sessions = wrong_sessions(connection, tables, deep=deep)
     # What branches count is compared by the sessions' counters, so these come first.
     branches = [] if sessions else wrong_counters(connection, tables, dialect, deep=deep)
