@@ -176,22 +176,6 @@ def test_one_transaction_takes_the_calls_of_several_threads_one_by_one(store, se
     assert store.sessions.verify(session.id).agree
 
 
-def test_a_transaction_that_has_ended_takes_no_more_calls(store, session):
-    with store.transaction() as tx:
-        tx.messages.save(session.id, "user", "hello")
-    with pytest.raises(errors.TransactionMisuse, match="has ended"):
-        tx.messages.save(session.id, "user", "too late")
-    with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
-        raise RuntimeError("mine")
-    with pytest.raises(errors.TransactionMisuse, match="has ended"):
-        tx.messages.history(session.id)
-    kept: list[Any] = []
-    store.run(kept.append)
-    with pytest.raises(errors.TransactionMisuse, match="has ended"):
-        kept[0].messages.history(session.id)
-    assert store.sessions.get(session.id).message_count == 1
-
-
 def test_a_transaction_may_end_in_another_context_than_it_began(file):
     with Store(f"sqlite:///{file}") as store:
         session = store.sessions.create()
@@ -201,20 +185,6 @@ def test_a_transaction_may_end_in_another_context_than_it_began(file):
         contextvars.copy_context().run(transaction.__exit__, None, None, None)
         store.messages.save(session.id, "user", "hello")
         assert store.sessions.get(session.id).message_count == 2
-
-
-def test_of_several_threads_that_create_one_session_one_succeeds_and_the_others_are_told(store):
-    def create(number: int) -> Any:
-        try:
-            return str(store.sessions.create(id="mine", title=f"{number}").id)
-        except errors.AlreadyExists as error:
-            return error
-
-    results = at_once(THREADS, create, ())
-    assert results.count("mine") == 1
-    assert [r.key for r in results if isinstance(r, errors.AlreadyExists)] == ["mine"] * (
-        THREADS - 1
-    )
 
 
 def test_of_several_threads_that_save_with_one_key_all_get_one_message(store, session):
