@@ -162,34 +162,11 @@ def test_a_writer_waits_for_the_transaction_of_another_thread_and_then_goes_on(s
     assert [m.seq for m in store.messages.history(session.id)] == [1, 2, 3]
 
 
-def test_a_reader_does_not_see_what_another_thread_has_not_committed(store, session):
-    with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
-        tx.messages.save(session.id, "user", "not yet")
-        assert len(tx.messages.history(session.id)) == 1
-        assert thread.submit(store.messages.history, session.id).result() == []
-
-
 def test_one_transaction_takes_the_calls_of_several_threads_one_by_one(store, session):
     with store.transaction() as tx:
         at_once(THREADS, lambda _: tx.messages.save(session.id, "user", "hello", token_count=1), ())
     assert [m.seq for m in store.messages.history(session.id, None)] == [*range(1, THREADS + 1)]
     assert store.sessions.verify(session.id).agree
-
-
-def test_a_transaction_that_has_ended_takes_no_more_calls(store, session):
-    with store.transaction() as tx:
-        tx.messages.save(session.id, "user", "hello")
-    with pytest.raises(errors.TransactionMisuse, match="has ended"):
-        tx.messages.save(session.id, "user", "too late")
-    with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
-        raise RuntimeError("mine")
-    with pytest.raises(errors.TransactionMisuse, match="has ended"):
-        tx.messages.history(session.id)
-    kept: list[Any] = []
-    store.run(kept.append)
-    with pytest.raises(errors.TransactionMisuse, match="has ended"):
-        kept[0].messages.history(session.id)
-    assert store.sessions.get(session.id).message_count == 1
 
 
 def test_a_transaction_may_end_in_another_context_than_it_began(file):
@@ -201,20 +178,6 @@ def test_a_transaction_may_end_in_another_context_than_it_began(file):
         contextvars.copy_context().run(transaction.__exit__, None, None, None)
         store.messages.save(session.id, "user", "hello")
         assert store.sessions.get(session.id).message_count == 2
-
-
-def test_of_several_threads_that_create_one_session_one_succeeds_and_the_others_are_told(store):
-    def create(number: int) -> Any:
-        try:
-            return str(store.sessions.create(id="mine", title=f"{number}").id)
-        except errors.AlreadyExists as error:
-            return error
-
-    results = at_once(THREADS, create, ())
-    assert results.count("mine") == 1
-    assert [r.key for r in results if isinstance(r, errors.AlreadyExists)] == ["mine"] * (
-        THREADS - 1
-    )
 
 
 def test_of_several_threads_that_save_with_one_key_all_get_one_message(store, session):

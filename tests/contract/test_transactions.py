@@ -369,67 +369,6 @@ def test_a_call_that_comes_as_the_transaction_ends_is_in_it_or_refused(engine_ur
                 assert counters.counted[0] == expected
 
 
-def test_a_tasks_call_that_comes_as_the_transaction_ends_is_in_it_or_refused(engine_url):
-    async def main(store):
-        session = await store.sessions.create()
-        expected = 0
-        for pauses in range(12):
-            async with store.transaction() as tx:
-                calls = [
-                    asyncio.create_task(tx.messages.save(session.id, "user", "late"))
-                    for _ in range(3)
-                ]
-                for _ in range(pauses):
-                    await asyncio.sleep(0)
-            results = await asyncio.gather(*calls, return_exceptions=True)
-            refused = [result for result in results if isinstance(result, BaseException)]
-            assert {type(error) for error in refused} <= {TransactionMisuse}
-            expected += 3 - len(refused)
-            counters = await store.sessions.verify(session.id)
-            assert counters.agree
-            assert counters.counted[0] == expected
-
-    asynchronously(engine_url, main)
-
-
-def test_calls_made_at_once_in_a_coroutines_transaction_are_all_made(engine_url):
-    async def main(store):
-        session = await store.sessions.create()
-        async with store.transaction() as tx:
-            saved = await asyncio.gather(
-                *(tx.messages.save(session.id, "user", str(n)) for n in range(20)),
-                tx.messages.save("nowhere", "user", "x"),
-                return_exceptions=True,
-            )
-        assert isinstance(saved.pop(), NotFound)
-        assert sorted(message.seq for message in saved) == list(range(1, 21))
-        assert await store.messages.history(session.id) == sorted(saved, key=lambda m: m.seq)
-
-    asynchronously(engine_url, main)
-
-
-def test_a_cancelled_transaction_is_rolled_back_and_the_store_goes_on(engine_url):
-    async def main(store):
-        session = await store.sessions.create()
-        inside = asyncio.Event()
-
-        async def work():
-            async with store.transaction() as tx:
-                await tx.messages.save(session.id, "user", "hello")
-                inside.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(work())
-        await inside.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await store.messages.history(session.id) == []
-        assert (await store.messages.save(session.id, "user", "again")).seq == 1
-
-    asynchronously(engine_url, main)
-
-
 def test_a_transaction_that_is_cancelled_while_it_begins_holds_nothing(engine_url):
     async def main(store):
         session = await store.sessions.create()

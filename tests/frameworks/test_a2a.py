@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 from a2a.auth.user import User
@@ -38,7 +35,6 @@ from agentstore.integrations.a2a import (
     AgentStoreVersionedTaskStore,
 )
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "a2a_tasks.py"
 PRIVATE = "s3cret"
 FIRST = "dA=="  # as SDKs before 1.3 named the task t
 TRAPS = "NUL \x00, 😀, 北京"
@@ -476,10 +472,3 @@ def test_an_encrypted_configuration_needs_its_key(opening_async):
 def test_only_an_asynchronous_store_will_do(engine_url):
     with Store(engine_url) as store, pytest.raises(InvalidInput, match="AsyncStore"):
         AgentStoreTaskStore(store)
-
-
-def test_the_example_goes_on_where_its_last_run_ended(engine_url, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["a2a_tasks.py", "--url", engine_url])
-    for _ in range(3):
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "turn 3; you said: How is the weather?" in capsys.readouterr().out

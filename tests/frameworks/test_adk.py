@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import runpy
-from pathlib import Path
 
 import pytest
 from google.adk.errors import StaleSessionError
@@ -20,7 +18,6 @@ from agentstore import AsyncStore
 from agentstore.errors import AgentStoreError, AlreadyExists, InvalidInput
 from agentstore.integrations.adk import AgentStoreSessionService
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "adk_sessions.py"
 TRAPS = "NUL \x00, a lone surrogate \ud800, 😀"
 WHO = {"app_name": "app", "user_id": "u/1"}
 
@@ -278,11 +275,3 @@ def test_callers_at_once_lose_no_state(engine_url):
             assert {*last.state} == {f"{kind}:{n}" for kind in ("app", "user") for n in range(12)}
 
     asyncio.run(run())
-
-
-def test_the_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
-    for _ in range(2):
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == ["2 events, asked 1", "4 events, asked 2"]

@@ -6,12 +6,9 @@ import asyncio
 import enum
 import json
 import math
-import runpy
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -43,7 +40,6 @@ from agentstore.integrations.agent_framework import (
 )
 from agentstore.repositories.usage import Usage
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "agent_framework_agent.py"
 TRAPS = "NUL \x00, 😀, 北京"
 SAID = [
     Message("system", ["Be brief."]),
@@ -532,12 +528,3 @@ def test_only_an_asynchronous_store_will_do(engine_url):
         for adapter in (AgentStoreHistoryProvider, AgentStoreCheckpointStorage):
             with pytest.raises(InvalidInput, match="AsyncStore"):
                 adapter(store)
-
-
-def test_the_example_goes_on_where_its_last_run_ended(engine_url, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["agent_framework_agent.py", "--url", engine_url])
-    for _ in range(2):
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    told = capsys.readouterr().out
-    assert "3 messages; you said: How is the weather?" in told
-    assert "4 checkpoints" in told

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import runpy
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from agentos.checkpoint.base import Checkpoint, CheckpointMetadata
@@ -24,7 +22,6 @@ from agentstore.errors import (
 )
 from agentstore.integrations.agentos import AgentStoreCheckpointer
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "agentos_checkpoints.py"
 TRAPS = "NUL \x00, 😀, 北京"
 
 
@@ -159,11 +156,3 @@ def test_a_long_thread_is_stored_once_and_put_by_several_at_once(engine_url):
             assert len(await AgentStoreCheckpointer(one).list_checkpoints("many")) == 30
 
     asyncio.run(run())
-
-
-def test_the_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
-    for _ in range(2):
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == ["step 1: 2 messages", "step 2: 4 messages"]

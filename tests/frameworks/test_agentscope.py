@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import runpy
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from agentscope.memory import InMemoryMemory
@@ -15,7 +13,6 @@ from agentstore import AsyncStore
 from agentstore.errors import AgentStoreError, AlreadyExists, InvalidInput
 from agentstore.integrations.agentscope import AgentStoreMemory
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "agentscope_memory.py"
 TRAPS = "NUL \x00, a lone surrogate \ud800, 😀"
 
 
@@ -203,11 +200,3 @@ def test_tools_that_run_at_once_and_calls_that_are_cancelled_lose_nothing(engine
             assert await memories[1].size() % 2 == 0
 
     asyncio.run(run())
-
-
-def test_the_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
-    for _ in range(2):
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == ["2 messages: Sunny.", "4 messages: Sunny."]

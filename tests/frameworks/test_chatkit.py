@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import runpy
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +30,6 @@ from agentstore import AsyncStore, Store
 from agentstore.errors import AlreadyExists, AttachmentTooLarge, InvalidInput
 from agentstore.integrations.chatkit import AgentStoreAttachmentStore, AgentStoreChatKitStore
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "chatkit_server.py"
 TRAPS = "NUL \x00, a lone surrogate \ud800, 😀, 北京"
 ANN, BOB = (SimpleNamespace(user_id=name) for name in ("ann", "bob"))
 NOW = datetime(2026, 3, 29, 2, 30)  # noqa: DTZ001 - ChatKit makes such
@@ -360,10 +356,3 @@ def test_a_caller_must_be_named(opening_async):
                 await of(store).load_threads(1, None, "asc", SimpleNamespace(user_id=""))
 
     run(ask_for_nobody())
-
-
-def test_the_example_goes_on_where_its_last_run_ended(engine_url, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["chatkit_server.py", "--url", engine_url])
-    for _ in range(2):
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "3 items; you said: How is the weather?" in capsys.readouterr().out

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import runpy
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from llama_index.core.base.llms.types import (
@@ -27,7 +25,6 @@ from agentstore import Store
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.integrations.llama_index import AgentStoreChatStore, AgentStoreMemoryStore
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "llama_index_store.py"
 TRAPS = "NUL \x00, a lone surrogate \ud800, 😀"
 MESSAGES = [
     ChatMessage("Be brief.", role="system"),
@@ -163,16 +160,6 @@ def test_keys_at_once_and_ten_thousand_messages(opening_async):
             assert await stores[1].aget_messages("many") == many
 
     asyncio.run(run())
-
-
-def test_the_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
-    for _ in range(2):
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
-        *["user", "assistant"] * 3
-    ]
 
 
 def test_a_memory_works_on_an_asynchronous_store(opening):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
-from pathlib import Path
-
 import pytest
 from strands import Agent
 from strands.models import Model
@@ -18,7 +14,6 @@ from agentstore import AsyncStore, Store
 from agentstore.errors import InvalidInput
 from agentstore.integrations.strands import AgentStoreSessionRepository
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "strands_agent.py"
 TRAPS = "NUL \x00, 😀"
 SAID = [
     {"role": "user", "content": [{"text": TRAPS}]},
@@ -229,10 +224,3 @@ def test_a_scope_has_only_its_users_sessions(store):
 def test_only_a_synchronous_store_will_do(engine_url):
     with pytest.raises(InvalidInput, match="Store"):
         AgentStoreSessionRepository(AsyncStore(engine_url))
-
-
-def test_the_example_goes_on_where_its_last_run_ended(engine_url, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["strands_agent.py", "--url", engine_url])
-    for _ in range(2):
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "3 messages; you said: How is the weather?" in capsys.readouterr().out

@@ -20,6 +20,7 @@ from agentstore.values.encoding import (
     encode_text,
     load_json,
 )
+from tests.drivers import FULL
 from tests.strategies import TRAPS, exact, json_values, texts
 
 
@@ -132,7 +133,7 @@ def refuse(constant):
     raise ValueError(constant)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=1000 if FULL else 300)
 @given(written_json() | st.text(st.sampled_from('0123456789.eE+-[]{}",:\\ untrfals\n'), max_size=9))
 def test_any_text_is_read_as_the_standard_library_reads_it(text):
     strict = partial(json.loads, parse_constant=refuse)
