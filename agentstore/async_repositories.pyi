@@ -416,7 +416,7 @@ class AsyncBranches(AsyncRepository):
     async def list(
         self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[CountedBranch]:
-        """List the branches of a session in the order of their making, main first.
+        """List the branches of a session in order of creation, main first.
 
         What each shows is counted in its row: it costs the same however much that is.
 
@@ -656,7 +656,7 @@ class AsyncCheckpoints(AsyncRepository):
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> Page[ThreadRecord]:
-        """List threads, each with its latest checkpoint; the last one that was put into is first.
+        """List threads, each with its latest checkpoint, the most recently written first.
 
         The order is that of the puts themselves, whatever ``created_at`` says.
 
@@ -871,7 +871,7 @@ class AsyncCheckpoints(AsyncRepository):
             InvalidInput: An argument cannot be stored.
         """
     async def touch(self, thread_id: str, *, every: timedelta = timedelta(0)) -> bool:
-        """Have a thread count as used now, for ``threads_idle`` of a retention policy.
+        """Mark a thread as used now, for ``threads_idle`` of a retention policy.
 
         What is put counts by itself; this is for what only reads.
 
@@ -1009,7 +1009,7 @@ class AsyncMemories(AsyncRepository):
     async def touch(
         self, namespace: Sequence[str], keys: Sequence[str], *, user_id: str | None = None
     ) -> int:
-        """Have memories with a time to live be kept for that time from now on.
+        """Restart the time to live of memories.
 
         Args:
             namespace: Where they are.
@@ -1101,7 +1101,7 @@ class AsyncMemories(AsyncRepository):
     async def embed_pending(
         self, limit: int | None = None, *, progress: vectors.Progress | None = None
     ) -> int:
-        """Make the vectors of memories that wait for them, and of messages, of all users.
+        """Compute the pending vectors of memories and messages, of all users.
 
         Those wait whose embedding function failed when they were put, and those that were put in a
         transaction; and all messages of the embeddings' roles that have none. Each batch is kept at
@@ -1124,7 +1124,7 @@ class AsyncMemories(AsyncRepository):
     async def reembed(
         self, *, forget_others: bool = False, progress: vectors.Progress | None = None
     ) -> int:
-        """Make the vectors of all memories, and messages, that have none of the store's model.
+        """Compute vectors for all memories and messages that have none of the store's model.
 
         That is so after the model or its dimensions have changed, and for memories that were put
         before the store had embeddings. The vectors of other models stay, and are searched by
@@ -2010,7 +2010,7 @@ class AsyncSessions(AsyncRepository):
     async def find(self, session_id: str) -> SessionRecord | None:
         """Give a session, or None."""
     async def find_ids(self, beginnings: Sequence[str], *, limit: int = 1000) -> list[str]:
-        """Find the ids that begin so, of those that agentstore made itself.
+        """Find ids by their beginnings, of those that agentstore made itself.
 
         Args:
             beginnings: The first characters of ids, four at least, in lower case with hyphens. A
@@ -2024,7 +2024,7 @@ class AsyncSessions(AsyncRepository):
             InvalidInput: No id that agentstore makes begins so.
         """
     async def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:
-        """Give all that an agent needs to go on with a session after its process died.
+        """Give all that an agent needs to continue a session after its process died.
 
         The messages are as ``messages.history`` gives them: a call that was interrupted has a
         placeholder for its result. Two queries that see one state of the database; one where the
@@ -2288,7 +2288,7 @@ class AsyncSessions(AsyncRepository):
             NotFound: There is no such session.
         """
     async def reset(self, session_id: str) -> int:
-        """Take away all that was said: messages, branches, summaries, and the usage recorded.
+        """Delete all that was said: messages, branches, summaries, and the usage recorded.
 
         The session stays, with its title, owner, state, metadata, tool logs, tasks and checkpoints.
         Numbers of messages and branches go on; names of branches are free again, but those that
@@ -2673,7 +2673,7 @@ class AsyncTasks(AsyncRepository):
     async def rescue(
         self, *, limit: int = 100, backoff: Backoff = DEFAULT_BACKOFF
     ) -> tuple[TaskRecord, ...]:
-        """Take away the tasks of all queues whose leases have run out.
+        """Recover the tasks of all queues whose leases have run out.
 
         Each counts as a failed attempt: the task is pending again after a pause, or dead if it
         has no retries left, or cancelled if that was asked for. Workers call this now and then.

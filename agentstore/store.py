@@ -98,7 +98,7 @@ class Store(Repositories):
         engine: Engine | None = None,
         **options: Unpack[StoreOptions],
     ) -> None:
-        """Open a database; a new SQLite file is made and brought to the newest schema.
+        """Open a database; a new SQLite file is created with the newest schema.
 
         Args:
             url: ``sqlite:///file.db``, or only the path of the file, ``sqlite://`` (in memory) or
@@ -182,7 +182,7 @@ class Store(Repositories):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Make several calls one: all of them happen, or, if the block raises, none.
+        """Run several calls as one transaction: all take effect or, if the block raises, none.
 
         Inside the block use the repositories of the transaction, not the store's. On SQLite
         nobody else can write until the block ends, so do not wait for a model in it.
@@ -306,7 +306,7 @@ class Store(Repositories):
             return prune(units, policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
 
     def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:
-        """Say whether the store can do its work now, for a readiness probe.
+        """Check whether the store is ready, for a readiness probe.
 
         Cheap: two or three statements that read no rows of the application's. If the database is
         down, damaged, overloaded or at another revision, the record says so, and nothing is
@@ -398,7 +398,7 @@ class Store(Repositories):
     def scoped(self, user_id: str) -> ScopedStore:
         """Give the same repositories for one user's data; other data are treated as missing.
 
-        It shares this store's connections and costs nothing to make, so make one for each request.
+        It shares this store's connections and costs nothing to create: create one for each request.
 
         Args:
             user_id: The user. The id is not checked; the scope of an unknown user is empty.

@@ -131,12 +131,12 @@ class Repositories:
         ttl: timedelta = timedelta(minutes=10),
         tool_call_id: str | None = None,
     ) -> Turn:
-        """Begin a turn: what it saves, what it used, and whose quota pays for it.
+        """Begin a turn: what it saves, what it uses, and whose quota pays for it.
 
         ``turn.save``, ``turn.log``, ``turn.history`` and ``turn.chat`` are those of ``messages``
         and ``tool_logs`` in the turn's session; ``turn.usage(answer.usage)`` records what a model
-        used, any number of times, and consumes it of the quota, also where it is more than was
-        reserved. At the end of the block the rest is given back, also where it raises. Each call
+        used, any number of times, and consumes it from the quota, even if it is more than was
+        reserved. At the end of the block the rest is released, also if it raises. Each call
         is committed by itself, so wait for a model as long as you like. ``turn.stream(chunks)``
         saves an answer while it comes; ``turn.begin``, ``append`` and ``finish`` do so piece by
         piece.
@@ -146,7 +146,7 @@ class Repositories:
             reserve: The most tokens that the turn may use, to be set aside until it ends. None
                 leaves quotas alone; what is used is recorded all the same.
             user: Whose quota; None means that of the session's user.
-            ttl: After which time the rest is free again if this process dies.
+            ttl: How long until the rest is released if this process dies.
             tool_call_id: The call of a tool that this turn is made for: ``turn.log`` has it unless
                 it is given another.
 

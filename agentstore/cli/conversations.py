@@ -586,17 +586,17 @@ def reindex(database: Database, as_json: AsJson = False) -> None:
 def embed(
     database: Database,
     pending: Annotated[
-        bool, flag("--pending", "Only of those whose vectors could not be made before.")
+        bool, flag("--pending", "Only where computing the vector failed before.")
     ] = False,
     forget_others: Annotated[
-        bool, flag("--forget-others", "Delete the vectors of other models in the end.")
+        bool, flag("--forget-others", "Delete the vectors of other models afterwards.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the vectors that memories and messages lack, while the database is in use.
+    """Compute missing vectors of memories and messages, while the database is in use.
 
-    AGENTSTORE_EMBEDDINGS says by what, such as my_agent.meaning:embeddings. If it is interrupted,
-    the same command continues.
+    AGENTSTORE_EMBEDDINGS names what computes them, such as my_agent.meaning:embeddings. If it is
+    interrupted, the same command continues.
 
     Example: `agentstore embed --forget-others`
     """
@@ -626,7 +626,7 @@ def threads(
     cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
-    """List threads of checkpoints, the one that was put into last first.
+    """List checkpoint threads, the most recently written first.
 
     `agentstore show` prints what the latest checkpoint of a thread holds.
 

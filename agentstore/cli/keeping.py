@@ -221,7 +221,7 @@ def erase_user(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a user and all data of the user, and print a receipt.
+    """Delete a user and all of the user's data, and print a receipt.
 
     From the first moment on, no query finds the user's data; the rows are deleted in small steps,
     so that nobody waits. If it is interrupted, run it again. On SQLite the search index drops the
@@ -280,12 +280,12 @@ _OF_A_USER = 20
 def users(
     database: Database,
     text: Annotated[
-        str | None, typer.Argument(help="Only those with this in their name, address or id.")
+        str | None, typer.Argument(help="Only those whose name, address or id contains this.")
     ] = None,
     limit: Annotated[int, most_of("users", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List users, the newest first, or those who are called so.
+    """List the newest users, or those whose name, address or id contains a text.
 
     Example: `agentstore users ada`
     """
@@ -296,7 +296,7 @@ def users(
         print_json_list(found[:limit])
         return
     if not found:
-        hint("No users." if text is None else "Nobody is called so.")
+        hint("No users." if text is None else "No such user.")
         return
     names = ("ID", "NAME", "ADDRESS", "USED", "QUOTA", "SINCE")
     rows = table(*names, right=["USED", "QUOTA"])
@@ -337,7 +337,7 @@ def show_user(
         ("id", user.id),
         ("address", user.email or "-"),
         ("since", f"{user.created_at:%Y-%m-%d %H:%M} UTC"),
-        ("tokens", f"{user.quota_used:,} used, {user.quota_reserved:,} reserved, {limit}"),
+        ("quota", f"{user.quota_used:,} used, {user.quota_reserved:,} reserved, {limit}"),
         ("sessions", f"{found['sessions']:,}"),
     ]
     for each in found["reservations"]:
@@ -390,8 +390,8 @@ def usage(
 ) -> None:
     """Sum up what requests to models used, and draw a chart.
 
-    Days are in their order, the last ones if there are more than --limit; everything else begins
-    with what used most. JSON has all of it.
+    Days are in order, only the last ones if there are more than --limit; everything else is sorted,
+    the largest first. JSON has all of it.
 
     Example: `agentstore usage --by model --days 7`
     """
@@ -505,10 +505,10 @@ def prices(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a model costs, and from which source and date.
+    """Show what a model costs, and the source and date of the price.
 
     Sources are your own table, genai-prices if it is installed, and the table that comes with
-    agentstore. No database and no network is asked.
+    agentstore. It uses no database and no network.
 
     Example: `agentstore prices gpt-4o-mini`
     """

@@ -102,7 +102,7 @@ def copy(
     to_table_prefix: Annotated[str, flag("--to-table-prefix", "The tables' prefix in DST.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Copy everything into an empty database, on the same engine or the other one, and compare.
+    """Copy everything into an empty database, on either engine, and compare the two.
 
     SRC is only read (with --follow, it keeps a log of its changes until the end). DST cannot be
     opened until everything is there and was found equal. Exit code 3: equal, except for rows that
@@ -542,9 +542,9 @@ def import_(
     atomic: Annotated[bool, flag("--atomic", "Import everything or nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import conversations in any known format, or what another framework stored.
+    """Import conversations in any known format, or another framework's database.
 
-    The format is found out: chat format, ShareGPT, fine-tuning and preference lines, items of the
+    The format is detected: chat format, ShareGPT, fine-tuning and preference lines, items of the
     Responses API, exports of ChatGPT, Claude and Open WebUI, sessions of Claude Code, Codex and
     Gemini CLI, logs of llm, messages of LangChain, runs of LangSmith, tau-bench, SWE-agent; as JSON
     lines, an array, or one object. Branches, usage and times come along.
@@ -679,7 +679,7 @@ def export(
         bool, flag("--json", "Print what was written to the file, as JSON.")
     ] = False,
 ) -> None:
-    """Export conversations in chat format, one a line, in the order of their creation.
+    """Export conversations in chat format, one a line, in order of creation.
 
     Only the active branch of each, and only its messages: a backup keeps everything.
 

@@ -375,7 +375,7 @@ def health(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether the database can do its work now, in one line, for probes.
+    """Check whether the database is ready, in one line, for probes.
 
     Exits with 0 if it answers in time, is at the revision that this version needs and takes writes,
     which wait for no standby that is gone; with 4 if not. It writes nothing.

@@ -41,7 +41,7 @@ def ui(
         str,
         typer.Option(
             metavar="HOST",
-            help=f"Serve others too, by a password: {PASSWORD_VARIABLE}, or it is asked for.",
+            help=f"Listen on this address, with a password: {PASSWORD_VARIABLE}, or a prompt.",
         ),
     ] = LOCAL[0],
     behind_proxy: Annotated[
@@ -49,12 +49,12 @@ def ui(
     ] = False,
     open_: Annotated[bool, flag("--open/--no-open", "Whether to open it in the browser.")] = True,
     edit: Annotated[
-        bool, flag("--edit", "Let marks, ratings and notes be set, and tasks be tried again.")
+        bool, flag("--edit", "Allow setting marks, ratings and notes, and retrying tasks.")
     ] = False,
 ) -> None:
     """Show the database in the browser, read-only unless --edit is passed, until Ctrl-C.
 
-    Only this machine reaches it, and only who has the address that it prints, which works once.
+    It listens on this machine only, and the address that it prints works once, in one browser.
     Nothing is loaded from elsewhere. Needs the extra `ui`.
 
     Example: `agentstore ui --port 8000`
@@ -173,7 +173,7 @@ def browse(
         bool, flag("--follow", "Follow new messages, of the session or of all.", "-f")
     ] = False,
 ) -> None:
-    """Browse sessions, conversations and branches on the whole terminal; read-only.
+    """Browse sessions, conversations and branches in the terminal; read-only.
 
     It shows its keys at the bottom. It needs the extra tui.
 

@@ -88,7 +88,7 @@ _SAID: Final = {
     403: ("Not allowed", "Open the page again and send its form from there."),
     404: ("Not found", "There is nothing here, or it is not yours to see."),
     409: ("Not possible now", "It has changed meanwhile: open the page again."),
-    405: ("Only to look at", "The explorer reads and never writes."),
+    405: ("Read-only", "The explorer reads and never writes."),
 }
 _GONE: Final = ("This page is no longer there", "The list that it was of is another one now.")
 _COSTLY: Final = ("Too costly to show", "Making this page took too long.")

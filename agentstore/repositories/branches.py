@@ -490,7 +490,7 @@ class Branches(Repository):
     def list(
         self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[CountedBranch]:
-        """List the branches of a session in the order of their making, main first.
+        """List the branches of a session in order of creation, main first.
 
         What each shows is counted in its row: it costs the same however much that is.
 

@@ -220,7 +220,7 @@ class Memories(Repository):
     def touch(
         self, namespace: Sequence[str], keys: Sequence[str], *, user_id: str | None = None
     ) -> int:
-        """Have memories with a time to live be kept for that time from now on.
+        """Restart the time to live of memories.
 
         Args:
             namespace: Where they are.
@@ -373,7 +373,7 @@ class Memories(Repository):
     def embed_pending(
         self, limit: int | None = None, *, progress: vectors.Progress | None = None
     ) -> int:
-        """Make the vectors of memories that wait for them, and of messages, of all users.
+        """Compute the pending vectors of memories and messages, of all users.
 
         Those wait whose embedding function failed when they were put, and those that were put in a
         transaction; and all messages of the embeddings' roles that have none. Each batch is kept at
@@ -403,7 +403,7 @@ class Memories(Repository):
     def reembed(
         self, *, forget_others: bool = False, progress: vectors.Progress | None = None
     ) -> int:
-        """Make the vectors of all memories, and messages, that have none of the store's model.
+        """Compute vectors for all memories and messages that have none of the store's model.
 
         That is so after the model or its dimensions have changed, and for memories that were put
         before the store had embeddings. The vectors of other models stay, and are searched by

@@ -225,7 +225,7 @@ class Sessions(Repository):
     @scopes.KEEPS
     @reads
     def find_ids(self, beginnings: Sequence[str], *, limit: int = 1000) -> list[str]:
-        """Find the ids that begin so, of those that agentstore made itself.
+        """Find ids by their beginnings, of those that agentstore made itself.
 
         Args:
             beginnings: The first characters of ids, four at least, in lower case with hyphens. A
@@ -243,7 +243,7 @@ class Sessions(Repository):
     @scopes.SESSION
     @reads_snapshot
     def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:
-        """Give all that an agent needs to go on with a session after its process died.
+        """Give all that an agent needs to continue a session after its process died.
 
         The messages are as ``messages.history`` gives them: a call that was interrupted has a
         placeholder for its result. Two queries that see one state of the database; one where the
@@ -662,7 +662,7 @@ class Sessions(Repository):
     @scopes.SESSION
     @writes
     def reset(self, session_id: str) -> int:
-        """Take away all that was said: messages, branches, summaries, and the usage recorded.
+        """Delete all that was said: messages, branches, summaries, and the usage recorded.
 
         The session stays, with its title, owner, state, metadata, tool logs, tasks and checkpoints.
         Numbers of messages and branches go on; names of branches are free again, but those that

@@ -552,7 +552,7 @@ class Tasks(Repository):
     def rescue(
         self, *, limit: int = 100, backoff: Backoff = DEFAULT_BACKOFF
     ) -> tuple[TaskRecord, ...]:
-        """Take away the tasks of all queues whose leases have run out.
+        """Recover the tasks of all queues whose leases have run out.
 
         Each counts as a failed attempt: the task is pending again after a pause, or dead if it
         has no retries left, or cancelled if that was asked for. Workers call this now and then.

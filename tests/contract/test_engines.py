@@ -14,6 +14,7 @@ import pytest
 from psycopg.types import TypeInfo
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 from sqlalchemy.util import greenlet_spawn
 
 from agentstore import AsyncStore, Store
@@ -426,6 +427,47 @@ def test_connections_that_a_handed_in_engine_has_open_get_their_pragmas(tmp_path
     store.messages.save(session.id, "user", "hello")
     assert store.sessions.delete(session.id).rows["messages"] == 1
     store.close()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "level"),
+    [
+        ({"synchronous": "OFF"}, {}, 2),
+        ({"synchronous": "NORMAL"}, {"synchronous": "EXTRA"}, 3),
+        ({}, {"synchronous": "OFF"}, 2),
+        ({"synchronous": "NORMAL", "read_only": True}, {"synchronous": "NORMAL"}, 1),
+    ],
+)
+def test_no_store_on_an_engine_lowers_the_durability_of_another(
+    tmp_path, first, second, level, asynchronous
+):
+    path = tmp_path / "test.db"
+    Store(f"sqlite:///{path}").close()
+    own = create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
+    engine = own.sync_engine if asynchronous else create_engine(f"sqlite:///{path}")
+
+    def opened(options: Any) -> Any:
+        if asynchronous:
+            return BlockingStore(lambda: AsyncStore(engine=own, **options))
+        return Store(engine=engine, **options)
+
+    levels = []
+
+    @event.listens_for(engine, "commit")
+    def look(connection: Any) -> None:
+        cursor = connection.connection.dbapi_connection.cursor()
+        cursor.execute("PRAGMA synchronous")
+        levels.append(cursor.fetchone()[0])
+        cursor.close()
+
+    with opened(first) as store:
+        assert store.sessions.count() == 0
+    with opened(second) as store:
+        levels.clear()
+        store.sessions.create()
+    assert levels == [level]
     engine.dispose()
 
 

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import DatabaseReplaced, ForeignLog
@@ -58,7 +59,14 @@ def async_store(url):
     return BlockingStore(lambda: AsyncStore(url))
 
 
-@pytest.mark.parametrize("make", [sync_store, async_store])
+def store_beside_another(url):
+    """On an engine on which another one asked for less durability."""
+    engine = create_engine(url)
+    Store(engine=engine, synchronous="NORMAL").close()
+    return Store(engine=engine)
+
+
+@pytest.mark.parametrize("make", [sync_store, async_store, store_beside_another])
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_was_opened(make, way, tmp_path):
     path = tmp_path / "agent.db"

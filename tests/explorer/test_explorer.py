@@ -1252,7 +1252,7 @@ def test_users_are_named_where_their_ids_stand_and_found_by_name_address_or_id(s
         assert str(both.url).endswith("/users?q=u-")
         assert "Bob" in both.text
         assert "No session is like this" in client.get("/sessions?user=nobody").text
-        assert "Nobody is called so" in client.get("/users?q=zz").text
+        assert "No such user" in client.get("/users?q=zz").text
         lines = [*csv.reader(io.StringIO(client.get("/usage.csv?by=user").text))]
         assert [(line[0], line[-1]) for line in lines] == [("user", "name"), (ada, "Ada Lovelace")]
 

@@ -122,7 +122,7 @@ def test_users_are_listed_and_one_is_shown_by_id_name_or_address(run, known):
     assert "There are more" in run("users", "--limit", "1", "--url", known).stdout
     (found,) = json.loads(run("users", "@b.c", "--json", "--url", known).stdout)
     assert (found["id"], found["quota_used"]) == ("u-1815", 300)
-    assert run("users", "nobody", "--url", known).stdout == "Nobody is called so.\n"
+    assert run("users", "nobody", "--url", known).stdout == "No such user.\n"
     shown = run("user", "ada@b.c", "--url", known).stdout
     assert shown == run("user", "u-1815", "--url", known).stdout
     for said in ("300 used, 50 reserved, 650 of 1,000 left", "50 until ", "laptop: never used"):

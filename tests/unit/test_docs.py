@@ -204,7 +204,7 @@ def _run_shell(line: str, folder: Path, exported: dict[str, str]) -> None:
 
 def test_the_figures_of_the_readme_beside_others_are_those_of_the_last_run():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("| engine | beside |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = readme.partition("| engine | compared with |")[2].partition("\n\n")[0].splitlines()[2:]
     operations = (
         "append a turn of 2 items, one caller",
         "append a turn of 2 items, 16 callers at once",

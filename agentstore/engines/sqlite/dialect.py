@@ -17,11 +17,12 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import (
     URL,
@@ -121,7 +122,7 @@ if TYPE_CHECKING:
 
 
 CONFIGURED = "agentstore_configured"
-"""What says, in the ``info`` of a connection, that its pragmas are set."""
+"""What says, in the ``info`` of a connection, that its pragmas are set, and by which settings."""
 
 WRITES = "agentstore_writes"
 """The execution option with which an application's transaction begins as a writer."""
@@ -402,6 +403,21 @@ _PAUSES = (0.001, 0.006)
 """Seconds between two tries to begin to write, the shortest and the longest."""
 
 
+_asked: WeakKeyDictionary[Engine, Settings] = WeakKeyDictionary()
+"""What the stores on an application's engine ask of its connections, which they share."""
+
+_LEVELS = ("OFF", "NORMAL", "FULL", "EXTRA")
+
+
+def _of_both(known: Settings, more: Settings) -> Settings:
+    """Give settings that keep what either store promises; the first ones where they do."""
+    level = max(known.synchronous, more.synchronous, key=_LEVELS.index)
+    read_only = known.read_only and more.read_only
+    if (level, read_only) == (known.synchronous, known.read_only):
+        return known
+    return replace(known, synchronous=level, read_only=read_only)
+
+
 class SQLite(FileTasks, FileParts, EngineDialect):
     """The dialect of SQLite; see ``EngineDialect`` for what each method promises."""
 
@@ -451,8 +467,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Set the pragmas on each connection, and begin each transaction as its mode needs."""
         close_what_is_left(engine.url)
-        if adopted and not listen_once(engine, "begin", begin_on_adopted):
-            return  # another store of the application's has it already
+        if adopted:
+            _asked[engine] = _of_both(_asked.get(engine, settings), settings)
+            if not listen_once(engine, "begin", begin_on_adopted):
+                return  # another store of the application's has it already
 
         watch = None if in_memory(engine.url) else Watch(engine.url, settings)
         if watch is not None:
@@ -460,10 +478,11 @@ class SQLite(FileTasks, FileParts, EngineDialect):
 
         @event.listens_for(engine, "connect")
         def configure(dbapi_connection: Any, record: Any) -> None:
+            asked = _asked[engine] if adopted else settings
             if watch is not None:
-                watch.opened(dbapi_connection)
-            configure_new(dbapi_connection, settings, adopted=adopted)
-            record.info[CONFIGURED] = True
+                watch.opened(dbapi_connection, asked)
+            configure_new(dbapi_connection, asked, adopted=adopted)
+            record.info[CONFIGURED] = asked
             if watch is not None:
                 record.info[WATCHED] = WatchedFile(watch)
             if not adopted:
@@ -473,7 +492,7 @@ class SQLite(FileTasks, FileParts, EngineDialect):
 
             @event.listens_for(engine, "checkout")
             def configure_open_ones(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
-                if CONFIGURED not in record.info:
+                if record.info.get(CONFIGURED) is not _asked[engine]:
                     configure(dbapi_connection, record)
 
             return

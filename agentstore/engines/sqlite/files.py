@@ -140,7 +140,7 @@ class Watch:
         name = str(url.database)
         plain = name.removeprefix("file:").partition("?")[0] if name.startswith("file:") else name
         self.path = os.path.abspath(plain)  # noqa: PTH100 - links stay links
-        self.each_time = settings.synchronous in ("FULL", "EXTRA")
+        self.each_time = False
         self.next_look = 0.0
         self.broken: errors.DatabaseReplaced | None = None
         self._creates = settings.create and not settings.read_only
@@ -155,8 +155,9 @@ class Watch:
             with suppress(OSError):  # SQLite itself says what is wrong
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
-    def opened(self, dbapi_connection: Any) -> None:
+    def opened(self, dbapi_connection: Any, settings: Settings) -> None:
         """Look at a file that was opened, and from which nothing was read yet."""
+        self.each_time = settings.synchronous in ("FULL", "EXTRA")
         try:
             if self._file is None:
                 refuse_foreign_log(self.path)

@@ -438,7 +438,7 @@ class Checkpoints(Repository):
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> Page[ThreadRecord]:
-        """List threads, each with its latest checkpoint; the last one that was put into is first.
+        """List threads, each with its latest checkpoint, the most recently written first.
 
         The order is that of the puts themselves, whatever ``created_at`` says.
 
@@ -807,7 +807,7 @@ class Checkpoints(Repository):
     @scopes.THREAD
     @appends
     def touch(self, thread_id: str, *, every: timedelta = timedelta(0)) -> bool:
-        """Have a thread count as used now, for ``threads_idle`` of a retention policy.
+        """Mark a thread as used now, for ``threads_idle`` of a retention policy.
 
         What is put counts by itself; this is for what only reads.
 
