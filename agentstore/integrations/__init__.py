@@ -12,17 +12,19 @@ sessions are there, and new ones belong to the user.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 from agentstore.aio import AsyncRepositories, AsyncScopedStore
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.transactions import Repositories
 
-# What the adapters share: the kind of store that they are given, users of frameworks, writes that
-# end, and ids.
+if TYPE_CHECKING:
+    from agentstore.records import MessageRecord
+
+# What the adapters share. The kind of store that they are given:
 
 
 AnyStore = Repositories | AsyncRepositories
@@ -45,6 +47,61 @@ def of_kind(store: object, kind: type[S]) -> S:
             "Pass a Store, or call the asynchronous method: an AsyncStore has these."
         )
     raise InvalidInput("Pass an AsyncStore, or call the synchronous method: a Store has these.")
+
+
+# Operations that are written once for both kinds of store, and what makes their calls.
+#
+# An operation is a generator: what it yields is a call of a store, and what it gets back is the
+# result. An error is raised where the call was yielded.
+
+
+Call = Callable[[Any], Any]
+"""A call of a store, or what an asynchronous store's gives to be awaited."""
+
+Calls = Generator[Call, Any, T]
+"""The calls of one operation, and what comes of it."""
+
+
+def run(calls: Calls[T], store: object) -> T:
+    """Make the calls of an operation on a store; give what comes of it."""
+    try:
+        call = next(calls)
+        while True:
+            try:
+                result = call(store)
+            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
+                call = calls.throw(error)
+            else:
+                call = calls.send(result)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+async def run_async(calls: Calls[T], store: object) -> T:
+    """Do the same on an asynchronous store."""
+    try:
+        call = next(calls)
+        while True:
+            try:
+                result = await call(store)
+            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
+                call = calls.throw(error)
+            else:
+                call = calls.send(result)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+def history_of(session_id: str, how: Mapping[str, Any]) -> Calls[Sequence[MessageRecord]]:
+    """Read the messages of a session, see ``messages.history``; none if there is no such one."""
+    try:
+        found = yield lambda store: store.messages.history(session_id, **how)
+    except NotFound:
+        return ()
+    return cast("Sequence[MessageRecord]", found)
+
+
+# Users of frameworks, writes that end, and ids.
 
 
 async def make_user(store: AsyncRepositories, user_id: str) -> None:

@@ -7,7 +7,7 @@ compressed summary is the session's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -98,25 +98,18 @@ class AgentStoreMemory(MemoryBase):
 
     async def delete(self, msg_ids: list[str], **kwargs: Any) -> int:
         """Delete messages by their ids; give how many were deleted."""
-        if await self._has_expired():
-            return 0
-        return await self.store.messages.delete(msg_ids, session_id=self._key, external_ids=msg_ids)
+        messages = self.store.messages
+        return await self._counted(
+            lambda: messages.delete(msg_ids, session_id=self._key, external_ids=msg_ids)
+        )
 
     async def delete_by_mark(self, mark: str | list[str], *args: Any, **kwargs: Any) -> int:
         """Delete the messages that have a mark, or any of several; give how many were deleted."""
-        try:
-            if await self._has_expired():
-                return 0
-            return await self.store.messages.delete_by_mark(self._key, mark)
-        except NotFound:
-            return 0
+        return await self._counted(lambda: self.store.messages.delete_by_mark(self._key, mark))
 
     async def size(self) -> int:
         """Count the messages."""
-        try:
-            return 0 if await self._has_expired() else await self.store.messages.size(self._key)
-        except NotFound:
-            return 0
+        return await self._counted(lambda: self.store.messages.size(self._key))
 
     async def clear(self) -> None:
         """Delete the messages; the summary stays."""
@@ -174,14 +167,8 @@ class AgentStoreMemory(MemoryBase):
         Returns:
             How many messages were changed.
         """
-        try:
-            if await self._has_expired():
-                return 0
-            return await self.store.marks.update(
-                self._key, new_mark, old_mark, msg_ids, external_ids=msg_ids
-            )
-        except NotFound:
-            return 0
+        marks, ids = self.store.marks, {"ids": msg_ids, "external_ids": msg_ids}
+        return await self._counted(lambda: marks.update(self._key, new_mark, old_mark, **ids))
 
     async def update_compressed_summary(self, summary: str) -> None:
         """Store the compressed summary; an empty one takes it away."""
@@ -201,6 +188,13 @@ class AgentStoreMemory(MemoryBase):
         """Take the summary of a ``state_dict``, in this object."""
         super().load_state_dict(dict(state_dict), strict)
         self._summary_was_loaded = True
+
+    async def _counted(self, call: Callable[[], Awaitable[int]]) -> int:
+        """Make a call that counts; of a session that is not there, or is over, it is 0."""
+        try:
+            return 0 if await self._has_expired() else await call()
+        except NotFound:
+            return 0
 
     async def _has_expired(self) -> bool:
         """Say whether the session is over; it is told its time to live if that is new."""

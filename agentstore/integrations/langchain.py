@@ -7,6 +7,7 @@ LangChain writes it, whole, is the ``payload``, and is what is read back.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from langchain_core.messages import (
 
 from agentstore.aio import AsyncRepositories
 from agentstore.errors import InvalidInput, InvalidJson, NotFound
-from agentstore.integrations import AnyStore, of_kind
+from agentstore.integrations import AnyStore, Calls, T, history_of, of_kind, run, run_async
 from agentstore.transactions import Repositories
 
 if TYPE_CHECKING:
@@ -92,21 +93,11 @@ class AgentStoreChatMessageHistory(BaseChatMessageHistory):
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
         """The messages, the oldest first; none if there is no such session."""
-        store = of_kind(self.store, Repositories)
-        try:
-            return [*map(_message, store.messages.history(self.session_id, **self._reading))]
-        except NotFound:
-            return []
+        return self._run(self._read())
 
     async def aget_messages(self) -> list[BaseMessage]:
         """Give the messages, the oldest first; none if there is no such session."""
-        if isinstance(self.store, Repositories):
-            return await super().aget_messages()
-        store = of_kind(self.store, AsyncRepositories)
-        try:
-            return [*map(_message, await store.messages.history(self.session_id, **self._reading))]
-        except NotFound:
-            return []
+        return await self._arun(self._read())
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Add messages, all or none.
@@ -118,47 +109,48 @@ class AgentStoreChatMessageHistory(BaseChatMessageHistory):
         Raises:
             InvalidJson: There is such an object in the content or in a call's arguments.
         """
-        store = of_kind(self.store, Repositories)
-        if messages:
-            new = [*map(_new_message, messages)]
-            try:
-                store.messages.save_many(self.session_id, new, create_session=True)
-            except InvalidJson:  # raised before anything was sent
-                new = [*map(_marked_message, new)]
-                store.messages.save_many(self.session_id, new, create_session=True)
+        self._run(self._add(messages))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Add messages, all or none."""
-        if isinstance(self.store, Repositories):
-            return await super().aadd_messages(messages)
-        if messages:
-            store = of_kind(self.store, AsyncRepositories)
-            new = [*map(_new_message, messages)]
-            try:
-                await store.messages.save_many(self.session_id, new, create_session=True)
-            except InvalidJson:  # raised before anything was sent
-                new = [*map(_marked_message, new)]
-                await store.messages.save_many(self.session_id, new, create_session=True)
-        return None
+        await self._arun(self._add(messages))
 
     def clear(self) -> None:
         """Delete the messages; the session stays, with its logs, its usage and its state."""
-        store = of_kind(self.store, Repositories)
-        try:
-            store.messages.clear(self.session_id)
-        except NotFound:
-            return
+        self._run(self._clear())
 
     async def aclear(self) -> None:
         """Delete the messages; the session stays, with its logs, its usage and its state."""
+        await self._arun(self._clear())
+
+    def _run(self, calls: Calls[T]) -> T:
+        return run(calls, of_kind(self.store, Repositories))
+
+    async def _arun(self, calls: Calls[T]) -> T:
         if isinstance(self.store, Repositories):
-            return await super().aclear()
-        store = of_kind(self.store, AsyncRepositories)
+            return await asyncio.to_thread(self._run, calls)
+        return await run_async(calls, of_kind(self.store, AsyncRepositories))
+
+    def _read(self) -> Calls[list[BaseMessage]]:
+        return [*map(_message, (yield from history_of(self.session_id, self._reading)))]
+
+    def _add(self, messages: Sequence[BaseMessage]) -> Calls[None]:
+        if not messages:
+            return
+        new = [*map(_new_message, messages)]
+
+        def save(store: Any) -> Any:
+            return store.messages.save_many(self.session_id, new, create_session=True)
+
         try:
-            await store.messages.clear(self.session_id)
-        except NotFound:
-            return None
-        return None
+            yield save
+        except InvalidJson:  # raised before anything was sent
+            new = [*map(_marked_message, new)]
+            yield save
+
+    def _clear(self) -> Calls[None]:
+        with suppress(NotFound):
+            yield lambda store: store.messages.clear(self.session_id)
 
 
 def _new_message(message: BaseMessage) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -20,13 +20,21 @@ from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, Messag
 
 from agentstore.aio import AsyncRepositories
 from agentstore.errors import NotFound
-from agentstore.integrations import AnyStore, of_kind, reading_payloads, settled
+from agentstore.integrations import (
+    AnyStore,
+    Calls,
+    T,
+    history_of,
+    of_kind,
+    reading_payloads,
+    run,
+    run_async,
+    settled,
+)
 from agentstore.transactions import Repositories, Transaction
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord
-
-T = TypeVar("T")
 
 _ROLES = {"function": "tool", "chatbot": "assistant", "model": "assistant"}
 """Roles that agentstore calls otherwise; ``payload`` keeps the name."""
@@ -65,128 +73,70 @@ class AgentStoreChatStore(BaseChatStore):
 
     def set_messages(self, key: str, messages: Sequence[ChatMessage]) -> None:
         """Replace the messages of a key, in one transaction."""
-        if self._is_elsewhere():
-            return self._there(self.aset_messages(key, messages))
-        self._run(partial(_set, key, [*map(_new_message, messages)]))
-        return None
+        self._run(_done(partial(_set, key, [*map(_new_message, messages)])))
 
     async def aset_messages(self, key: str, messages: Sequence[ChatMessage]) -> None:
         """Replace the messages of a key, in one transaction."""
-        await self._arun(partial(_set, key, [*map(_new_message, messages)]))
+        await self._arun(_done(partial(_set, key, [*map(_new_message, messages)])))
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """Give the messages of a key, the oldest first; none if there is no such key."""
-        if self._is_elsewhere():
-            return self._there(self.aget_messages(key))
-        store = of_kind(self._store, Repositories)
-        try:
-            return [*map(_message, store.messages.history(key, None, unanswered="keep"))]
-        except NotFound:
-            return []
+        return self._run(_read(key))
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
         """Give the messages of a key, the oldest first; none if there is no such key."""
-        if isinstance(self._store, Repositories):
-            return list(await super().aget_messages(key))
-        store = of_kind(self._store, AsyncRepositories)
-        try:
-            return [*map(_message, await store.messages.history(key, None, unanswered="keep"))]
-        except NotFound:
-            return []
+        return await self._arun(_read(key))
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message."""
-        if self._is_elsewhere():
-            return self._there(self.async_add_message(key, message))
-        store = of_kind(self._store, Repositories)
-        store.messages.save(key, **_new_message(message), create_session=True)
-        return None
+        self._run(_add(key, message))
 
     async def async_add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message."""
-        if isinstance(self._store, Repositories):
-            await super().async_add_message(key, message)
-        else:
-            store = of_kind(self._store, AsyncRepositories)
-            await store.messages.save(key, **_new_message(message), create_session=True)
+        await self._arun(_add(key, message))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete the messages of a key; give what they were, or None if there is no such key."""
-        if self._is_elsewhere():
-            return self._there(self.adelete_messages(key))
-        return self._run(partial(_delete_all, key))
+        return self._run(_done(partial(_delete_all, key)))
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete the messages of a key; give what they were, or None if there is no such key."""
-        return await self._arun(partial(_delete_all, key))
+        return await self._arun(_done(partial(_delete_all, key)))
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at this place; give what it was, or None if there is none."""
-        if self._is_elsewhere():
-            return self._there(self.adelete_message(key, idx))
-        return self._run(partial(_delete, key, idx))
+        return self._run(_done(partial(_delete, key, idx)))
 
     async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at this place; give what it was, or None if there is none."""
-        return await self._arun(partial(_delete, key, idx))
+        return await self._arun(_done(partial(_delete, key, idx)))
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
         """Delete the last message; give what it was, or None if there is none."""
-        if self._is_elsewhere():
-            return self._there(self.adelete_last_message(key))
-        store = of_kind(self._store, Repositories)
-        try:
-            popped = store.messages.pop(key)
-        except NotFound:
-            return None
-        return None if popped is None else _message(popped)
+        return self._run(_pop(key))
 
     async def adelete_last_message(self, key: str) -> ChatMessage | None:
         """Delete the last message; give what it was, or None if there is none."""
-        if isinstance(self._store, Repositories):
-            return await super().adelete_last_message(key)
-        store = of_kind(self._store, AsyncRepositories)
-        try:
-            popped = await store.messages.pop(key)
-        except NotFound:
-            return None
-        return None if popped is None else _message(popped)
+        return await self._arun(_pop(key))
 
     def get_keys(self) -> list[str]:
         """Give the keys: the sessions that have messages, in the order of their creation."""
-        if self._is_elsewhere():
-            return self._there(self.aget_keys())
-        sessions = of_kind(self._store, Repositories).sessions.iter_walk()
-        return [session.id for session in sessions if session.message_count]
+        return self._run(_keys())
 
     async def aget_keys(self) -> list[str]:
         """Give the keys: the sessions that have messages, in the order of their creation."""
+        return await self._arun(_keys())
+
+    def _run(self, calls: Calls[T]) -> T:
+        loop = self._loop  # of an asynchronous store, perhaps in another thread than this one
+        if loop is not None and loop.is_running() and loop is not _running():
+            return asyncio.run_coroutine_threadsafe(self._arun(calls), loop).result()
+        return run(calls, of_kind(self._store, Repositories))
+
+    async def _arun(self, calls: Calls[T]) -> T:
         if isinstance(self._store, Repositories):
-            return await super().aget_keys()
-        sessions = of_kind(self._store, AsyncRepositories).sessions.iter_walk()
-        return [session.id async for session in sessions if session.message_count]
-
-    def _is_elsewhere(self) -> bool:
-        """Say whether the store's event loop runs, and in another thread than this one."""
-        loop = self._loop
-        return loop is not None and loop.is_running() and loop is not _running()
-
-    def _there(self, call: Coroutine[Any, Any, T]) -> T:
-        """Make an asynchronous call in the store's event loop, and wait for it."""
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
-
-    def _run(self, work: Callable[[Transaction], T]) -> T:
-        of_kind(self._store, Repositories)
-        done: T = self._store.run(work)
-        return done
-
-    async def _arun(self, work: Callable[[Transaction], T]) -> T:
-        if isinstance(self._store, Repositories):
-            return await asyncio.to_thread(self._run, work)
-        of_kind(self._store, AsyncRepositories)
-        done: T = await self._store.run(work)
-        return done
+            return await asyncio.to_thread(self._run, calls)
+        return await run_async(calls, of_kind(self._store, AsyncRepositories))
 
 
 class AgentStoreMemoryStore(AsyncDBChatStore):
@@ -306,9 +256,7 @@ class AgentStoreMemoryStore(AsyncDBChatStore):
 
     async def get_keys(self) -> list[str]:
         """Give the sessions that have messages, in the order of their creation."""
-        return await self._run(
-            lambda tx: [each.id for each in tx.sessions.iter_walk() if each.message_count]
-        )
+        return await self._run(_with_messages)
 
     async def _run(self, work: Callable[[Transaction], T]) -> T:
         run = self._store.run
@@ -354,6 +302,38 @@ def _running() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _done(work: Callable[[Transaction], T]) -> Calls[T]:
+    """Do something in one transaction."""
+    done: T = yield lambda store: store.run(work)
+    return done
+
+
+def _read(key: str) -> Calls[list[ChatMessage]]:
+    return [*map(_message, (yield from history_of(key, {"limit": None, "unanswered": "keep"})))]
+
+
+def _add(key: str, message: ChatMessage) -> Calls[None]:
+    new = _new_message(message)
+    yield lambda store: store.messages.save(key, **new, create_session=True)
+
+
+def _pop(key: str) -> Calls[ChatMessage | None]:
+    try:
+        popped = yield lambda store: store.messages.pop(key)
+    except NotFound:
+        return None
+    return None if popped is None else _message(popped)
+
+
+def _keys() -> Calls[list[str]]:
+    found: list[str] = yield lambda store: store.read(_with_messages)
+    return found
+
+
+def _with_messages(tx: Transaction) -> list[str]:
+    return [each.id for each in tx.sessions.iter_walk() if each.message_count]
 
 
 def _set(key: str, new: list[dict[str, Any]], tx: Transaction) -> None:

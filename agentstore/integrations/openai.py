@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from agents.memory.session_settings import (
     SessionSettings,
@@ -26,13 +26,12 @@ from agents.memory.session_settings import (
 
 from agentstore.aio import AsyncScopedStore, AsyncStore
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
-from agentstore.integrations import settled
+from agentstore.integrations import T, settled
 
 __all__ = ["AgentStoreAdvancedSession", "AgentStoreSession"]
 
 if TYPE_CHECKING:
     from agents import RunResult, TResponseInputItem
-    from agents.memory.session_settings import SessionSettings
 
     from agentstore.records import (
         CountedBranch,
@@ -42,7 +41,10 @@ if TYPE_CHECKING:
         UsageRecord,
         UsageSum,
     )
-    from agentstore.transactions import Transaction
+    from agentstore.store import Store
+    from agentstore.transactions import ScopedStore, Transaction
+
+    AnyStore = Store | AsyncStore | ScopedStore | AsyncScopedStore
 
 
 # The history of a conversation, as the SDK's runner reads and writes it.
@@ -51,17 +53,6 @@ if TYPE_CHECKING:
 # cancellation of its caller goes on. A session object holds nothing of the history, so any number
 # of them, in any number of processes, may stand for one conversation.
 
-
-if TYPE_CHECKING:
-    from agents import TResponseInputItem
-
-    from agentstore.records import MessageRecord
-    from agentstore.store import Store
-    from agentstore.transactions import ScopedStore, Transaction
-
-    AnyStore = Store | AsyncStore | ScopedStore | AsyncScopedStore
-
-T = TypeVar("T")
 
 AS_STORED: dict[str, Any] = {"keep_tool_calls": False, "unanswered": "keep", "keep_system": False}
 """The runner compares items with those that it saved, and repairs its input by itself."""

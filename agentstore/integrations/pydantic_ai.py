@@ -8,7 +8,7 @@ content, in blocks, so that searches, ``find_by_tool`` and cuts know them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_ai.messages import (
@@ -23,8 +23,16 @@ from pydantic_ai.messages import (
 )
 
 from agentstore.aio import AsyncRepositories
-from agentstore.errors import InvalidInput, NotFound
-from agentstore.integrations import AnyStore, of_kind, reading_payloads
+from agentstore.errors import InvalidInput
+from agentstore.integrations import (
+    AnyStore,
+    Calls,
+    history_of,
+    of_kind,
+    reading_payloads,
+    run,
+    run_async,
+)
 from agentstore.transactions import Repositories
 
 if TYPE_CHECKING:
@@ -70,19 +78,11 @@ class AgentStoreMessages:
 
     def load(self) -> list[ModelMessage]:
         """Give the messages, the oldest first; none if there is no such session."""
-        store = of_kind(self.store, Repositories)
-        try:
-            return self._loaded(store.messages.history(self.session_id, **self._reading))
-        except NotFound:
-            return []
+        return run(self._load(), of_kind(self.store, Repositories))
 
     async def aload(self) -> list[ModelMessage]:
         """Give the messages, the oldest first; none if there is no such session."""
-        store = of_kind(self.store, AsyncRepositories)
-        try:
-            return self._loaded(await store.messages.history(self.session_id, **self._reading))
-        except NotFound:
-            return []
+        return await run_async(self._load(), of_kind(self.store, AsyncRepositories))
 
     def append(
         self, messages: Sequence[ModelMessage], *, idempotency_key: str | None = None
@@ -93,38 +93,28 @@ class AgentStoreMessages:
             messages: What ``result.new_messages()`` gives.
             idempotency_key: Makes a repeated call a no-op.
         """
-        if messages:
-            store = of_kind(self.store, Repositories)
-            store.messages.save_many(
-                self.session_id,
-                _new(messages),
-                idempotency_key=idempotency_key,
-                create_session=True,
-            )
+        run(self._append(messages, idempotency_key), of_kind(self.store, Repositories))
 
     async def aappend(
         self, messages: Sequence[ModelMessage], *, idempotency_key: str | None = None
     ) -> None:
         """Append the new messages of a run, all or none, in one call; see ``append``."""
-        if messages:
-            store = of_kind(self.store, AsyncRepositories)
-            await store.messages.save_many(
-                self.session_id,
-                _new(messages),
-                idempotency_key=idempotency_key,
-                create_session=True,
-            )
+        store = of_kind(self.store, AsyncRepositories)
+        await run_async(self._append(messages, idempotency_key), store)
 
-    def _loaded(self, records: Iterable[MessageRecord]) -> list[ModelMessage]:
+    def _load(self) -> Calls[list[ModelMessage]]:
+        records = yield from history_of(self.session_id, self._reading)
         payloads = [*map(_payload, records)]
         with reading_payloads():
             messages = ModelMessagesTypeAdapter.validate_python(payloads)
         return _with_placeholders(messages) if self._unanswered == "placeholder" else messages
 
-
-def _new(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    written = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
-    return [_new_message(message) for message in written]
+    def _append(self, messages: Sequence[ModelMessage], key: str | None) -> Calls[None]:
+        if messages:
+            written = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
+            new = [*map(_new_message, written)]
+            options: dict[str, Any] = {"idempotency_key": key, "create_session": True}
+            yield lambda store: store.messages.save_many(self.session_id, new, **options)
 
 
 def _new_message(message: dict[str, Any]) -> dict[str, Any]:

@@ -358,9 +358,6 @@ def _execute(url, statement):
     engine.dispose()
 
 
-# --- Between the engines -----------------------------------------------------------------------
-
-
 def test_a_file_goes_into_a_server_and_back(servers, sqlite_template, tmp_path):
     source = f"sqlite:///{tmp_path / 'source.db'}"
     shutil.copy(sqlite_template, tmp_path / "source.db")
@@ -400,8 +397,6 @@ def test_what_pg_dump_saves_and_pg_restore_brings_is_the_same_database(servers, 
     for url in (source, target):
         servers.drop(found.version, url)
 
-
-# --- While others write ------------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -851,9 +846,6 @@ def test_a_backup_that_has_more_than_was_expected_is_not_restored(tmp_path, sqli
     assert not target.exists()
 
 
-# --- Revisions ---------------------------------------------------------------------------------
-
-
 def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(fresh, tmp_path):
     source = f"sqlite:///{tmp_path / 'old.db'}"
     revision = behind(source)
@@ -908,9 +900,6 @@ def test_a_newer_version_s_database_is_neither_saved_nor_restored(engine_url, fr
     with pytest.raises(errors.SchemaFromFuture):
         backup(engine_url, tmp_path / "then")
     assert not (tmp_path / "then").exists()
-
-
-# --- Passwords --------------------------------------------------------------------
 
 
 def test_the_report_has_no_password(engine_url, tmp_path):
@@ -1071,9 +1060,6 @@ def test_a_server_takes_no_invalid_rows_from_a_file_and_copy_does_without_them(
     copied = copying.copy(f"sqlite:///{tmp_path / 'backup'}", empty_url, quarantine=aside)
     assert copied.equal
     assert copied.set_aside == len(aside.read_text().splitlines()) > 0
-
-
-# --- That a copy which is not the same would be noticed ----------------------------------------
 
 
 def test_a_copy_that_lacks_a_row_is_noticed(engine_url, tmp_path, monkeypatch):

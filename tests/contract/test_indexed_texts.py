@@ -66,62 +66,42 @@ def meant_by(name):
 
 DOORS = {
     "users.id": [lambda s, _, t: s.users.create("Ann", id=t)],
-    "users.email": [
-        lambda s, _, t: s.users.create("Ann", email=t),
-        lambda s, _, t: s.users.update(s.users.create("Ann").id, email=t),
-    ],
+    "users.email": [lambda s, _, t: s.users.create("Ann", email=t),
+        lambda s, _, t: s.users.update(s.users.create("Ann").id, email=t)],
     "sessions.id": [lambda s, _, t: s.sessions.create(id=t)],
-    "messages.external_id": [
-        lambda s, x, t: s.messages.save(x, "user", external_id=t),
-        lambda s, x, t: s.messages.save_many(x, [{"role": "user", "external_id": t}]),
-    ],
-    "messages.idempotency_key": [
-        lambda s, x, t: s.messages.save(x, "user", idempotency_key=t),
-        lambda s, x, t: s.messages.save_many(x, [{"role": "user"}], idempotency_key=t),
-    ],
-    "message_marks.mark": [
-        lambda s, x, t: s.messages.save(x, "user", marks=t),
-        lambda s, x, t: s.marks.update(
-            x, new=t, ids=[s.messages.save(x, "user", marks="old").id], old="old"
-        ),
-    ],
+    "messages.external_id": [lambda s, x, t: s.messages.save(x, "user", external_id=t),
+        lambda s, x, t: s.messages.save_many(x, [{"role": "user", "external_id": t}])],
+    "messages.idempotency_key": [lambda s, x, t: s.messages.save(x, "user", idempotency_key=t),
+        lambda s, x, t: s.messages.save_many(x, [{"role": "user"}], idempotency_key=t)],
+    "message_marks.mark": [lambda s, x, t: s.messages.save(x, "user", marks=t),
+        lambda s, x, t: s.marks.update(x, new=t, ids=[s.messages.save(x, "user", marks="old").id],
+            old="old")],
     "tool_logs.tool": [lambda s, x, t: s.tool_logs.log(x, t)],
-    "turn_usage.model": [
-        lambda s, x, t: s.usage.record(x, model=t),
+    "turn_usage.model": [lambda s, x, t: s.usage.record(x, model=t),
         lambda s, x, t: s.usage.replace(x, turn=1, branch=0, model=t),
         lambda s, _, t: s.usage.record(s.sessions.create(model=t).id),
-        lambda s, x, t: (s.sessions.update(x, model=t), s.usage.record(x)),
-    ],
+        lambda s, x, t: (s.sessions.update(x, model=t), s.usage.record(x))],
     "tasks.queue": [lambda s, x, t: s.tasks.create(x, "mail", queue=t)],
     "tasks.idempotency_key": [lambda s, x, t: s.tasks.create(x, "mail", idempotency_key=t)],
-    "branches.name": [
-        lambda s, x, t: s.branches.create(x, name=t),
-        lambda s, x, t: s.branches.rename(x, s.branches.create(x).name, t),
-    ],
-    "checkpoint_threads.id": [
-        lambda s, _, t: s.checkpoints.put(t, {}),
+    "branches.name": [lambda s, x, t: s.branches.create(x, name=t),
+        lambda s, x, t: s.branches.rename(x, s.branches.create(x).name, t)],
+    "checkpoint_threads.id": [lambda s, _, t: s.checkpoints.put(t, {}),
         lambda s, _, t: s.checkpoints.put_writes(t, "c", "t", []),
         lambda s, _, t: s.checkpoints.copy_thread(s.checkpoints.put("a", {}).thread_id, t),
-        lambda s, _, t: s.checkpoints.fork(s.checkpoints.put("b", {}).id, to_thread=t),
-    ],
+        lambda s, _, t: s.checkpoints.fork(s.checkpoints.put("b", {}).id, to_thread=t)],
     "checkpoints.namespace": [lambda s, _, t: s.checkpoints.put("a", {}, namespace=t)],
-    "checkpoints.id": [
-        lambda s, _, t: s.checkpoints.put("a", {}, checkpoint_id=t),
-        lambda s, _, t: s.checkpoints.fork(s.checkpoints.put("b", {}).id, new_checkpoint_id=t),
-    ],
+    "checkpoints.id": [lambda s, _, t: s.checkpoints.put("a", {}, checkpoint_id=t),
+        lambda s, _, t: s.checkpoints.fork(s.checkpoints.put("b", {}).id, new_checkpoint_id=t)],
     "checkpoints.run_id": [lambda s, _, t: s.checkpoints.put("a", {}, run_id=t)],
-    "checkpoint_writes.namespace": [
-        lambda s, _, t: s.checkpoints.put_writes("a", "c", "t", [("x", 1)], namespace=t)
-    ],
-    "checkpoint_writes.checkpoint_id": [
-        lambda s, _, t: s.checkpoints.put_writes("a", t, "t", [("x", 1)])
-    ],
+    "checkpoint_writes.namespace": [lambda s, _, t: s.checkpoints.put_writes("a", "c", "t",
+            [("x", 1)], namespace=t)],
+    "checkpoint_writes.checkpoint_id": [lambda s, _, t: s.checkpoints.put_writes("a", t, "t",
+            [("x", 1)])],
     "memories.key": [lambda s, _, t: s.memories.put(["n"], t, {})],
     "vector_models.name": [lambda s, _, t: s.memories.put(["n"], "k", {}, embed=meant_by(t))],
-    "checkpoint_writes.task_id": [
-        lambda s, _, t: s.checkpoints.put_writes("a", "c", t, [("x", 1)])
-    ],
-}
+    "checkpoint_writes.task_id": [lambda s, _, t: s.checkpoints.put_writes("a", "c", t,
+            [("x", 1)])],
+}  # fmt: skip
 """How each text comes in. Whatever is indexed is here, or among the others below."""
 
 OURS = {

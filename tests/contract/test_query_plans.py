@@ -474,6 +474,28 @@ def test_turns_are_looked_up_between_those_of_a_range_and_not_to_the_end_of_its_
         connection.rollback()
 
 
+def test_of_a_threads_pieces_only_those_of_the_checkpoint_are_read(filled):
+    """A thread has more of them with each step. A server decides that by what it knows of both."""
+    if filled.engine == "postgresql":
+        return
+    asked = [
+        sent
+        for sent in filled.sent
+        if re.match(r"checkpoints\.(get|find|latest|list|put)\b", sent.label)
+        and re.match("SELECT|WITH", sent.sql)
+        and "JOIN checkpoint_values" in sent.sql
+    ]
+    assert len(asked) > 5
+    with filled.store._engine.connect() as connection:
+        for sent in asked:
+            explain = f"EXPLAIN QUERY PLAN {sent.sql}"
+            rows = connection.exec_driver_sql(explain, sent.parameters).all()
+            plan = [row[-1] for row in rows if " checkpoint_values " in row[-1]]
+            assert plan
+            assert all("thread_id=? AND line=?" in line for line in plan), (sent.label, plan)
+        connection.rollback()
+
+
 def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_tables_have(filled):
     """For SQLite it is written without the names of tables, and the nearest column is meant."""
     inspector = inspect(filled.store._engine)

@@ -162,6 +162,13 @@ def test_a_writer_waits_for_the_transaction_of_another_thread_and_then_goes_on(s
     assert [m.seq for m in store.messages.history(session.id)] == [1, 2, 3]
 
 
+def test_a_reader_does_not_see_what_another_thread_has_not_committed(store, session):
+    with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
+        tx.messages.save(session.id, "user", "not yet")
+        assert len(tx.messages.history(session.id)) == 1
+        assert thread.submit(store.messages.history, session.id).result() == []
+
+
 def test_one_transaction_takes_the_calls_of_several_threads_one_by_one(store, session):
     with store.transaction() as tx:
         at_once(THREADS, lambda _: tx.messages.save(session.id, "user", "hello", token_count=1), ())

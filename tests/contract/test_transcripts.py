@@ -36,13 +36,9 @@ def lines_of(*conversations):
 
 def conversation(identity, *messages, **more):
     return {
-        "id": identity,
-        "title": None,
-        "user": None,
-        "model": None,
-        **more,
+        "id": identity, "title": None, "user": None, "model": None, **more,
         "messages": list(messages),
-    }
+    }  # fmt: skip
 
 
 def exported(store):
@@ -344,14 +340,8 @@ def test_what_is_set_after_an_import_is_exported_beside_what_the_line_had(store)
     store.sessions.update("s", title="Set", metadata={"a": 1})
     store.messages.save("s", "user", "more")
     assert exported(store) == [
-        {
-            "id": "s",
-            "title": "Set",
-            "metadata": {"a": 1},
-            "messages": [chat("more")],
-            "reward": 1,
-        }
-    ]
+        {"id": "s", "title": "Set", "metadata": {"a": 1}, "messages": [chat("more")], "reward": 1},
+    ]  # fmt: skip
 
 
 def test_a_message_without_the_role_it_was_stored_with_is_not_exported(store, place):
@@ -567,16 +557,8 @@ def test_what_would_be_lost_is_refused(store, subtests):
 
 
 OTHER_WORDS = [
-    "0.1",
-    "1.50",
-    "1E5",
-    "-0.0",
-    "1e22",
-    "1.7976931348623157e308",
-    "5e-324",
-    "9" * 4300,
-    "-0",
-]
+    "0.1", "1.50", "1E5", "-0.0", "1e22", "1.7976931348623157e308", "5e-324", "9" * 4300, "-0",
+]  # fmt: skip
 
 
 def with_numbers(store, numbers):
@@ -612,9 +594,6 @@ def test_a_number_that_is_a_float_in_more_digits_is_kept(store):
     """Programs print 17 digits of a float, or all that it has."""
     literals, values = zip(*MORE_DIGITS, strict=True)
     assert with_numbers(store, literals) == [*values]
-
-
-# --- Nulls, and numbers as ids ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -653,17 +632,9 @@ def test_a_number_as_an_id_and_its_digits_are_one_id(store):
 
 
 NO_ID = [
-    b'"id": 1.0',
-    b'"id": true',
-    b'"user": 1e3',
-    b'"user": false',
-    b'"id": ' + b"9" * 256,
-    b'"title": 7',
-    b'"model": 7',
-    b'"metadata": []',
-    b'"metadata": 0',
-    b'"metadata": ""',
-]
+    b'"id": 1.0', b'"id": true', b'"user": 1e3', b'"user": false', b'"id": ' + b"9" * 256,
+    b'"title": 7', b'"model": 7', b'"metadata": []', b'"metadata": 0', b'"metadata": ""',
+]  # fmt: skip
 
 
 def test_what_is_no_id_and_no_metadata_is_refused(store, subtests):
@@ -672,9 +643,6 @@ def test_what_is_no_id_and_no_metadata_is_refused(store, subtests):
             with pytest.raises(TranscriptError, match=r"must be|up to"):
                 transcripts.import_lines(store, [b"{" + line + b', "messages": []}'])
             assert store.sessions.count() == 0
-
-
-# --- What other programs write ------------------------------------------------------------------
 
 
 NO_ITEMS = [
@@ -835,16 +803,10 @@ def test_conversations_of_sharegpt_become_chat_messages(store):
     done = transcripts.import_lines(store, [SHAREGPT])
     assert done == transcripts.Imported(1, 4, 0)
     assert exported(store) == [
-        {
-            "id": "a",
-            "messages": [
-                chat("Be kind.", "system"),
-                {"role": "user", "content": "hi", "weight": 0},
-                chat("hello", "assistant"),
-                chat("42", "assistant"),
-            ],
-        }
-    ]
+        {"id": "a",
+            "messages": [chat("Be kind.", "system"), {"role": "user", "content": "hi", "weight": 0},
+                chat("hello", "assistant"), chat("42", "assistant")]},
+    ]  # fmt: skip
     said_by = [message.metadata for message in store.messages.history("a")]
     assert said_by == [{"from": each} for each in ("system", "human", "gpt", "chatgpt")]
     unnamed = [SHAREGPT.replace(b'"id": "a", ', b"")]
@@ -918,15 +880,10 @@ def test_a_result_of_sharegpt_that_names_its_call_is_kept_with_it(store):
 
 NO_SHAREGPT = [
     ({"conversations": [1]}, "'conversations' must be a list"),
-    (
-        {"conversations": [{"from": "nobody at all", "value": "x"}]},
-        r"\[0\].from must be one of .*, not a str of 13",
-    ),
+    ({"conversations": [{"from": "nobody at all", "value": "x"}]},
+        r"\[0\].from must be one of .*, not a str of 13"),
     ({"conversations": [{"from": ["gpt"], "value": "x"}]}, "must be one of human"),
-    (
-        {"conversations": [{"from": "gpt", "value": "x", "content": "y"}]},
-        "no 'role' or 'content'",
-    ),
+    ({"conversations": [{"from": "gpt", "value": "x", "content": "y"}]}, "no 'role' or 'content'"),
     ({"conversations": [{"from": "gpt"}]}, "must have a 'value'"),
     ({"conversations": [{"from": "gpt", "value": 1}]}, "content must be"),
     *(
@@ -945,14 +902,10 @@ NO_SHAREGPT = [
         )
     ),
     ({"conversations": [turn("function_call", "f(my diagnosis)")]}, r"\[0\]: not JSON"),
-    (
-        {"conversations": [turn("function_call", '{"name": "f", "arguments": {"a":1,"a":2}}')]},
-        "key twice",
-    ),
-    (
-        {"conversations": [{**turn("function_call", CALL), "tool_calls": []}]},
-        "both a call and 'tool_calls'",
-    ),
+    ({"conversations": [turn("function_call", '{"name": "f", "arguments": {"a":1,"a":2}}')]},
+        "key twice"),
+    ({"conversations": [{**turn("function_call", CALL), "tool_calls": []}]},
+        "both a call and 'tool_calls'"),
     *(
         ({"conversations": turns}, "a result without a call")
         for speaker in ("observation", "function_response", "tool")
@@ -965,10 +918,8 @@ NO_SHAREGPT = [
             [turn("function_call", CALL), turn(speaker), turn("gpt"), turn(speaker)],
         )
     ),
-    (
-        {"conversations": [turn("function_call", CALL), turn("tool"), turn("tool")]},
-        "2 results for 1 call",
-    ),
+    ({"conversations": [turn("function_call", CALL), turn("tool"), turn("tool")]},
+        "2 results for 1 call"),
     *(
         (
             {"conversations": [turn("function_call", f"[{CALL},{CALL},{CALL}]"), *rest]},
@@ -981,7 +932,7 @@ NO_SHAREGPT = [
             [turn("tool"), turn("gpt"), turn("tool"), turn("tool")],
         )
     ),
-]
+]  # fmt: skip
 
 
 def test_what_is_not_sharegpt_is_refused(store, subtests):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import operator
 import random
+import runpy
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
@@ -43,6 +45,7 @@ from agentstore.integrations.langgraph import (
     AgentStoreSaver,
     AllowedSerializer,
     AsyncAgentStoreSaver,
+    serializer,
 )
 from agentstore.integrations.langgraph.savers import REST
 from agentstore.repositories.checkpoints.values import unpacked
@@ -778,6 +781,30 @@ def test_messages_are_written_and_made_as_by_langgraphs_own_serializer(number):
         assert [*made.__dict__] == [*expected.__dict__]
         assert made.model_fields_set == expected.model_fields_set
         assert made.model_extra == expected.model_extra
+
+
+def test_messages_are_left_to_a_langgraph_that_writes_others(monkeypatch: Any) -> None:
+    """The version of LangGraph that is installed has all that is asked for; another may not."""
+    assert (serializer.written_here(), len(serializer.SAFE_TYPES) > 30) == (True, True), version(
+        "langgraph-checkpoint"
+    )
+    write = JsonPlusSerializer.dumps_typed
+
+    def written(self: Any, value: Any) -> tuple[str, bytes]:
+        kind, data = write(self, value)
+        return kind, data.replace(b"model_validate_json", b"model_validate_JSON")
+
+    monkeypatch.setattr(JsonPlusSerializer, "dumps_typed", written)
+    monkeypatch.setitem(sys.modules, "langgraph.checkpoint.serde._msgpack", None)
+    other = runpy.run_path(str(serializer.__file__))
+    assert not other["written_here"]()
+    said = [HumanMessage("hi", id="1"), ToolMessage("yes", id="2", tool_call_id="3")]
+    serde = other["AllowedSerializer"]()
+    stored = serde.dumps_typed(said)
+    assert stored == written(JsonPlusSerializer(), said)
+    assert serde.loads_typed(stored) == said
+    with pytest.raises(errors.TypeNotAllowed, match="HumanMessage"):  # as is not known to be safe
+        serde.check(*stored)
 
 
 def test_a_message_that_was_changed_where_it_is_is_written_as_it_is_now():

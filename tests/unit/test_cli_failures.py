@@ -258,8 +258,6 @@ def test_an_output_without_room_is_one_line(url, talk):
     assert said == ["error: No space left on device\n1"] * (len(PRINTING) + 1)
 
 
-# --- What a terminal would obey -----------------------------------------------------------------
-
 EVIL = "\x1b]0;owned\x07\u202e\x9b2J\nall is well"
 
 
@@ -294,9 +292,6 @@ def test_json_says_with_escapes_what_a_terminal_would_obey(run, url):
     said = run("ls", "--json")
     assert not obeyed(said)
     assert json.loads(said)[0]["title"] == EVIL
-
-
-# --- Completion -----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -80,9 +80,6 @@ def test_the_version_is_told(run):
     assert re.fullmatch(rf"agentstore \d\S+ \(schema {migrations.HEAD}, Python 3\S+\)\n", said)
 
 
-# --- Which database ---------------------------------------------------------------------------
-
-
 def test_the_path_of_a_file_is_enough_and_the_default_is_that_of_a_store(
     run, tmp_path, sqlite_template
 ):
@@ -112,9 +109,6 @@ def test_a_url_in_advice_can_be_pasted_into_a_shell(run, tmp_path):
         connection.execute("DROP TABLE search_index")
     said = run("doctor", "--url", "my agents/a b.db", code=4).stdout
     assert "agentstore reindex --url 'sqlite:///my agents/a b.db'\n" in said
-
-
-# --- Times and ages ---------------------------------------------------------------------------
 
 
 def test_a_time_may_be_an_age_and_an_age_a_time_wherever_one_is_asked_for():
@@ -217,9 +211,6 @@ def test_an_upgrade_waits_for_a_server_that_does_not_answer_yet(run, monkeypatch
     assert run("upgrade", "--wait", "0", code=1).stderr == "error: It starts.\n"
 
 
-# --- A file for other tools -------------------------------------------------------------------
-
-
 def test_a_copy_without_the_search_index_is_dumped_and_read_by_plain_sqlite(run, url):
     with Store(url) as store:
         store.messages.save(store.sessions.create().id, "user", "hello")
@@ -283,17 +274,10 @@ def talk(url):
 
 
 READING = [
-    ("ls",),
-    ("show", "talk", "--branch", "main"),
-    ("show", "talk", "--tree"),
-    ("tail",),
-    ("search", "rome"),
-    ("usage",),
-    ("usage", "--by", "model"),
-    ("usage", "--by", "session"),
-    ("tasks",),
-    ("stats", "--days", "2"),
-]
+    ("ls",), ("show", "talk", "--branch", "main"), ("show", "talk", "--tree"), ("tail",),
+    ("search", "rome"), ("usage",), ("usage", "--by", "model"), ("usage", "--by", "session"),
+    ("tasks",), ("stats", "--days", "2"),
+]  # fmt: skip
 
 
 @pytest.mark.long(but=["40"])

@@ -150,18 +150,13 @@ def test_no_two_modules_import_each_other_by_whatever_way_round():
 @pytest.mark.parametrize(
     ("who", "whom"),
     [
-        ("repositories", "database"),
-        ("repositories", "migrations"),
-        ("migrations", "repositories"),
-        ("engines", "models.conversations"),
-        ("engines", "repositories"),
-        ("engines.base", "engines.sqlite"),
-        ("engines.base", "engines.postgresql"),
-        ("engines.sqlite", "engines.postgresql"),
-        ("engines.postgresql", "engines.sqlite"),
-        ("execution", "repositories"),
+        ("repositories", "database"), ("repositories", "migrations"),
+        ("migrations", "repositories"), ("engines", "models.conversations"),
+        ("engines", "repositories"), ("engines.base", "engines.sqlite"),
+        ("engines.base", "engines.postgresql"), ("engines.sqlite", "engines.postgresql"),
+        ("engines.postgresql", "engines.sqlite"), ("execution", "repositories"),
     ],
-)
+)  # fmt: skip
 def test_packages_that_have_no_business_with_each_other_have_no_door(who, whom):
     def within(module: str, package: str) -> bool:
         return f"{module}.".startswith(f"{package}.")
@@ -277,16 +272,9 @@ EXTRAS = {
 BROUGHT = {top for tops in EXTRAS.values() for top in tops}
 
 HEAVY = {
-    "a2a",
-    "agent_framework",
-    "agentos",
-    "agentscope",
-    "chatkit",
-    "cryptography",
-    "google",
-    "llama_index",
-    "strands",
-}
+    "a2a", "agent_framework", "agentos", "agentscope", "chatkit", "cryptography", "google",
+    "llama_index", "strands",
+}  # fmt: skip
 """Of these, what is not installed here: tests/frameworks imports it."""
 
 
@@ -311,24 +299,10 @@ def test_adapters_use_what_a_store_offers_to_everybody():
 
 
 LAZY = (
-    "agents",
-    "alembic",
-    "jinja2",
-    "mako",
-    "typer",
-    "click",
-    "rich",
-    "psycopg",
-    "aiosqlite",
-    "opentelemetry",
-    "genai_prices",
-    "langchain_core",
-    "langgraph",
-    "pydantic_ai",
-    "sqlalchemy.orm",
-    "starlette",
-    "textual",
-)
+    "agents", "alembic", "jinja2", "mako", "typer", "click", "rich", "psycopg", "aiosqlite",
+    "opentelemetry", "genai_prices", "langchain_core", "langgraph", "pydantic_ai", "sqlalchemy.orm",
+    "starlette", "textual",
+)  # fmt: skip
 
 
 def test_importing_the_package_imports_nothing_that_only_some_need():
@@ -461,19 +435,15 @@ def pieced(node: ast.expr) -> bool:
 
 
 PRAGMAS = {
-    "engines.sqlite.dialect": [
-        "cursor.execute(f'PRAGMA {pragma}')",
-    ],
-    "engines.sqlite.files": [
-        "cursor.execute(f'PRAGMA busy_timeout={int(patience)}')",
+    "engines.sqlite.dialect": ["cursor.execute(f'PRAGMA {pragma}')"],
+    "engines.sqlite.files": ["cursor.execute(f'PRAGMA busy_timeout={int(patience)}')",
         "cursor.execute(f'PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}')",
         "cursor.execute(f'PRAGMA journal_size_limit={LONGEST_LOG}')",
-        "cursor.execute(f'PRAGMA synchronous={settings.synchronous}')",
-    ],
+        "cursor.execute(f'PRAGMA synchronous={settings.synchronous}')"],
     "engines.sqlite.search": [
         "connection.exec_driver_sql(f'PRAGMA busy_timeout = {int(patience)}')",
     ],
-}
+}  # fmt: skip
 """A pragma takes no parameters. These get a number, and names that were checked or are our own."""
 
 
@@ -645,9 +615,6 @@ def test_no_name_says_nothing():
         return [node.name for node in classes if node.name.endswith(empty)]
 
     assert offenders(found) == {}
-
-
-# --- Settings --------------------------------------------------------------------------------
 
 
 def test_the_keyword_arguments_of_a_store_are_its_settings():

@@ -5,61 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import wraps
 from threading import Event, Thread
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec
 
 from langgraph.store.base import TTLConfig
 
 from agentstore.errors import AgentStoreError, InvalidInput, TransactionMisuse, shown
+from agentstore.integrations import Calls, T
 
-# Operations that are written once for both kinds of store, and what makes their calls and methods.
-#
-# An operation is a generator: what it yields is a call of a store, and what it gets back is the
-# result. An error is raised where the call was yielded.
+# Methods of operations that are written once for both kinds of store.
 
 
 P = ParamSpec("P")
-T = TypeVar("T")
-
-Call = Callable[[Any], Any]
-"""A call of a store, or what an asynchronous store's gives to be awaited."""
-
-Calls = Generator[Call, Any, T]
-"""The calls of one operation, and what comes of it."""
-
-
-def run(calls: Calls[T], store: object) -> T:
-    """Make the calls of an operation on a store; give what comes of it."""
-    try:
-        call = next(calls)
-        while True:
-            try:
-                result = call(store)
-            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
-                call = calls.throw(error)
-            else:
-                call = calls.send(result)
-    except StopIteration as end:
-        return cast("T", end.value)
-
-
-async def run_async(calls: Calls[T], store: object) -> T:
-    """Do the same on an asynchronous store."""
-    try:
-        call = next(calls)
-        while True:
-            try:
-                result = await call(store)
-            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
-                call = calls.throw(error)
-            else:
-                call = calls.send(result)
-    except StopIteration as end:
-        return cast("T", end.value)
 
 
 def awaited(

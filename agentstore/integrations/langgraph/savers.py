@@ -47,18 +47,14 @@ from agentstore.errors import (
     NotAllowedInScope,
     NotFound,
 )
+from agentstore.integrations import Call, Calls, T, run, run_async
 from agentstore.integrations.langgraph.calls import (
     AsyncSweeper,
-    Call,
-    Calls,
     Sweeper,
-    T,
     awaited,
     called,
     checked,
     log,
-    run,
-    run_async,
 )
 from agentstore.integrations.langgraph.serializer import Allowed, AllowedSerializer
 from agentstore.records import CheckpointRecord, Items, Page, WriteRecord

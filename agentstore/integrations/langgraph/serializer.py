@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
 import ormsgpack
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import (
     EXT_CONSTRUCTOR_KW_ARGS,
@@ -19,12 +19,15 @@ from langgraph.checkpoint.serde.jsonplus import (
     EXT_PYDANTIC_V1,
     EXT_PYDANTIC_V2,
     JsonPlusSerializer,
-    _create_msgpack_ext_hook,
-    _msgpack_default,
-    _option,
 )
 
 from agentstore.errors import InvalidInput, TypeNotAllowed, shown
+
+SAFE_TYPES: frozenset[tuple[str, ...]] = frozenset()
+SAFE_METHODS: frozenset[tuple[str, str, str]] = frozenset()
+with suppress(ImportError):  # LangGraph has no public names for them; without them less is allowed
+    from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS as SAFE_METHODS
+    from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES as SAFE_TYPES
 
 Allowed = type | tuple[str, str]
 """A class, or its module and its name."""
@@ -53,6 +56,17 @@ _PREFIXES = [
 """What is written of a message begins with its class, in an array of four."""
 
 _NON_STR_KEYS = ormsgpack.OPT_NON_STR_KEYS
+_OPTION = (
+    _NON_STR_KEYS
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+    | ormsgpack.OPT_REPLACE_SURROGATES
+)
+"""With which LangGraph's own serializer writes."""
+
+_LANGGRAPH = JsonPlusSerializer()
 
 
 def _written(obj: Any) -> Any:
@@ -64,11 +78,12 @@ def _written(obj: Any) -> Any:
             if obj.__pydantic_extra__:
                 values = {**values, **obj.__pydantic_extra__}
             try:
-                plain = ormsgpack.packb((module, name, values, _READ_BY), option=_option)
+                plain = ormsgpack.packb((module, name, values, _READ_BY), option=_OPTION)
                 return ormsgpack.Ext(EXT_PYDANTIC_V2, plain)
             except ormsgpack.MsgpackEncodeError:
                 pass  # LangGraph knows what is not plain
-    return _msgpack_default(obj)
+    _, written = _LANGGRAPH.dumps_typed(obj)
+    return ormsgpack.unpackb(written, ext_hook=ormsgpack.Ext, option=_NON_STR_KEYS)
 
 
 _READ_BY = "model_validate_json"
@@ -119,7 +134,6 @@ class AllowedSerializer(JsonPlusSerializer):
                     f"('my.models', 'Plan'), not {shown(each)}."
                 )
         self._named = names
-        self._make_other = _create_msgpack_ext_hook(names)
         parts = [(*module.split("."), name) for module, name in names]
         super().__init__(allowed_msgpack_modules=names, allowed_json_modules=parts)
 
@@ -127,7 +141,7 @@ class AllowedSerializer(JsonPlusSerializer):
         """Write a value."""
         if obj is None or isinstance(obj, bytes | bytearray):
             return super().dumps_typed(obj)
-        return "msgpack", ormsgpack.packb(obj, default=_written, option=_option)
+        return "msgpack", ormsgpack.packb(obj, default=_written, option=_OPTION)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Read a value.
@@ -163,7 +177,7 @@ class AllowedSerializer(JsonPlusSerializer):
                         return new
                 except Exception:  # noqa: BLE001 - LangGraph decides
                     break
-        return self._make_other(code, data)
+        return super().loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(code, data))))
 
     def with_msgpack_allowlist(
         self, extra_allowlist: Iterable[tuple[str, ...] | type]
@@ -173,14 +187,13 @@ class AllowedSerializer(JsonPlusSerializer):
         clone = super().with_msgpack_allowlist(extra)
         assert isinstance(clone, AllowedSerializer)
         clone._named = self._named | {_name_of(each) for each in extra}
-        clone._make_other = _create_msgpack_ext_hook(clone._named)
         return clone
 
     def allows(self, module: object, name: object, method: object = None) -> bool:
         """Say whether a stored value may name this."""
         if method is not None:
-            return (module, name, method) in SAFE_MSGPACK_METHODS
-        return (module, name) in SAFE_MSGPACK_TYPES or (module, name) in self._named
+            return (module, name, method) in SAFE_METHODS
+        return (module, name) in SAFE_TYPES or (module, name) in self._named
 
     def check(self, kind: str, data: bytes) -> None:
         """Check a value that is not to be made.
@@ -229,3 +242,16 @@ _NAMING = (
     EXT_PYDANTIC_V1,
     EXT_PYDANTIC_V2,
 )
+
+
+def written_here() -> bool:
+    """Say whether messages are written here, and as by the LangGraph that is installed."""
+    every: list[Any] = [kind("text", id="1") for kind in _MESSAGES[:3]]
+    every.append(ToolMessage("text", tool_call_id="1"))
+    written = AllowedSerializer().dumps_typed(every)
+    return bool(_FIELDS) and written == _LANGGRAPH.dumps_typed(every)
+
+
+if not written_here():  # another version: it writes and makes them itself
+    _FIELDS.clear()
+    _PREFIXES.clear()

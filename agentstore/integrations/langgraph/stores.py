@@ -34,14 +34,8 @@ from langgraph.store.base import (
 )
 
 from agentstore.errors import EmbeddingFailed, InvalidInput
-from agentstore.integrations.langgraph.calls import (
-    AsyncSweeper,
-    Call,
-    Calls,
-    Sweeper,
-    run,
-    run_async,
-)
+from agentstore.integrations import Call, Calls, run, run_async
+from agentstore.integrations.langgraph.calls import AsyncSweeper, Sweeper
 from agentstore.records import MemoryRecord
 from agentstore.values.embeddings import Embedded, Embeddings, Question
 

@@ -500,7 +500,7 @@ def _read(
     what = unit.tables, unit.dialect, dialect_of(unit.connection), by, several, writes
     points, pieces, *pending = _statement(*what).fetch(unit.connection, parameters)
     threads: dict[str, dict[int, list[Any]]] = {}
-    for thread, *piece in sorted(pieces):
+    for thread, *piece in sorted(piece for piece in pieces if piece[0] is not None):
         threads.setdefault(thread, {}).setdefault(piece[0], []).append(piece)
     states = {}
     for *point, stored in points:
@@ -556,7 +556,9 @@ def _pieces(tables: Tables, dialect: EngineDialect, points: CTE, *, several: boo
         source, thread, line, length = needed, *needed.c
     taken = and_(values.c.thread_id == thread, values.c.line == line, values.c.start < length)
     columns = [values.c[column] for column in ("thread_id", *Piece._fields)]
-    return select(*columns).select_from(source.join(values, taken))
+    # SQLite would read all pieces of the thread, and then look whether each is on one of the lines:
+    # there are more with each step. What is to the left of an outer join it reads first.
+    return select(*columns).select_from(source.join(values, taken, isouter=not several))
 
 
 def _pending(tables: Tables, points: CTE) -> Select[Any]:
