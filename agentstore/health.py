@@ -24,7 +24,7 @@ from agentstore import records
 from agentstore.engines import dialect_for
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import AgentStoreError, InvalidInput, shown
-from agentstore.execution.unit import Unit, UnitFailure
+from agentstore.execution.unit import Unit, UnitFailure, in_use
 from agentstore.migrations import HEAD
 from agentstore.settings import Settings
 
@@ -258,4 +258,4 @@ def since(began: float) -> float:
 def pool_use(engine: Engine) -> PoolUse | None:
     """Count the pool's connections, where it is one that counts."""
     pool = engine.pool
-    return records.PoolUse(pool.size(), pool.checkedout()) if isinstance(pool, QueuePool) else None
+    return records.PoolUse(pool.size(), in_use(pool)) if isinstance(pool, QueuePool) else None

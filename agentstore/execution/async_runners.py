@@ -20,9 +20,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
-from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -54,6 +54,7 @@ from agentstore.execution.unit import (
     AsyncRunner,
     Ending,
     GatheredCall,
+    LoneRead,
     NeedsTransaction,
     Runner,
     Unit,
@@ -243,8 +244,8 @@ def store_is_closed() -> TransactionMisuse:
     return TransactionMisuse("This store is closed. Open another AsyncStore.")
 
 
-async def _cancellable(work: Coroutine[Any, Any, T]) -> T:
-    return await work
+def _cancellable(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    return work
 
 
 @asynccontextmanager
@@ -269,14 +270,14 @@ class _UnitProgress:
     cancellation comes between.
 
     Attributes:
-        connection: What is to be given back.
+        give_up: Gives back what was checked out.
         committing: Whether its commit has begun.
     """
 
-    __slots__ = ("committing", "connection")
+    __slots__ = ("committing", "give_up")
 
     def __init__(self) -> None:
-        self.connection: Connection | None = None
+        self.give_up: Callable[[], None] | None = None
         self.committing = False
 
 
@@ -293,12 +294,15 @@ class GreenletRunner:
     ) -> None:
         """Prepare the engine for each mode."""
         # The synchronous runner of the same engine knows tables, settings and retries.
-        self._runner = UnitRunner(engine.sync_engine, dialect, settings)
+        keeps = owns_engine and not dialect.single_writer
+        self._runner = UnitRunner(engine.sync_engine, dialect, settings, owns_engine=keeps)
         self._engine = engine
         self._engines = dialect.async_modes(engine, settings.synchronous_commit)
+        self._kept = self._runner.kept
         self._owns_engine = owns_engine
         self._turns = AsyncTurns(settings, one_by_one=dialect.single_writer)
-        self._gatherer = None if dialect.single_writer else AsyncGatherer(self._statement)
+        statement = partial(self._once, Mode.STATEMENT)  # in no thread, so it may be cut
+        self._gatherer = None if dialect.single_writer else AsyncGatherer(statement)
         # Cancelled in the middle, a driver that keeps a thread would leave it to itself.
         self._uncut = finished if dialect.threads_async_work else _cancellable
         self.pause = self._runner.pause
@@ -324,9 +328,6 @@ class GreenletRunner:
         finally:
             self._turns.release(writer=writer)
 
-    async def _statement(self, work: Callable[[Unit], T]) -> T:
-        return await self._uncut(self._once(Mode.STATEMENT, work))
-
     async def _once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         progress = _UnitProgress()
         try:
@@ -336,13 +337,22 @@ class GreenletRunner:
             found = unit_failure(self._runner.dialect, mode, error, committing=progress.committing)
             raise found from cause_of(error)
         finally:
-            if progress.connection is not None:
-                await finished(greenlet_spawn(give_up, progress.connection))
+            if progress.give_up is not None:
+                await finished(greenlet_spawn(progress.give_up))
 
     def _run(self, progress: _UnitProgress, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a unit from end to end in one greenlet: each switch to one costs a lone caller."""
-        connection = progress.connection = self._engines[mode].sync_engine.connect()
-        self._runner.dialect.take_over(connection)
+        if self._kept is not None and (mode is Mode.STATEMENT or isinstance(work, LoneRead)):
+            kept = self._kept.take(mode)
+            progress.give_up = partial(self._kept.drop, kept)
+            result = performed(kept.unit, work)
+            self._kept.give_back(kept)
+            progress.give_up = None
+            return result
+        connection = self._runner.connect(self._engines[mode].sync_engine)
+        progress.give_up = partial(give_up, connection)
+        if not self._owns_engine:
+            self._runner.dialect.take_over(connection)
         unit = self._runner.unit(connection, mode)
         result = performed(unit, work)
         self._runner.dialect.require_file(connection, each_time=mode not in READING)
@@ -351,7 +361,7 @@ class GreenletRunner:
         if WAIT_CANCELLED in connection.info:
             raise unacknowledged(connection)
         connection.close()
-        progress.connection = None
+        progress.give_up = None
         return result
 
     @asynccontextmanager
@@ -362,7 +372,7 @@ class GreenletRunner:
         writer = await self._turns.acquire(Mode.WRITE)
         connection = self._engines[Mode.WRITE].connect()
         try:
-            async with _opened(connection, self._uncut(connection.start())):
+            async with _opened(connection, self._uncut(self._started(connection))):
                 sync_connection = connection.sync_connection
                 assert sync_connection is not None
                 await self._uncut(connection.run_sync(self._runner.dialect.take_over))
@@ -389,6 +399,17 @@ class GreenletRunner:
             self._turns.release(writer=writer)
             await self._dispose_if_over()
 
+    async def _started(self, connection: AsyncConnection) -> None:
+        if self._kept is None:
+            await connection.start()
+            return
+        self._kept.going.append(None)
+        try:
+            await greenlet_spawn(self._kept.put_back, 1)
+            await connection.start()
+        finally:
+            self._kept.going.pop()
+
     def joined(self, into: object) -> AsyncRunner:
         """Give what runs bodies inside the application's transaction; see ``AsyncUnitRunner``."""
         callers = CallersRunner(self._runner, sync_side(into))
@@ -408,6 +429,8 @@ class GreenletRunner:
     async def _dispose_if_over(self) -> None:
         # A transaction that outlives its store is the last one out.
         if self._owns_engine and self._turns.over:
+            if self._kept is not None:
+                await greenlet_spawn(self._kept.close)
             await self._engine.dispose()
 
 

@@ -55,7 +55,7 @@ class GatherQueue(Generic[J]):
     """The queue of the calls of one kind.
 
     Attributes:
-        busy: How many groups are running.
+        busy: How many groups are running, MOST_GROUPS at most.
         had_company: Whether the last group was more than one call, so that the next may be.
         waiting: The calls that wait, in their order.
     """
@@ -66,17 +66,6 @@ class GatherQueue(Generic[J]):
         self.busy = 0
         self.had_company = False
         self.waiting: deque[J] = deque()
-
-    def enter(self) -> bool:
-        """Begin a group if there is room, and say whether there was; it ends with ``leave``."""
-        if self.busy == MOST_GROUPS:
-            return False
-        self.busy += 1
-        return True
-
-    def leave(self) -> None:
-        """End a group."""
-        self.busy -= 1
 
     def next_group(self) -> list[J]:
         """Take the calls that wait, in their order, up to ``MOST_TOGETHER``."""
@@ -119,13 +108,23 @@ class Gatherer:
         """
         with self._lock:
             queue = self._queues[call.kind]
-            goes_at_once = queue.enter()
-            if not goes_at_once:
+            goes_at_once = queue.busy < MOST_GROUPS
+            if goes_at_once:
+                queue.busy += 1
+            else:
                 write = _ThreadWrite(call)
                 write.will_wait()
                 queue.waiting.append(write)
         if goes_at_once:
-            outcome = self._run_one(queue, call)
+            outcome: Any = DEFERRED
+            try:
+                [outcome] = self._run(partial(write_group, calls=[call]))
+            except UnitFailure:
+                raise
+            except Exception:  # noqa: BLE001, S110 - by itself it raises it again
+                pass
+            finally:
+                self._come_back(queue)
             return self._run(call) if outcome is DEFERRED else call.finish(outcome)
         try:
             write.wait(None)
@@ -137,18 +136,6 @@ class Gatherer:
         if write.error is not None:
             raise write.error
         return self._run(call) if write.result is DEFERRED else call.finish(write.result)
-
-    def _run_one(self, queue: GatherQueue[_ThreadWrite], call: GatheredCall) -> Any:
-        """Run a group of one; give its outcome."""
-        try:
-            [outcome] = self._run(lambda unit: write_group(unit, [call]))
-        except UnitFailure:
-            raise
-        except Exception:  # noqa: BLE001 - by itself it raises it again
-            return DEFERRED
-        finally:
-            self._come_back(queue)
-        return outcome
 
     def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
         """Run a group, the caller's own write included, and tell the others."""
@@ -162,7 +149,7 @@ class Gatherer:
         """Start the next group, led by its first call, or leave the queue."""
         with self._lock:
             if not queue.waiting:
-                queue.leave()
+                queue.busy -= 1
                 return
             group = queue.next_group()
             group[0].group, group[0].state = group, State.LEADING
@@ -185,7 +172,7 @@ class Gatherer:
 def together(group: Sequence[QueuedWrite]) -> Callable[[Unit], list[Any]]:
     """Make a unit's work of a group."""
     calls = [write.work for write in group if isinstance(write.work, GatheredCall)]
-    return lambda unit: write_group(unit, calls)
+    return partial(write_group, calls=calls)
 
 
 @contextmanager
@@ -300,21 +287,19 @@ class AsyncGatherer:
         if all of the group are cancelled, so is the group.
         """
         queue = self._queues[call.kind]
-        write = _TaskWrite(call)
-        if not (queue.waiting or queue.had_company) and queue.enter():
-            await self._run_one(queue, write)
+        if not (queue.waiting or queue.had_company) and queue.busy < MOST_GROUPS:
+            queue.busy += 1
+            try:
+                [outcome] = await self._run(partial(write_group, calls=[call]))
+            finally:
+                self._come_back(queue)
         else:
+            write = _TaskWrite(call)
             await self._wait(queue, write)
-        if write.error is not None:
-            raise write.error
-        return await self._run(call) if write.result is DEFERRED else call.finish(write.result)
-
-    async def _run_one(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:
-        """Run a group of one; cancelled, it ends at once."""
-        try:
-            settle([write], await self._run(together([write])))
-        finally:
-            self._come_back(queue)
+            if write.error is not None:
+                raise write.error
+            outcome = write.result
+        return await self._run(call) if outcome is DEFERRED else call.finish(outcome)
 
     async def _wait(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:
         queue.waiting.append(write)
@@ -334,13 +319,14 @@ class AsyncGatherer:
 
         They may write again at once, and then go with it.
         """
-        queue.leave()
+        queue.busy -= 1
         if queue.waiting:
             queue.waiting[0].place.call_soon(self._set_out, queue)
 
     def _set_out(self, queue: GatherQueue[_TaskWrite]) -> None:
         """Start a group of those that wait, if there is room."""
-        while queue.waiting and queue.enter():
+        while queue.waiting and queue.busy < MOST_GROUPS:
+            queue.busy += 1
             group = queue.next_group()
             # A task of its own: no one caller's cancellation may hit the others.
             carrier = OwnTask(self._carry(group))
@@ -356,5 +342,5 @@ class AsyncGatherer:
     def _arrive(self, queue: GatherQueue[_TaskWrite], carrier: OwnTask[None]) -> None:
         """Start the next group; the callers of this one have had their turn."""
         self._carriers.discard(carrier)
-        queue.leave()
+        queue.busy -= 1
         self._set_out(queue)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
@@ -20,6 +21,7 @@ from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExe
 
 from agentstore import migrations
 from agentstore.engines.base.dialect import MODE, WAIT_CANCELLED, EngineDialect, Mode, cause_of
+from agentstore.engines.base.statements import NO_TRANSACTION
 from agentstore.errors import (
     AgentStoreError,
     DatabaseReadOnly,
@@ -33,9 +35,9 @@ from agentstore.execution.unit import (
     HANDLED,
     AsyncRunner,
     GatheredCall,
+    KeptConnections,
     LoneRead,
     NeedsTransaction,
-    Readers,
     RecentIds,
     Runner,
     Unit,
@@ -179,8 +181,11 @@ class UnitRunner:
         self.tables = tables(names_on(dialect, settings))
         self._engines = dialect.modes(engine, settings.synchronous_commit)
         self.writer = self._make_writer(engine, owns_engine) if dialect.single_writer else None
-        keeps = dialect.single_writer and owns_engine and dialect.many_connections(engine.url)
-        self._readers = self._make_readers() if keeps else None
+        self.kept = self._keeps()
+        self.connect = Engine.connect if self.kept is None or self.writer else self.kept.connect
+        self._statement = self._in_autocommit
+        if self.kept is not None:
+            self._statement = partial(self.kept.run, Mode.STATEMENT)
         self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
         self._branched = RecentIds()
         self.unconnected = self.unit(cast("Connection", None), Mode.WRITE)
@@ -194,13 +199,16 @@ class UnitRunner:
             keeps_connection=owns_engine and self.dialect.many_connections(engine.url),
         )
 
-    def _make_readers(self) -> Readers:
-        return Readers(
-            self._engines[Mode.READ],
-            self.dialect,
-            lambda connection: self.unit(connection, Mode.READ),
-            most=self.settings.pool_size,
+    def _keeps(self) -> KeptConnections | None:
+        """Make what keeps connections, if a call that is one statement needs no more than one."""
+        alone = self.dialect.single_writer or all(
+            NO_TRANSACTION in self._engines[mode].get_execution_options()
+            for mode in (Mode.READ, Mode.STATEMENT)
         )
+        if not (self.own and alone and self.dialect.many_connections(self.engine.url)):
+            return None
+        engine, settings = self._engines[Mode.READ], self.settings
+        return KeptConnections(engine, self.dialect, lambda c: self.unit(c, Mode.READ), settings)
 
     def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
@@ -226,9 +234,10 @@ class UnitRunner:
         """Do what ``transaction`` does, for callers that need not wait for the writer."""
         committing = False
         try:
-            connection = self._engines[mode].connect()
+            connection = self.connect(self._engines[mode])
             try:
-                self.dialect.take_over(connection)
+                if not self.own:
+                    self.dialect.take_over(connection)
                 yield self.unit(connection, mode)
                 self.dialect.require_file(connection, each_time=mode not in READING)
                 committing = True
@@ -240,6 +249,8 @@ class UnitRunner:
                 raise
             connection.close()
         except HANDLED as error:
+            if self.kept is not None:
+                self.kept.put_back()
             found = unit_failure(self.dialect, mode, error, committing=committing)
             raise found from cause_of(error)
 
@@ -254,8 +265,8 @@ class UnitRunner:
         Raises:
             UnitFailure: The database failed.
         """
-        if self._readers is not None and mode is Mode.READ and isinstance(work, LoneRead):
-            return cast("T", self._readers.run(work))
+        if self.kept is not None and mode is Mode.READ and isinstance(work, LoneRead):
+            return cast("T", self.kept.run(mode, work))
         if not self.own:
             self.dialect.refuse_to_wait_for_caller(self.engine, mode)
         if isinstance(work, GatheredCall):
@@ -266,10 +277,12 @@ class UnitRunner:
                 return cast("T", self._gatherer.run(work))
         if self.writer is not None and mode not in READING and not here:
             return cast("T", self.writer.run(work))
+        if mode is Mode.STATEMENT and not here:
+            return cast("T", self._statement(work))
         with (self.transaction if here else self.own_transaction)(mode) as unit:
             return performed(unit, work)
 
-    def _statement(self, work: Callable[[Unit], T]) -> T:
+    def _in_autocommit(self, work: Callable[[Unit], Any]) -> Any:
         with self.own_transaction(Mode.STATEMENT) as unit:
             return performed(unit, work)
 
@@ -295,10 +308,10 @@ class UnitRunner:
     def close(self, *, wait: bool) -> None:
         """Let the writer end, and close its connection; wait unless it waits for the caller.
 
-        The connections that are kept for reading are closed too.
+        The connections that are kept are closed too.
         """
-        if self._readers is not None:
-            self._readers.close()
+        if self.kept is not None:
+            self.kept.close()
         if self.writer is not None:
             self.writer.close(wait=wait)
 

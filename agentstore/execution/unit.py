@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, Self, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import (
@@ -26,10 +26,12 @@ from sqlalchemy.exc import (
     StatementError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import Pool, QueuePool
 from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
 from agentstore.engines.base.dialect import (
+    LAST_USED,
     MODE,
     UNKNOWN,
     WAIT_CANCELLED,
@@ -327,24 +329,32 @@ def write_group(unit: Unit, calls: Sequence[GatheredCall]) -> list[Any]:
     return type(writes[0]).write(unit, writes, solo=False)
 
 
-# Connections that are kept for reading, where the engine is in this process.
+# Connections that are kept between calls that are one statement.
 #
-# A lone SELECT needs no transaction. To check a connection out of the pool, begin, commit and
-# check it in again took as long as a small read itself: so those that have been read from are
-# kept, out of the pool, and the next read takes one as it is. What needs a transaction has the
-# pool's.
+# Such a call needs no transaction, and to check a connection out of the pool and in again took as
+# long as a small read on SQLite, and a quarter of the client's time of a save on PostgreSQL. So
+# those that have been used are kept, and the next call takes one as it is. What needs a transaction
+# has the pool's.
+#
+# Kept connections to a file are out of the pool: they are cheap, and who reads waits for nobody.
+# A server counts connections, so there they stay in the pool, as checked out, and the pool's limits
+# hold for all of them. Nobody may wait for one that lies idle: whoever goes to the pool puts one
+# back first, and none is kept while somebody is on the way there.
 
 
-class Readers:
-    """Runs lone reads, each on a connection that no other thread has at that moment."""
+class KeptConnections:
+    """Runs what is one statement, each on a connection that nobody else has at that moment.
+
+    Attributes:
+        going: One for each that is on its way to the pool.
+    """
 
     def __init__(
         self,
         engine: Engine,
         dialect: EngineDialect,
         make_unit: Callable[[Connection], Unit],
-        *,
-        most: int,
+        settings: Settings,
     ) -> None:
         """Open nothing yet.
 
@@ -352,108 +362,178 @@ class Readers:
             engine: For ``Mode.READ``; its connections are the store's own.
             dialect: The engine's.
             make_unit: Makes the unit of an open connection.
-            most: How many connections are kept; what is read beside them has the pool's.
+            settings: The store's. No more than ``pool_size`` are kept, and none that lay idle for
+                ``ping_after`` is used before the pool has looked at it.
         """
         self._engine = engine
         self._dialect = dialect
         self._make_unit = make_unit
-        self._most = most
+        self._most = settings.pool_size
+        self._rest = settings.ping_after
+        self._detaches = dialect.single_writer
         self._idle: list[_Kept] = []
         self._kept: set[_Kept] = set()
+        self.going: list[None] = []
         self._closed = False
+        _kept_of[engine.pool] = self
         register_for_fork(self)
 
-    def run(self, work: Callable[[Unit], T]) -> T:
-        """Run a body that is one SELECT.
+    def run(self, mode: Mode, work: Callable[[Unit], T]) -> T:
+        """Run a body that is one statement.
 
         Raises:
             UnitFailure: The database failed.
         """
-        reader: _Kept | None = None
+        kept: _Kept | None = None
         try:
-            try:
-                reader = self._idle.pop()
-                self._dialect.require_file(reader.connection, each_time=False)
-            except IndexError:
-                reader = _Kept(self._engine.connect(), self._make_unit)
-            result = performed(reader.unit, work)
+            kept = self.take(mode)
+            result = performed(kept.unit, work)
+            self.give_back(kept)
         except HANDLED as error:
-            self._drop(reader)
-            raise unit_failure(self._dialect, Mode.READ, error, committing=False) from cause_of(
-                error
-            )
+            self.drop(kept)
+            self.put_back()
+            raise unit_failure(self._dialect, mode, error, committing=False) from cause_of(error)
+        except UnitFailure:
+            raise
         except Exception:  # the body's own, such as NotFound: nothing is wrong with the connection
-            if reader is not None:
-                self._give_back(reader)
+            if kept is not None:
+                kept.connection.rollback()
+                self.give_back(kept)
             raise
         except BaseException:
-            self._drop(reader)
+            self.drop(kept)
             raise
-        self._give_back(reader)
         return result
 
+    def take(self, mode: Mode) -> _Kept:
+        """Take a connection for one statement."""
+        try:
+            kept = self._idle.pop()
+        except IndexError:
+            return _Kept(self.connect(self._engine), self._make_unit, mode)
+        if self._detaches:
+            self._dialect.require_file(kept.connection, each_time=False)
+        elif time.monotonic() - kept.used > self._rest:
+            self._idle.append(kept)
+            self.put_back()
+            return self.take(mode)
+        if kept.mode is not mode:
+            kept.connection.execution_options(**{MODE: mode})
+            kept.mode = mode
+        return kept
+
+    def give_back(self, kept: _Kept) -> None:
+        """End a call that went well; keep its connection for the next one, if there is room.
+
+        Raises:
+            UnitFailure: It was not acknowledged.
+        """
+        try:
+            if kept.connection.in_transaction():  # a tracer listens, and so SQLAlchemy began one
+                kept.connection.commit()
+            if WAIT_CANCELLED in kept.connection.info:
+                raise unacknowledged(kept.connection)
+            if kept not in self._kept:
+                self._kept.add(kept)  # first, so that no two take the last place
+                if len(self._kept) > self._most:
+                    self._kept.discard(kept)
+                    kept.connection.close()
+                    return
+                if self._detaches:
+                    kept.detach()
+        except BaseException:
+            self.drop(kept)
+            raise
+        kept.used = time.monotonic()
+        self._idle.append(kept)
+        if self._closed:
+            self.close()
+        elif self.going:
+            self.put_back(1)
+
+    def connect(self, engine: Engine) -> Connection:
+        """Check a connection out of the pool."""
+        self.going.append(None)
+        try:
+            self.put_back(1)
+            return engine.connect()
+        finally:
+            self.going.pop()
+
+    def put_back(self, most: int | None = None) -> None:
+        """Put idle connections back into the pool, so many or all, if they count there."""
+        while self._idle and not self._detaches and most != 0:
+            with suppress(IndexError):  # another thread was faster
+                kept = self._idle.pop()
+                info = kept.connection.info
+                self.drop(kept)
+                info[LAST_USED] = kept.used  # the pool looks at those that lay idle
+            most = None if most is None else most - 1
+
+    def idle(self) -> int:
+        """Count the connections that nobody uses although the pool has none of them."""
+        return 0 if self._detaches else len(self._idle)
+
     def close(self) -> None:
-        """Close idle connections, and the others once they come back."""
+        """Let go of idle connections, and of the others once they come back."""
         self._closed = True
         with suppress(IndexError):
             while True:
-                self._drop(self._idle.pop())
+                self.drop(self._idle.pop())
 
     def after_fork(self) -> None:
         """Leave the connections to the parent; in a child that was forked."""
         self._closed = True
         idle, self._idle = self._idle, []
-        for reader in self._kept:
-            self._dialect.leave_behind(reader.connection, busy=reader not in idle)
+        for kept in self._kept:
+            self._dialect.leave_behind(kept.connection, busy=kept not in idle)
 
-    def _give_back(self, reader: _Kept) -> None:
-        try:
-            if reader.connection.in_transaction():  # a tracer listens, and so SQLAlchemy began one
-                reader.connection.rollback()
-            if reader not in self._kept:
-                self._kept.add(reader)  # first, so that no two take the last place
-                if len(self._kept) > self._most:
-                    self._kept.discard(reader)
-                    reader.connection.close()
-                    return
-                reader.keep()
-        except BaseException:
-            self._drop(reader)
-            raise
-        self._idle.append(reader)
-        if self._closed:
-            self.close()
-
-    def _drop(self, reader: _Kept | None) -> None:
-        if reader is None:
+    def drop(self, kept: _Kept | None) -> None:
+        """Let go of a connection."""
+        if kept is None:
             return
-        self._kept.discard(reader)
+        self._kept.discard(kept)
         with suppress(*HANDLED):
-            reader.connection.close()
-        if reader.driver_connection is not None:
+            kept.connection.close()
+        if kept.driver_connection is not None:
             # After an interrupt SQLAlchemy lets go of it unclosed, and with it of a lock.
             with suppress(Exception):
-                self._engine.dialect.do_close(reader.driver_connection)
+                self._engine.dialect.do_close(kept.driver_connection)
 
 
 class _Kept:
-    """A connection with the unit of those who read from it.
+    """A connection with the unit of those who use it.
 
     Attributes:
         driver_connection: The driver's, once it is out of the pool.
+        mode: What it was used for last.
+        used: When.
     """
 
-    __slots__ = ("__weakref__", "connection", "driver_connection", "unit")
+    __slots__ = ("__weakref__", "connection", "driver_connection", "mode", "unit", "used")
 
-    def __init__(self, connection: Connection, make_unit: Callable[[Connection], Unit]) -> None:
-        self.connection = connection.execution_options(**{NO_TRANSACTION: True})
+    def __init__(
+        self, connection: Connection, make_unit: Callable[[Connection], Unit], mode: Mode
+    ) -> None:
+        self.connection = connection.execution_options(**{NO_TRANSACTION: True, MODE: mode})
         self.unit = make_unit(connection)
         self.driver_connection: Any = None
+        self.mode = mode
+        self.used = 0.0
 
-    def keep(self) -> None:
+    def detach(self) -> None:
         """Take it out of the pool, which is for those who come and go."""
         self.connection.detach()
         self.driver_connection = self.connection.connection.dbapi_connection
+
+
+_kept_of: WeakKeyDictionary[Pool, KeptConnections] = WeakKeyDictionary()
+
+
+def in_use(pool: QueuePool) -> int:
+    """Count the connections of a pool that somebody uses."""
+    kept = _kept_of.get(pool)
+    return pool.checkedout() - (0 if kept is None else kept.idle())
 
 
 # What a process that was forked has of its parent's stores: nothing that it may use.

@@ -613,6 +613,18 @@ def number_statements_from(own: Any, first: int) -> None:
         names._prepared_idx = first
 
 
+def names_of_prepared(own: Any) -> Any:
+    """Give the names of what a connection of psycopg has prepared: ``_prepared._names``.
+
+    They are kept by text and types, the one that was used last behind the others; psycopg drops
+    those in front. A release without them has to send all by its cursors.
+    """
+    return getattr(getattr(own, "_prepared", None), "_names", _NONE_PREPARED)
+
+
+_NONE_PREPARED: dict[Any, bytes] = {}
+
+
 def innermost(dbapi_connection: Any) -> Any:
     """Give the connection of ``sqlite3`` under what SQLAlchemy and aiosqlite put around it.
 

@@ -6,22 +6,31 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from psycopg import sql
-from sqlalchemy import event
+from sqlalchemy import Integer, Select, String, bindparam, event, literal_column, select
 
 from agentstore import Store, migrations
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     ConnectionLost,
     DatabaseBusy,
+    DatabaseError,
     DatabaseUnreachable,
+    NotFound,
 )
+from agentstore.execution.unit import LoneRead
+from agentstore.schema import Tables
 from tests.conftest import DRIVERS, VERSIONS, Place, Servers
 from tests.drivers import FULL
 from tests.programs.probes import checked_out, connect, drop, drop_connections, engine_of, once_at
 from tests.servers import Server, installations
+
+PREPARED = 8
+"""Calls after which psycopg has prepared their statement."""
 
 NEVER = 3600.0
 """A ``ping_after`` so long that a dead connection is only found by using it."""
@@ -105,6 +114,111 @@ def test_a_write_without_a_key_on_a_dead_connection_is_done_or_in_doubt(place, s
     assert contents(store, session.id) == (["hello"] if lost is None else [])
     store.messages.save(session.id, "user", "again")
     assert contents(store, session.id)[-1] == "again"
+
+
+def test_a_prepared_write_on_a_dead_connection_is_in_doubt_and_the_next_one_is_done(
+    place: Place, store: Any, session: Any
+) -> None:
+    for _ in range(PREPARED):
+        store.messages.save(session.id, "user", "hello")
+    assert drop_connections(place.url) >= 1
+    with pytest.raises(ConnectionLost) as caught:
+        store.messages.save(session.id, "user", "lost")
+    assert caught.value.in_doubt
+    store.messages.save(session.id, "user", "again")
+    assert contents(store, session.id) == [*["hello"] * PREPARED, "again"]
+    assert checked_out(store) == 0
+
+
+WORDS = ["a'b\\", '{"$1": "%s"}', "\x00", "\ud800", "雨\u2028", "", "x" * 100_000]
+
+
+def test_what_is_prepared_takes_every_text_and_number(store: Any, session: Any) -> None:
+    saved = []
+    for n, word in enumerate(WORDS * 2):
+        tokens, more = n * 50_000_000, {"word": word}
+        new = store.messages.save(session.id, "user", word, token_count=tokens, metadata=more)
+        saved.append(new)
+    assert store.messages.history(session.id, None) == saved
+    with pytest.raises(NotFound):
+        store.messages.save("no such \x00 session", "user", "hello")
+
+
+def test_what_was_prepared_and_forgotten_is_prepared_again(store: Any, session: Any) -> None:
+    for n in range(3 * PREPARED):
+        store.messages.save(session.id, "user", str(n))
+        if n == 2 * PREPARED:  # the driver drops what it has prepared when it rolls back
+            with pytest.raises(LookupError), store.transaction() as tx:
+                tx.messages.save(session.id, "user", "undone")
+                raise LookupError
+    assert contents(store, session.id) == [*map(str, range(3 * PREPARED))]
+
+
+def test_an_error_of_what_is_prepared_is_the_servers(place: Place) -> None:
+    with Store(place.url) as store:
+        run = partial(store._runner.run, Mode.READ, repeatable=False)
+        for _ in range(PREPARED):
+            assert run(LoneRead(lambda unit: unit.first(_quotient, by=2)[0], *_NOBODYS)) == 50
+        with pytest.raises(DatabaseError, match="division by zero"):
+            run(LoneRead(lambda unit: unit.first(_quotient, by=0), *_NOBODYS))
+
+
+def test_a_text_that_libpq_would_cut_off_is_refused_when_it_is_prepared_too(place: Place) -> None:
+    with Store(place.url) as store:
+        run = partial(store._runner.run, Mode.READ, repeatable=False)
+        for _ in range(PREPARED):
+            (word,) = run(LoneRead(lambda unit: unit.first(_word, said="a"), *_NOBODYS))
+            assert word == "a"
+        with pytest.raises(DatabaseError):
+            run(LoneRead(lambda unit: unit.first(_word, said="a\x00b"), *_NOBODYS))
+
+
+_NOBODYS: Any = (lambda unit: unit, (), {})
+
+
+def _word(_: Tables) -> Select[Any]:
+    return select(bindparam("said", type_=String))
+
+
+def _quotient(_: Tables) -> Select[Any]:
+    return select(literal_column("100") / bindparam("by", type_=Integer))
+
+
+def test_what_a_store_keeps_leaves_room_for_a_transaction(place: Place) -> None:
+    with place.open(pool_size=1, max_overflow=0, pool_timeout=5) as store:
+        for _ in range(3):
+            session = store.sessions.create()
+            store.messages.save(session.id, "user", "one")
+            with store.transaction() as tx:
+                tx.messages.save(session.id, "user", "two")
+            assert contents(store, session.id) == ["one", "two"]
+        assert store.health().pool.in_use == 0
+
+
+def test_who_waits_for_the_pool_gets_what_comes_back(place: Place) -> None:
+    with Store(place.url, pool_size=1, max_overflow=0, pool_timeout=20) as store:
+        session, kept = store.sessions.create(), store._runner.kept
+        assert kept is not None
+        reading, go = threading.Event(), threading.Event()
+
+        def read(_: Any) -> None:
+            reading.set()
+            assert go.wait(60)
+
+        def write() -> None:
+            with store.transaction() as tx:
+                tx.messages.save(session.id, "user", "hello")
+
+        with ThreadPoolExecutor(2) as threads:
+            busy = threads.submit(store._runner.once, Mode.READ, LoneRead(read, *_NOBODYS))
+            assert reading.wait(60)
+            waits = threads.submit(write)
+            while not kept.going:
+                pass
+            go.set()
+            busy.result()
+            waits.result(10)
+        assert contents(store, session.id) == ["hello"]
 
 
 def test_a_write_whose_connection_breaks_before_its_statement_is_never_done_twice(

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, event
 from agentstore import Store
 from agentstore.errors import LimitOutOfRange
 from tests.conftest import on
+from tests.programs.probes import engine_of
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
@@ -261,12 +262,12 @@ def test_a_server_plans_a_history_once_for_all_its_parameters(place, read):
     with Store(place.url, pool_size=1) as store:
         session = store.sessions.create()
         store.messages.save_many(session.id, said(1_000))
-        with store._engine.connect() as connection:
+        with engine_of(store).connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             connection.exec_driver_sql("VACUUM ANALYZE")
         for _ in range(20):
             getattr(store.messages, read)(session.id, limit=50)
-        with store._engine.connect() as connection:
+        with engine_of(store).connect() as connection:
             kept = connection.exec_driver_sql(
                 "SELECT statement, generic_plans FROM pg_prepared_statements"
                 " WHERE statement LIKE '%%FROM messages%%' AND generic_plans + custom_plans >= 10"

@@ -31,8 +31,8 @@ def open_on(path: Path) -> int:
 
 def kept(store: Store) -> list[Any]:
     """Give what a store keeps and nobody reads from."""
-    assert store._runner._readers is not None
-    return store._runner._readers._idle
+    assert store._runner.kept is not None
+    return store._runner.kept._idle
 
 
 @pytest.fixture

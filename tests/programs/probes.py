@@ -14,6 +14,7 @@ from sqlalchemy import Engine, NullPool, create_engine, event, insert, literal, 
 from agentstore import AsyncStore, Embeddings, Store
 from agentstore.execution.async_runners import GreenletRunner, ThreadRunner
 from agentstore.execution.runners import UnitRunner
+from agentstore.execution.unit import in_use
 from agentstore.execution.writer import Writer
 from agentstore.testing import BlockingStore
 from agentstore.values.embeddings import Embedded
@@ -25,8 +26,11 @@ MODEL = Embeddings(
 
 
 def engine_of(store: Any) -> Engine:
-    """Give the synchronous engine below any kind of store."""
-    return _runner_of(store).engine
+    """Give the synchronous engine below any kind of store, all idle connections in its pool."""
+    runner = _runner_of(store)
+    if runner.kept is not None:
+        runner.kept.put_back()
+    return runner.engine
 
 
 def _runner_of(store: Any) -> UnitRunner:
@@ -67,7 +71,7 @@ def give_vectors(store: Any, session_id: str) -> None:
 def checked_out(store: Any) -> int:
     """Count the connections that are in use, where the pool counts them."""
     pool: Any = engine_of(store).pool
-    return int(pool.checkedout()) if hasattr(pool, "checkedout") else 0
+    return in_use(pool) if hasattr(pool, "checkedout") else 0
 
 
 def connect(url: str) -> psycopg.Connection[Any]:

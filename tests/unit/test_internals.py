@@ -96,6 +96,23 @@ def test_psycopg_numbers_its_statements_from_where_it_is_told(place):
     assert any("4711" in name for (name,) in names), release("psycopg")
 
 
+@on(lambda driver: driver.name == "psycopg")
+def test_psycopg_shows_what_it_has_prepared_by_text_and_types(place):
+    url = sa.make_url(place.url).set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as own:
+        psycopg.RawCursor(own).execute(b"SELECT $1::text, $2::int", ["a", None], prepare=True)
+        names = types.names_of_prepared(own)
+        ((key, name),) = names.items()
+        names.move_to_end(key)
+        assert key == (b"SELECT $1::text, $2::int", (0, 0)), release("psycopg")
+        found = own.execute("SELECT name FROM pg_prepared_statements").fetchall()
+    assert (name.decode(),) in found, release("psycopg")
+
+
+def test_another_psycopg_shows_nothing_that_it_has_prepared():
+    assert not types.names_of_prepared(object())
+
+
 def test_another_psycopg_numbers_them_as_it_likes():
     types.number_statements_from(object(), int.from_bytes(os.urandom(6), "big"))
 

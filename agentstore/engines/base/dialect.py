@@ -84,6 +84,9 @@ WAIT_CANCELLED = "agentstore_wait_cancelled"
 """What says, in the ``info`` of a connection, that a commit did not wait for its standby: somebody
 cancelled that, and the server only warns of it."""
 
+LAST_USED = "agentstore_last_used"
+"""What says, in the ``info`` of a connection, when it was used last, by the monotonic clock."""
+
 READ_ONLY = "agentstore_read_only"
 """The execution option of a store's own engine that only reads."""
 

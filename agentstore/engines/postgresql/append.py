@@ -89,7 +89,7 @@ def append_messages(
     wait: bool,
 ) -> Collection[str]:
     """Lock, count and insert in one statement; see ``EngineDialect.append_messages``."""
-    named = any(session["branch"] is not None for session in sessions)
+    named = {session["branch"] for session in sessions} != {None}
     many = len(sessions) > 1
     onto = "onto" in sessions[0]
     shape = _AppendShape(many, len(rows) > 1, bool(calls), bool(marks), wait, named, onto)
@@ -288,11 +288,13 @@ def _counted_one(tables: Tables, *, wait: bool, named: bool) -> CTE:
     counting = update(sessions).where(here)
     if named:
         counting = counting.where(_active(tables) == bindparam("branch", type_=_name(tables)))
-    if not wait:
-        locked = _locked(select(sessions.c.id).where(here))
-        counting = counting.where(sessions.c.id == locked.c.id)
-    activity = select(next_activity(tables).label("activity")).cte("taken")
-    return _count(counting, tables, counts, activity.c.activity)
+    activity = select(next_activity(tables).label("activity"))
+    if wait:
+        taken = activity.cte("taken")
+    else:
+        taken = _locked(activity.add_columns(sessions.c.id).where(here))
+        counting = counting.where(sessions.c.id == taken.c.id)
+    return _count(counting, tables, counts, taken.c.activity)
 
 
 def _active(tables: Tables) -> ColumnElement[Any]:

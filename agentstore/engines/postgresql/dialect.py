@@ -59,6 +59,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.engines.base.dialect import (
+    LAST_USED,
     MODE,
     READ_ONLY,
     UNKNOWN,
@@ -153,7 +154,7 @@ def end_what_is_open(driver_s: Any, record: Any, state: PoolResetState) -> None:
     own = getattr(driver_s, "driver_connection", driver_s)
     if own.pgconn.transaction_status != _PQTRANS_IDLE:
         driver_s.rollback()
-    record.info[_LAST_USED] = time.monotonic()  # see test_those_idle
+    record.info[LAST_USED] = time.monotonic()  # see test_those_idle
 
 
 def begin(connection: Connection) -> None:
@@ -278,6 +279,9 @@ class _Greeter:
         if not self._adopted:
             note(own)
             own.adapters.register_loader("uuid", TextLoader)  # an object of each would cost 2 us
+            # A worker behind a pooler leaves the server's connection listening, whoever is lent it
+            # next. What nobody handles the driver would keep for ever.
+            own.add_notify_handler(_ignore)
 
         def note_cancelled_wait(diagnostic: Any) -> None:
             # The server's words are translated, and have no code of their own.
@@ -312,6 +316,10 @@ class _Greeter:
             "in session mode).",
             own.info.host,
         )
+
+
+def _ignore(_notification: Any) -> None:
+    pass
 
 
 _adopted: WeakKeyDictionary[Engine, _Greeter] = WeakKeyDictionary()
@@ -367,7 +375,6 @@ def _ask(driver_s: Any, wrong: dict[str, bool]) -> Any:
 # for.
 
 
-_LAST_USED = "agentstore_last_used"
 _PROBES = 3
 """Keepalives without an answer after which a connection is given up."""
 
@@ -393,7 +400,7 @@ def test_those_idle(engine: Engine, settings: Settings) -> None:
 
     @event.listens_for(engine, "checkout")
     def test_if_idle(driver_s: Any, record: Any, _proxy: Any) -> None:
-        last_used = record.info.get(_LAST_USED)
+        last_used = record.info.get(LAST_USED)
         if last_used is None or time.monotonic() - last_used <= settings.ping_after:
             return
         try:

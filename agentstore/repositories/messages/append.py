@@ -219,8 +219,11 @@ class Append:
             InvalidInput: By itself: a message would be replaced by one of another role.
         """
         if not solo:
-            going = _group(writes)
-            counts, several = _by_session(going)
+            going: list[Append] = [*writes]
+            counts, several = [writes[0].counts], going
+            if len(writes) > 1:
+                going = _group(writes)
+                counts, several = _by_session(going)
             landed = unit.dialect.append_messages(
                 unit.connection,
                 unit.tables,
@@ -349,8 +352,6 @@ def _fresh(
 
 def _group(writes: Sequence[Append]) -> list[Append]:
     """Choose those that go together, in their order. The first of them may be of any size."""
-    if len(writes) < 2:
-        return [*writes]
     chosen: list[Append] = []
     rows = characters = 0
     branches: dict[str, str | None] = {}
