@@ -803,7 +803,7 @@ def test_messages_are_left_to_a_langgraph_that_writes_others(monkeypatch: Any) -
     stored = serde.dumps_typed(said)
     assert stored == written(JsonPlusSerializer(), said)
     assert serde.loads_typed(stored) == said
-    with pytest.raises(TypeNotAllowed, match="HumanMessage"):  # as is not known to be safe
+    with pytest.raises(errors.TypeNotAllowed, match="HumanMessage"):  # as is not known to be safe
         serde.check(*stored)
 
 
