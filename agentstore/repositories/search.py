@@ -485,7 +485,11 @@ class TextSearch:
                 self._unit, before, again, self._passing, whose, characters
             )
         found, following = self._best(key) if by_relevance else self._recent(before)
-        return Page(tuple(map(self._hit, found)), following)
+        hits = [
+            SearchHit(self._record(each.row), snippet(each.text, self._terms), each.micros / _MICRO)
+            for each in found
+        ]
+        return Page(tuple(hits), following)
 
     def _narrow(self) -> bool:
         """Say what to ask the index, and of what to ask it; False if nothing can be a hit."""
@@ -626,11 +630,6 @@ class TextSearch:
             if score is not None:
                 found.append(_Match(row.pk, round(score * _MICRO), text, row))
         return found
-
-    def _hit(self, match: _Match) -> SearchHit:
-        return SearchHit(
-            self._record(match.row), snippet(match.text, self._terms), match.micros / _MICRO
-        )
 
 
 def _together(looks: Sequence[Iterator[Candidates]], before: int) -> Iterator[Candidates]:

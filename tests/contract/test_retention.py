@@ -18,7 +18,7 @@ from agentstore import AsyncStore, Store, migrations
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
 from agentstore.repositories import listing
-from agentstore.repositories.upkeep import deletion, pruning, statistics
+from agentstore.repositories.upkeep import deletion, pruning
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import Names
 from tests.conftest import FULL, in_the_process, on, on_a_server
@@ -691,7 +691,7 @@ def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
     place, timed, clock, monkeypatch, name
 ):
     """To cut a long text into words takes longer than to delete it, and is done under the lock."""
-    monkeypatch.setattr(statistics, "ROW_CHARACTERS", 100)
+    monkeypatch.setattr(deletion, "ROW_CHARACTERS", 100)
     monkeypatch.setattr(deletion, "ROWS", 44)
     each = 20 if name == "in pieces" else 2  # a message of 1,000 characters weighs 11 rows
     for _ in range(40 // each):

@@ -271,6 +271,9 @@ class _Greeter:
         if not self._adopted:
             note(own)
             own.adapters.register_loader("uuid", TextLoader)  # an object of each would cost 2 us
+            # A worker behind a pooler leaves the server's connection listening, whoever is lent it
+            # next. What nobody handles the driver would keep for ever.
+            own.add_notify_handler(_ignore)
 
         def note_cancelled_wait(diagnostic: Any) -> None:
             # The server's words are translated, and have no code of their own.
@@ -305,6 +308,10 @@ class _Greeter:
             "in session mode).",
             own.info.host,
         )
+
+
+def _ignore(_notification: Any) -> None:
+    pass
 
 
 _adopted: WeakKeyDictionary[Engine, _Greeter] = WeakKeyDictionary()
