@@ -140,8 +140,6 @@ def most_of(things: str, **more: Any) -> Any:
 
 
 Cursor = Annotated[str | None, option("TEXT", "The next_cursor of the previous page, from JSON.")]
-
-
 Schema = Annotated[str | None, option("NAME", "The PostgreSQL schema.", envvar="AGENTSTORE_SCHEMA")]
 Prefix = Annotated[str, option("TEXT", "The tables' prefix.", envvar="AGENTSTORE_TABLE_PREFIX")]
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.cells import cell_len
@@ -230,7 +230,6 @@ def _print(title: str, found: Statistics, named: Mapping[str, str]) -> None:
     if found.expired_sessions:
         have = "has expired and waits" if found.expired_sessions == 1 else "have expired and wait"
         _fact(f"{counted(found.expired_sessions, 'session')} {have} to be cleaned up")
-    largest = max((table.bytes for table in found.tables), default=0)
     _rows(
         "tables",
         ("table", "rows", "size", ""),
@@ -239,7 +238,7 @@ def _print(title: str, found: Statistics, named: Mapping[str, str]) -> None:
                 table.name,
                 "" if table.rows is None else f"{'' if table.rows_exact else '~'}{table.rows:,}",
                 f"{'' if table.bytes_exact else '~'}{decimal(table.bytes)}",
-                _bar(table.bytes, largest),
+                table.bytes,
             )
             for table in found.tables
             if table.rows or table.rows is None
@@ -261,7 +260,6 @@ def _print(title: str, found: Statistics, named: Mapping[str, str]) -> None:
             for day in found.growth
         ],
     )
-    dearest = max((max(user.cost, user.used_cost) for user in found.users), default=Decimal(0))
     _rows(
         "top users",
         ("user", "messages", "msg tokens", "used tokens", "cost", ""),
@@ -272,12 +270,11 @@ def _print(title: str, found: Statistics, named: Mapping[str, str]) -> None:
                 f"{user.tokens:,}",
                 f"{user.used_tokens:,}",
                 money(max(user.cost, user.used_cost)),
-                _bar(max(user.cost, user.used_cost), dearest),
+                max(user.cost, user.used_cost),
             )
             for user in found.users
         ],
     )
-    most = max((tool.calls for tool in found.tools), default=0)
     _rows(
         "top tools",
         ("tool", "calls", "failures", "mean ms", ""),
@@ -287,12 +284,11 @@ def _print(title: str, found: Statistics, named: Mapping[str, str]) -> None:
                 f"{tool.calls:,}",
                 f"{tool.failures:,}",
                 "" if tool.mean_ms is None else f"{tool.mean_ms:,.0f}",
-                _bar(tool.calls, most),
+                tool.calls,
             )
             for tool in found.tools
         ],
     )
-    highest = max((model.cost for model in found.models), default=Decimal(0))
     _rows(
         "top models",
         ("model", "requests", "used tokens", "cost", ""),
@@ -302,7 +298,7 @@ def _print(title: str, found: Statistics, named: Mapping[str, str]) -> None:
                 f"{model.requests:,}",
                 f"{model.total_tokens:,}",
                 money(model.cost),
-                _bar(model.cost, highest),
+                model.cost,
             )
             for model in found.models
         ],
@@ -314,9 +310,13 @@ def _fact(line: str) -> None:
     out.print(Text(printable(line, kept="")), soft_wrap=not out.is_terminal)
 
 
-def _rows(title: str, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _rows(title: str, names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Print rows; a number in a last column without a name is drawn, beside the highest of them."""
     if not rows:
         return
+    if names[-1] == _DRAWN:
+        highest = float(max(row[-1] for row in rows)) or 1.0
+        rows = [(*row[:-1], bar(float(row[-1]) / highest, _BAR)) for row in rows]
     first, *others = names
     cells = [
         {name: on_one_line(cell) for name, cell in zip(names, row, strict=True)} for row in rows
@@ -338,10 +338,6 @@ def _rows(title: str, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> No
     out.print()
     out.print(Text(title, style="bold"))
     print_table(lines)
-
-
-def _bar(value: Decimal | int, most: Decimal | int) -> str:
-    return bar(float(value) / float(most) if most else 0, _BAR)
 
 
 def print_finding(finding: Finding) -> None:

@@ -39,7 +39,7 @@ from starlette.responses import HTMLResponse
 
 from agentstore.errors import InvalidInput
 from agentstore.values.serialized import BELOW, step_of
-from agentstore.values.snippets import CLOSE, OPEN
+from agentstore.values.snippets import CLOSE, OPEN, age_of
 
 if TYPE_CHECKING:
     from agentstore.health import Probe
@@ -142,17 +142,9 @@ def when(instant: datetime) -> Markup:
 
 
 def ago(instant: datetime) -> Markup:
-    """Write how long ago a time was; its date, if that was long ago."""
-    seconds = (datetime.now(UTC) - instant).total_seconds()
-    for limit, size, unit in (
-        (60, 1, "s"),
-        (3_600, 60, "min"),
-        (86_400, 3_600, "h"),
-        (14 * 86_400, 86_400, "d"),
-    ):
-        if seconds < limit:
-            return _time(instant, f"{max(int(seconds / size), 0)} {unit} ago")
-    return _time(instant, f"{instant:%Y-%m-%d}")
+    """Write how long ago a time was."""
+    age = age_of(instant)
+    return _time(instant, age if age == "now" else f"{age} ago")
 
 
 def _time(instant: datetime, words: str) -> Markup:

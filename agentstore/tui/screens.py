@@ -304,12 +304,7 @@ class KeysScreen(ListScreen[tuple[str, str]]):
             for binding in kind.__dict__.get("BINDINGS", ())
             if isinstance(binding, Binding)
         ]
-        self.rows = Rows(
-            lambda each, width: [
-                cut(Text.assemble((f"{each[0]:<12}", "bold cyan"), each[1]), width)
-            ],
-            lambda each: each,
-        )
+        self.rows = Rows(_key_line, lambda each: each)
         self.stretch = Stretch(self._all)
 
     async def _all(self, _: object) -> ListPart[tuple[str, str]]:

@@ -13,12 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import AsyncStore, Store, cli
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import DatabaseError, InvalidInput
 from agentstore.moving.copying import copy
+from agentstore.transactions import runner_of
 from tests.conftest import VERSIONS, Place, Servers, on_a_server
 from tests.poolers import OURS, POOLERS, pgbouncer_version, pooled
 from tests.programs.copies import driver_url
@@ -143,7 +145,7 @@ def test_who_says_none_is_not_warned(place, pooler, caplog):
 
 
 @on_a_server
-def test_who_prepares_behind_a_pooler_gets_an_error_that_names_the_setting_and_no_wrong_answer(
+def test_who_prepares_behind_a_pooler_gets_an_error_that_names_the_setting(
     place,
 ):
     with (
@@ -219,6 +221,26 @@ def test_the_command_line_works_behind_a_pooler(direct_url, kind, capsys):
             printed = capsys.readouterr()
             assert ended.value.code == 0, printed
             assert expected in printed.out
+
+
+@on_a_server
+def test_what_a_server_s_connection_tells_another_client_s_worker_is_not_kept(place: Place) -> None:
+    with place.open(pool_size=1, max_overflow=0) as store:
+        channel = store.tasks.watch()._channel
+
+        def execute(statement: str) -> Any:
+            def work(unit: Any) -> Any:
+                return unit.connection.execute(text(statement))
+
+            return store.run(lambda tx: runner_of(tx).run(Mode.WRITE, work, repeatable=False))
+
+        execute(f'LISTEN "{channel}"')  # as a worker leaves one that is lent to the store next
+        for _ in range(3):
+            store.tasks.create(None, "greet")
+        assert execute("SELECT pg_listening_channels()").scalars().all() == [channel]
+        with engine_of(store).connect() as connection:
+            driver_s: Any = connection.connection.driver_connection
+            assert not driver_s._notifies_backlog
 
 
 SETTINGS = {

@@ -104,7 +104,7 @@ def _shared(
         note(flaw(name, f"app_name={row.app_name!r}{user}", str(broken), row._mapping))
         return
     if state:
-        yield _SharedState(row, user_id, state, clock, source.fingerprint)
+        yield _SharedState(row, user_id, state, clock, source)
 
 
 class _SharedState(SessionPiece):
@@ -118,10 +118,10 @@ class _SharedState(SessionPiece):
         user_id: str | None,
         state: dict[str, Any],
         clock: SetClock,
-        fingerprint: str,
+        source: OpenSource,
     ) -> None:
         users = () if user_id is None else (user_id,)
-        super().__init__(shared_id(row.app_name, *users), row._mapping, clock, fingerprint)
+        super().__init__(shared_id(row.app_name, *users), row._mapping, clock, source)
         self.table = _APPS.name if user_id is None else _USERS.name
         self._row, self._user_id, self._shared = row, user_id, state
 
@@ -155,11 +155,9 @@ class _AdkSession(SessionPiece):
 
     def __init__(self, source: OpenSource, row: Row[Any], clock: SetClock, *, by_id: bool) -> None:
         id = key_of(row.app_name, row.user_id, row.id)
-        super().__init__(id, row._mapping, clock, source.fingerprint)
-        self._source = source
+        super().__init__(id, row._mapping, clock, source)
         self._row = row
         self._by_id = by_id
-        self._count = 0
 
     # --- Writing -----------------------------------------------------------------------------
 

@@ -73,10 +73,8 @@ class _AgentScopeSession(SessionPiece):
 
     def __init__(self, source: OpenSource, row: Row[Any], clock: SetClock) -> None:
         id = key_of(row.user_id, row.id)
-        super().__init__(id, row._mapping, clock, source.fingerprint)
-        self._source = source
+        super().__init__(id, row._mapping, clock, source)
         self._row = row
-        self._count = 0
 
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session, and its user unless the user exists."""

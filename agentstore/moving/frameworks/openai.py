@@ -86,7 +86,7 @@ class _SdkSession(SessionPiece):
     def __init__(
         self, source: OpenSource, session_id: str, clock: SetClock, has: frozenset[str]
     ) -> None:
-        super().__init__(session_id, {"session_id": session_id}, clock, source.fingerprint)
+        super().__init__(session_id, {"session_id": session_id}, clock, source)
         self._stored = StoredSession(source, session_id, has)
         self._counts: dict[str, int] = {}
 

@@ -308,14 +308,15 @@ class SessionPiece(ImportPiece):
     """
 
     def __init__(
-        self, session_id: str, row: Mapping[Any, Any], clock: SetClock, fingerprint: str
+        self, session_id: str, row: Mapping[Any, Any], clock: SetClock, source: OpenSource
     ) -> None:
-        """Take the id, the source's row, the clock to be set, and what tells the source apart."""
+        """Take the id, the source's row, the clock to be set, and the source."""
         self.session_id = self.key = session_id
         self.row = row
         self.clock = clock
         self.state: State = "new"
-        self._fingerprint = fingerprint
+        self._source = source
+        self._count = 0  # of messages that are sound
         self._ended = False
 
     @abstractmethod
@@ -339,7 +340,7 @@ class SessionPiece(ImportPiece):
             if not isinstance(note, dict):
                 self.state = "there"
                 return self.state
-            if note.get("source") != self._fingerprint:
+            if note.get("source") != self._source.fingerprint:
                 raise PieceRefused("an import from another source has begun it, and not finished")
             place = note.get("place")
         self.state = "new" if there is None else "resumed"
@@ -358,7 +359,7 @@ class SessionPiece(ImportPiece):
         """Delete the session, if it is of this source and unfinished, or this run finished it."""
         there = store.sessions.find(self.session_id)
         note = None if there is None else there.metadata.get(IMPORTING)
-        own = isinstance(note, dict) and note.get("source") == self._fingerprint
+        own = isinstance(note, dict) and note.get("source") == self._source.fingerprint
         if own or (there is not None and self._ended):
             store.sessions.delete(self.session_id)
 
@@ -384,7 +385,7 @@ class SessionPiece(ImportPiece):
         version = None if there is None else there.version
         session = self.begin(tx) if there is None else there
         if not last and chunk is not None:
-            note = {"source": self._fingerprint, "place": chunk.place}
+            note = {"source": self._source.fingerprint, "place": chunk.place}
             session = self._noted(tx, version, {IMPORTING: note})
         elif there is not None:
             session = self._noted(tx, version, {IMPORTING: None})

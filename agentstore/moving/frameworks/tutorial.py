@@ -277,11 +277,9 @@ class _TutorialSession(SessionPiece):
     unordered = frozenset({"tool logs", "tasks"})
 
     def __init__(self, source: OpenSource, row: Row[Any], clock: SetClock) -> None:
-        super().__init__(str(row.id), row._mapping, clock, source.fingerprint)
-        self._source = source
+        super().__init__(str(row.id), row._mapping, clock, source)
         self._row = row
         self._secrets = settings_for().secrets
-        self._count = 0
 
     # --- Writing -----------------------------------------------------------------------------
 
