@@ -28,7 +28,6 @@ from sqlalchemy import ColumnElement, ScalarSelect, Select, bindparam, delete, f
 from agentstore.errors import AttachmentTooLarge, InvalidInput, InvalidRow, NotFound, named
 from agentstore.execution.unit import Unit
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
-from agentstore.records.base import complete
 from agentstore.repositories import scopes
 from agentstore.repositories.checkpoints.values import OTHER_BYTES
 from agentstore.repositories.listing import over_pages
@@ -37,6 +36,7 @@ from agentstore.repositories.operations import (
     Repository,
     chunks,
     one_page,
+    reader,
     reads,
     required,
     writes,
@@ -87,12 +87,18 @@ class Attachments(Repository):
         """
         validation.text("message_id", message_id)
         content = self._bytes(data)
+        kind, _, subtype = validation.key("media_type", media_type).partition("/")
+        if not kind.strip() or not subtype.strip():
+            raise InvalidInput(
+                "media_type has no slash between two words. Pass a type and a subtype, such as "
+                "image/png, or application/octet-stream if nothing is known."
+            )
         now = self.unit.now()
         row: dict[str, Any] = {
             "id": new_id(),
             "message_id": message_id,
             "digest": hashlib.sha256(content).hexdigest(),
-            "media_type": _media_type(media_type),
+            "media_type": f"{kind}/{subtype}",
             "name": validation.optional_text("name", name),
             "created_at": now,
         }
@@ -267,31 +273,7 @@ def _listed(tables: Tables, by: str) -> Paged:
     return _selected(tables, by), [tables.attachments.c.pk]
 
 
-def _media_type(value: object) -> str:
-    found = validation.key("media_type", value)
-    kind, _, subtype = found.partition("/")
-    if not kind.strip() or not subtype.strip():
-        raise InvalidInput(
-            "media_type has no slash between two words. Pass a type and a subtype, such as "
-            "image/png, or application/octet-stream if nothing is known."
-        )
-    return found
-
-
-def attachment_record(row: Any) -> AttachmentRecord:
-    """Make a record of a row of ``attachments`` with the size of its blob."""
-    return complete(
-        AttachmentRecord(
-            id=row.id,
-            message_id=row.message_id,
-            session_id=row.session_id,
-            digest=row.digest,
-            size=row.size,
-            media_type=row.media_type,
-            name=row.name,
-            created_at=row.created_at,
-        )
-    )
+attachment_record = reader(AttachmentRecord)
 
 
 # Blobs: bytes that are stored once for all who attach them, and for as long as somebody does.
@@ -331,20 +313,6 @@ def keep_blob(unit: Unit, digest: str, data: bytes, now: datetime) -> None:
             return
 
 
-def attached_digests(unit: Unit, *conditions: ColumnElement[bool]) -> list[str]:
-    """Give the digests of what is attached, without repeating any, in their order.
-
-    One statement. A call that deletes attachments asks before and calls ``drop_unattached``
-    after; the session's row must be locked meanwhile, so that nobody attaches anything.
-
-    Args:
-        unit: In a write transaction.
-        conditions: Conditions on ``attachments`` that an index answers.
-    """
-    query = select(unit.tables.attachments.c.digest).where(*conditions)
-    return sorted(set(unit.connection.execute(query).scalars()))
-
-
 def attached_to(
     tables: Tables, session_id: str, *conditions: ColumnElement[bool]
 ) -> ScalarSelect[str | None]:
@@ -366,7 +334,8 @@ def attached_to(
 def drop_unattached(unit: Unit, digests: Iterable[str]) -> int:
     """Delete those blobs that nothing refers to any more.
 
-    Two statements for each 500 digests, and none if there are none.
+    Two statements for each 500 digests, and none if there are none. The session's row must be
+    locked since the digests were asked for, so that nobody attaches anything.
 
     Args:
         unit: In the write transaction that has deleted attachments.

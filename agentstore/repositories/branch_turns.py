@@ -34,42 +34,7 @@ from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NameReserved, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.records import BranchRecord, MessageRecord, SummaryRecord
-from agentstore.repositories import scopes
-from agentstore.repositories.line_changes import (
-    NOTHING,
-    BranchRow,
-    Counts,
-    LockedSession,
-    branch_number,
-    change_branch,
-    count_in,
-    count_within,
-    lock_session,
-    read_branch,
-    read_branches,
-    remove_gone_branches,
-    remove_unseen,
-    written_back,
-)
-from agentstore.repositories.lines import (
-    COUNT,
-    Columns,
-    Range,
-    between,
-    between_numbers,
-    branch_of,
-    fetch_newest,
-    for_each_range,
-    line_columns,
-    line_of,
-    message_record,
-    message_records,
-    newest,
-    no_branch,
-    require,
-    select_newest,
-    stored_line,
-)
+from agentstore.repositories import line_changes, lines, scopes
 from agentstore.repositories.messages.append import draft
 from agentstore.repositories.operations import Repository, reads, writes
 from agentstore.schema import Tables, name_of_branch
@@ -99,8 +64,13 @@ def user_messages(
     parameters = {"session_id": session_id, "name": branch, "after": after, "count": count}
     rows = statements.after.fetch(unit.connection, parameters)
     if not rows:
-        require(unit, session_id, branch)
-    return message_records(unit, rows)
+        lines.require(unit, session_id, branch)
+    return lines.message_records(unit, rows)
+
+
+def name_taken(branch: line_changes.BranchRow) -> AlreadyExists:
+    """Make the error that says that a branch has a name, or had it and it is reserved."""
+    return (NameReserved if branch.gone else AlreadyExists)("branch", branch.name)
 
 
 def no_turn(turn: int | None) -> NotFound:
@@ -115,7 +85,7 @@ def last_user_message(
     statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
     parameters = {"session_id": session_id, "name": branch, "before": before}
     rows = statements.last_before.fetch(unit.connection, parameters)
-    return message_record(rows[0]) if rows else None
+    return lines.message_record(rows[0]) if rows else None
 
 
 def find_messages(
@@ -164,7 +134,7 @@ class _TurnStatements:
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
 ) -> _TurnStatements:
-    line = line_of(tables, dialect, active=active, called="line_of_turns")
+    line = lines.line_of(tables, dialect, active=active, called="line_of_turns")
     edge = tables.messages.alias("edge")
 
     def turn_at(end: Any) -> Any:
@@ -183,11 +153,11 @@ def _statements(
         )
 
     def user_messages(
-        above: Any, last: Any, order: Any, limit: Any, columns: Columns = line_columns
+        above: Any, last: Any, order: Any, limit: Any, columns: lines.Columns = lines.line_columns
     ) -> Select[Any]:
         # The turns are bounded by those of the range: its branch may have any number of others,
         # which the index by turns would walk past one by one.
-        source, found = for_each_range(
+        source, found = lines.for_each_range(
             line,
             tables,
             dialect,
@@ -202,10 +172,10 @@ def _statements(
 
     first, last = turn_at(asc), turn_at(desc)
     after, before = (bindparam(name, type_=BigInteger) for name in ("after", "before"))
-    after_turn = case((first > after, first - 1), else_=after), last, asc, COUNT
+    after_turn = case((first > after, first - 1), else_=after), last, asc, lines.COUNT
     # Before the next turn's user message there may still be a summary of turns after this.
     following = user_messages(*after_turn, columns=_seq).scalar_subquery()
-    end = select_newest(
+    end = lines.select_newest(
         tables,
         dialect,
         lambda messages: messages.turn <= after,
@@ -230,20 +200,6 @@ def _seq_and_turn(messages: Any) -> list[Any]:
     return [messages.seq, messages.turn]
 
 
-def start_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
-    """Give the sequence number of the user message that begins a turn; of turn 0, the first.
-
-    Raises:
-        NotFound: The branch shows no such turn.
-    """
-    if turn == 0:
-        return 1
-    found = user_messages(unit, session_id, branch, turn - 1, 1)
-    if not found or found[0].turn != turn:
-        raise no_turn(turn)
-    return found[0].seq
-
-
 def end_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
     """Give the sequence number of the last message of a turn; of turn 0 perhaps none.
 
@@ -252,9 +208,9 @@ def end_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> i
     """
     statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
     parameters = {"session_id": session_id, "name": branch, "after": turn, "count": 1}
-    rows = fetch_newest(statements.end, unit.connection, parameters)
+    rows = lines.fetch_newest(statements.end, unit.connection, parameters)
     if not rows:
-        require(unit, session_id, branch)
+        lines.require(unit, session_id, branch)
     seq, last = rows[0] if rows else (0, 0)
     if last != turn:
         raise no_turn(turn)
@@ -269,8 +225,8 @@ def of_turns(
     after = user_messages(unit, session_id, branch, to_turn, 1)
     low = before.seq if before else 0
     high = after[0].seq - 1 if after else MAX_INTEGER
-    rows = between(unit, session_id, low, high, branch=branch)
-    found = message_records(unit, rows)
+    rows = lines.between(unit, session_id, low, high, branch=branch)
+    found = lines.message_records(unit, rows)
     return [message for message in found if from_turn <= message.turn <= to_turn]
 
 
@@ -279,7 +235,7 @@ def of_turns(
 
 def tell_shorter(
     unit: Unit,
-    session: LockedSession,
+    session: line_changes.LockedSession,
     number: int,
     replaced: Sequence[MessageRecord],
     summary: Mapping[str, Any],
@@ -310,20 +266,22 @@ def tell_shorter(
         **unit.dialect.message_number(unit.connection, unit.tables),
     }
     unit.connection.execute(insert(unit.tables.messages), told.row)
-    count_in(unit, session.id, 1, told.row["token_count"], from_nanos(0))
+    line_changes.count_in(unit, session.id, 1, told.row["token_count"], from_nanos(0))
     sessions, now = unit.tables.sessions, told.row["created_at"]
     here = update(sessions).where(sessions.c.id == session.id, sessions.c.newest_at < now)
     unit.connection.execute(here.values(newest_at=now))
-    line = read_branch(unit, session.id, number).line
+    line = line_changes.read_branch(unit, session.id, number).line
     told_line = [
-        *between_numbers(line, last=first.seq - 1),
-        Range(home, last.seq, last.seq),
-        *between_numbers(line, last.seq + 1),
+        *lines.between_numbers(line, last=first.seq - 1),
+        lines.Range(home, last.seq, last.seq),
+        *lines.between_numbers(line, last.seq + 1),
     ]
     less = sum(message.begins_turn for message in replaced)
-    change_branch(unit, session, number, Counts(1 - len(replaced), -less), told_line)
-    remove_unseen(unit, session, between_numbers(line, first.seq, last.seq))
-    remove_gone_branches(unit, session)
+    line_changes.change_branch(
+        unit, session, number, line_changes.Counts(1 - len(replaced), -less), told_line
+    )
+    line_changes.remove_unseen(unit, session, lines.between_numbers(line, first.seq, last.seq))
+    line_changes.remove_gone_branches(unit, session)
     told.row["branch"] = None  # its home has no name
     return told.record(session.id)
 
@@ -333,7 +291,7 @@ def tell_shorter(
 
 def grow(
     unit: Unit,
-    session: LockedSession,
+    session: line_changes.LockedSession,
     parent: int | str,
     through: int,
     name: str | None,
@@ -355,16 +313,19 @@ def grow(
     branches = unit.tables.branches.c
     this = branches.name if isinstance(parent, str) else branches.number
     either = or_(this == parent, branches.name == wanted)
-    found = read_branches(unit, session.id, either, gone=True)
+    found = line_changes.read_branches(unit, session.id, either, gone=True)
     for taken in (each for each in found if each.name == wanted):
         if name is not None:
-            refuse_taken(name, taken.gone)
+            raise name_taken(taken)
         wanted = new_id()
     origin = next((each for each in found if parent in (each.name, each.number)), None)
     if origin is None or origin.gone:
-        raise no_branch(str(parent))
+        raise lines.no_branch(str(parent))
     seq, turn, counts = _shown_through(unit, session, origin, through, end)
-    line = [*between_numbers(origin.line, last=seq), Range(number, session.last_seq + 1)]
+    line = [
+        *lines.between_numbers(origin.line, last=seq),
+        lines.Range(number, session.last_seq + 1),
+    ]
     created_at = insert_branch(
         unit,
         session,
@@ -392,11 +353,11 @@ def grow(
 
 def _shown_through(
     unit: Unit,
-    session: LockedSession,
-    branch: BranchRow,
+    session: line_changes.LockedSession,
+    branch: line_changes.BranchRow,
     through: int,
     known: tuple[int, int] | None,
-) -> tuple[int, int, Counts]:
+) -> tuple[int, int, line_changes.Counts]:
     """Give number and turn of the last message that a branch shows up to a number, and count what
     it shows up to there.
 
@@ -406,7 +367,7 @@ def _shown_through(
     """
 
     def last(through: int) -> tuple[int, int]:
-        ends = newest(
+        ends = lines.newest(
             unit, session.id, 1, branch=branch.name, through=through, columns=_seq_and_turn
         )
         return ends[0] if ends else (0, 0)
@@ -415,37 +376,32 @@ def _shown_through(
     if through >= session.last_seq:
         return seq, turn, branch.counts
     messages, turns = branch.counts
-    shown = between_numbers(branch.line, last=seq)
+    shown = lines.between_numbers(branch.line, last=seq)
     numbers = sum(last - first + 1 for _, first, last in shown)
     end = session.last_seq
     while True:
-        rest = between_numbers(branch.line, seq + 1, end)
+        rest = lines.between_numbers(branch.line, seq + 1, end)
         others = sum(last - first + 1 for _, first, last in rest)
         if numbers + others == messages and branch.turn == turns:
-            return seq, turn, Counts(numbers, turn)
+            return seq, turn, line_changes.Counts(numbers, turn)
         if end < session.last_seq or end == (end := last(end)[0]):
             break
     if numbers <= others:
-        return seq, turn, count_within(unit, session.id, shown)
-    after = count_within(unit, session.id, rest)
-    return seq, turn, Counts(messages - after.messages, turns - after.turns)
-
-
-def keep_name(unit: Unit, session: LockedSession, name: str) -> None:
-    """Leave the name of a branch that is gone where no other branch can have it."""
-    insert_branch(unit, session, None, 0, 0, name=name, gone=True, reserved=True)
+        return seq, turn, line_changes.count_within(unit, session.id, shown)
+    after = line_changes.count_within(unit, session.id, rest)
+    return seq, turn, line_changes.Counts(messages - after.messages, turns - after.turns)
 
 
 def insert_branch(
     unit: Unit,
-    session: LockedSession,
+    session: line_changes.LockedSession,
     parent: int | None,
     fork_seq: int,
     fork_turn: int,
     *,
     name: str,
-    line: Sequence[Range] = (),
-    counts: Counts = NOTHING,
+    line: Sequence[lines.Range] = (),
+    counts: line_changes.Counts = line_changes.NOTHING,
     gone: bool = False,
     activate: bool = False,
     reserved: bool = False,
@@ -465,7 +421,7 @@ def insert_branch(
         "fork_seq": fork_seq,
         "fork_turn": fork_turn,
         "created_at": created_at,
-        "line": stored_line(line),
+        "line": lines.stored_line(line),
         "messages": counts.messages,
         "turns": counts.turns,
         "turn": fork_turn if line else 0,
@@ -476,7 +432,7 @@ def insert_branch(
     values: dict[str, int] = {"last_branch": number}
     beside: list[Change] = []
     if activate:
-        beside.append(written_back(unit.tables, session))
+        beside.append(line_changes.written_back(unit.tables, session))
         session.active_branch, session.turn = number, fork_turn
         values |= {
             "active_branch": number,
@@ -491,31 +447,6 @@ def insert_branch(
         update(sessions).where(sessions.c.id == session.id).values(values),
     )
     return created_at
-
-
-def require_free_name(unit: Unit, session_id: str, name: str) -> None:
-    """Require that no branch of the session has this name, and none had it that was reserved.
-
-    Raises:
-        AlreadyExists: One has; ``NameReserved`` if it is gone.
-    """
-    branches = unit.tables.branches.c
-    query = select(branches.gone).where(branches.session_id == session_id, branches.name == name)
-    refuse_taken(name, unit.connection.execute(query).scalar())
-
-
-def refuse_taken(name: str, gone: bool | None) -> None:
-    """Refuse a name that is taken.
-
-    Args:
-        name: The name.
-        gone: Whether the branch that has it is gone; None if no branch has it.
-
-    Raises:
-        AlreadyExists: A branch has it; ``NameReserved`` if that is gone.
-    """
-    if gone is not None:
-        raise (NameReserved if gone else AlreadyExists)("branch", name)
 
 
 # Summaries: the compressed memory of a conversation, kept beside its messages.
@@ -559,11 +490,11 @@ class Summaries(Repository):
         content = validation.text("content", content)
         through_seq = validation.optional_amount("through_seq", through_seq)
         document = validation.json_object("metadata", metadata)
-        session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, branch)
+        session = line_changes.lock_session(self.unit, session_id)
+        number = line_changes.branch_number(self.unit, session, branch)
         if through_seq is None:
-            rows = newest(self.unit, session_id, 1, branch=branch)
-            through_seq = message_record(rows[0]).seq if rows else 0
+            rows = lines.newest(self.unit, session_id, 1, branch=branch)
+            through_seq = lines.message_record(rows[0]).seq if rows else 0
         self._hand_down(session_id, number)
         summaries, now = self.tables.summaries, self.unit.now()
         values = {
@@ -594,7 +525,7 @@ class Summaries(Repository):
         """
         found = find_summary(self.unit, session_id, branch)
         if found is None:
-            require(self.unit, session_id, branch)
+            lines.require(self.unit, session_id, branch)
         return found
 
     @scopes.SESSION
@@ -608,8 +539,8 @@ class Summaries(Repository):
         Raises:
             NotFound: There is no such session or branch.
         """
-        session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, branch)
+        session = line_changes.lock_session(self.unit, session_id)
+        number = line_changes.branch_number(self.unit, session, branch)
         self._hand_down(session_id, number)
         summaries = self.tables.summaries
         gone = delete(summaries).where(
@@ -655,7 +586,7 @@ def select_summary(tables: Tables, active: bool) -> Select[Any]:
     has one which tells only of what the branch shows.
     """
     summaries = tables.summaries.c
-    (source, number, this), parents = branch_of(tables, active=active), tables.branches
+    (source, number, this), parents = lines.branch_of(tables, active=active), tables.branches
     child = parents.alias("child")
     its = and_(child.c.session_id == bindparam("session_id"), child.c.number == number)
     line = (

@@ -31,6 +31,7 @@ from sqlalchemy import (
     bindparam,
     func,
     select,
+    type_coerce,
     update,
 )
 
@@ -46,22 +47,7 @@ from agentstore.records import (
     TurnRecord,
     TurnToolUse,
 )
-from agentstore.records.base import complete
-from agentstore.repositories import scopes
-from agentstore.repositories.branch_turns import (
-    end_of_turn,
-    find_messages,
-    grow,
-    keep_name,
-    last_user_message,
-    no_turn,
-    of_turns,
-    require_free_name,
-    start_of_turn,
-    tell_shorter,
-    user_messages,
-    wanted_text,
-)
+from agentstore.repositories import branch_turns, scopes
 from agentstore.repositories.line_changes import (
     SHOWS_NOTHING,
     Counts,
@@ -87,7 +73,9 @@ from agentstore.repositories.listing import over_pages
 from agentstore.repositories.operations import (
     Paged,
     Repository,
+    changing,
     one_page,
+    reader,
     reads,
     reads_snapshot,
     required,
@@ -157,26 +145,33 @@ class Branches(Repository):
             raise InvalidInput("Pass only one of from_turn, after_turn and containing.")
         validation.optional_amount("from_turn", from_turn)
         validation.optional_amount("after_turn", after_turn)
-        contains = None if containing is None else wanted_text("containing", containing)
+        contains = (
+            None if containing is None else branch_turns.wanted_text("containing", containing)
+        )
         name = validation.optional_key("name", name)
         branch = validation.optional_text("branch", branch)
         validation.flag("reserve", reserve)
         session = lock_session(self.unit, session_id)
         end: tuple[int, int] | None = None
-        if from_turn is not None:
-            through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
+        if from_turn == 0:
+            through = 0
+        elif from_turn is not None:
+            found = branch_turns.user_messages(self.unit, session_id, branch, from_turn - 1, 1)
+            if not found or found[0].turn != from_turn:
+                raise branch_turns.no_turn(from_turn)
+            through = found[0].seq - 1
         elif after_turn is not None:
-            through = end_of_turn(self.unit, session_id, branch, after_turn)
+            through = branch_turns.end_of_turn(self.unit, session_id, branch, after_turn)
             end = (through, after_turn)
         elif contains is not None:
-            found = find_messages(self.unit, session_id, branch, contains, 0, 1)
+            found = branch_turns.find_messages(self.unit, session_id, branch, contains, 0, 1)
             if not found:
-                raise no_turn(None)
+                raise branch_turns.no_turn(None)
             through = found[0].seq - 1
         else:
             through = session.last_seq
         parent = session.active_branch if branch is None else branch
-        return grow(
+        return branch_turns.grow(
             self.unit, session, parent, through, name, activate=True, reserve=reserve, end=end
         )
 
@@ -239,8 +234,12 @@ class Branches(Repository):
                 f"{kept} keeps its name. Create a branch after its last turn instead."
             )
         if new_name != name:
-            require_free_name(self.unit, session_id, new_name)
-            self._change(session_id, found.number, name=new_name)
+            branches, key = self.tables.branches, ("session_id", "number")
+            named = branches.c.name == new_name
+            if taken := read_branches(self.unit, session_id, named, gone=True):
+                raise branch_turns.name_taken(taken[0])
+            row = {"session_id": session_id, "number": found.number, "name": new_name}
+            self.unit.count(changing, branches, key, "name", **row)
         return self._read(session_id, new_name)
 
     @scopes.SESSION
@@ -328,16 +327,16 @@ class Branches(Repository):
         validation.choice("role", role, get_args(Teller))
         session = lock_session(self.unit, session_id)
         number = branch_number(self.unit, session, branch)
-        replaced = of_turns(self.unit, session_id, branch, from_turn, to_turn)
+        replaced = branch_turns.of_turns(self.unit, session_id, branch, from_turn, to_turn)
         if not replaced:
-            raise no_turn(to_turn)
+            raise branch_turns.no_turn(to_turn)
         for message in replaced:
             if message.status == STREAMING:
                 raise StreamUnfinished(message.id)
         if keep_as is not None:
-            grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
+            branch_turns.grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
         told = {"role": role, "content": summary, "token_count": token_count}
-        return tell_shorter(self.unit, session, number, replaced, told)
+        return branch_turns.tell_shorter(self.unit, session, number, replaced, told)
 
     @scopes.SESSION
     @reads
@@ -367,7 +366,7 @@ class Branches(Repository):
         validation.flag("messages", messages)
         cursors = Cursors("turns", session_id, branch)
         after = 0 if cursor is None else cursors.read(cursor, 1)[0]
-        found = user_messages(self.unit, session_id, branch, after, limit + 1)
+        found = branch_turns.user_messages(self.unit, session_id, branch, after, limit + 1)
         following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
         return Page(tuple(_turn(each, whole=messages) for each in found[:limit]), following)
 
@@ -399,9 +398,13 @@ class Branches(Repository):
         branch = validation.optional_text("branch", branch)
         cursors = Cursors("messages by turn", session_id, branch)
         first = 0 if cursor is None else cursors.read(cursor, 1)[0]
-        begun = user_messages(self.unit, session_id, branch, max(0, first - 1), limit + 1)
+        begun = branch_turns.user_messages(
+            self.unit, session_id, branch, max(0, first - 1), limit + 1
+        )
         # Where the page before ended, though what begins this one may have been deleted since.
-        ended = last_user_message(self.unit, session_id, branch, first) if first else None
+        ended = (
+            branch_turns.last_user_message(self.unit, session_id, branch, first) if first else None
+        )
         low = ended.seq + 1 if ended else 0
         more = len(begun) > limit
         high = begun[limit].seq - 1 if more else MAX_INTEGER
@@ -475,10 +478,10 @@ class Branches(Repository):
         """
         check_limit(limit)
         branch = validation.optional_text("branch", branch)
-        wanted = wanted_text("text", text)
+        wanted = branch_turns.wanted_text("text", text)
         cursors = Cursors("turns by text", session_id, branch, text)
         after = 0 if cursor is None else cursors.read(cursor, 1)[0]
-        found = find_messages(self.unit, session_id, branch, wanted, after, limit + 1)
+        found = branch_turns.find_messages(self.unit, session_id, branch, wanted, after, limit + 1)
         following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
         return Page(tuple(map(_turn, found[:limit])), following)
 
@@ -520,21 +523,13 @@ class Branches(Repository):
         parent = validation.amount("parent", parent)
         through = validation.amount("through", through)
         name = validation.optional_key("name", name)
-        return grow(self.unit, session, parent, through, name, activate=True).number
+        return branch_turns.grow(self.unit, session, parent, through, name, activate=True).number
 
     def _read(self, session_id: str, name: str) -> BranchRecord:
         row = self.unit.first(_named, session_id=session_id, name=name)
         if row is None:
             require(self.unit, session_id, name)
         return _record(row)
-
-    def _change(self, session_id: str, number: int, **values: Any) -> None:
-        branches = self.tables.branches
-        self.connection.execute(
-            update(branches)
-            .where(branches.c.session_id == session_id, branches.c.number == number)
-            .values(values)
-        )
 
 
 def _listed(tables: Tables) -> Paged:
@@ -556,7 +551,7 @@ def _select(tables: Tables) -> Select[Any]:
     """Select the branches of a session, with what each shows."""
     messages, turns, last_turn = own_counts(tables)
     branches, sessions = tables.branches, tables.sessions
-    parent = branches.alias("parent")
+    parent, current = branches.alias("parent"), branches.c.number == sessions.c.active_branch
     grew_from = (
         (parent.c.session_id == branches.c.session_id)
         & (parent.c.number == branches.c.parent)
@@ -570,7 +565,7 @@ def _select(tables: Tables) -> Select[Any]:
             parent.c.name.label("parent"),
             branches.c.fork_turn,
             branches.c.fork_seq,
-            (branches.c.number == sessions.c.active_branch).label("current"),
+            type_coerce(current, branches.c.reserved.type).label("current"),
             branches.c.created_at,
             branches.c.reserved,
             messages.label("messages"),
@@ -587,26 +582,7 @@ def _select(tables: Tables) -> Select[Any]:
     )
 
 
-def _record(row: Any) -> BranchRecord:
-    return complete(
-        BranchRecord(
-            session_id=row.session_id,
-            number=row.number,
-            name=row.name,
-            parent=row.parent,
-            fork_turn=row.fork_turn,
-            fork_seq=row.fork_seq,
-            current=bool(row.current),
-            created_at=row.created_at,
-            reserved=bool(row.reserved),
-        )
-    )
-
-
-def _counted(row: Any) -> CountedBranch:
-    branch = _record(row)
-    known = {name: getattr(branch, name) for name in BranchRecord.__slots__}
-    return complete(CountedBranch(**known, messages=row.messages, turns=row.turns))
+_record, _counted = reader(BranchRecord), reader(CountedBranch)
 
 
 def _turn(message: MessageRecord, *, whole: bool = False) -> TurnRecord:
@@ -648,7 +624,8 @@ def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: st
         )
     unit.dialect.at_once(unit.connection, *changes)
     if going.reserved:
-        keep_name(unit, session, name)
+        # Its name is left where no other branch can have it.
+        branch_turns.insert_branch(unit, session, None, 0, 0, name=name, gone=True, reserved=True)
     seen = [each for branch in there.values() for each in branch.line]
     deleted = remove_unseen(unit, session, going.line, seen)
     remove_gone_branches(unit, session)

@@ -55,7 +55,14 @@ from agentstore.errors import (
 from agentstore.execution.unit import Unit
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.records.base import TaskStatus, complete, maker
-from agentstore.repositories.operations import MOST, among, chunks, required, several
+from agentstore.repositories.operations import (
+    MOST,
+    among,
+    changing,
+    chunks,
+    required,
+    several,
+)
 from agentstore.repositories.session_pages import FAILED_TASKS, show_failures
 from agentstore.schema import Tables, session_is_open, session_not_being_deleted
 from agentstore.values import validation
@@ -163,21 +170,15 @@ def why_not(
     if held and current == "running":
         return LeaseLost(task_id, None, task.fence, current, task.worker)
     if wanted == "running" and current == "pending":
-        return _occupied(unit, task)
+        c = unit.tables.tasks.c
+        alone = c.session_id == task.session_id, c.status == RUNNING, c.alone_in_session
+        running = unit.connection.execute(select(c.id).where(*alone)).scalar()
+        return SessionBusy(str(task.session_id), task.id, str(running))
     onward = TASK_TRANSITIONS[current]
     instead = _ONLY_BY.get(current, "") if wanted in onward else ""
     if not instead:
         onward -= {wanted}
     return IllegalTransition("task", task_id, current, wanted, tuple(sorted(onward)), instead)
-
-
-def _occupied(unit: Unit, task: TaskRecord) -> AgentStoreError:
-    c = unit.tables.tasks.c
-    query = select(c.id).where(
-        c.session_id == task.session_id, c.status == RUNNING, c.alone_in_session
-    )
-    running = unit.connection.execute(query).scalar()
-    return SessionBusy(str(task.session_id), task.id, str(running))
 
 
 def _unless_cancelled(tasks: Table, now: Any, values: dict[str, Any]) -> dict[str, Any]:
@@ -363,24 +364,17 @@ def restart(unit: Unit) -> None:
     """
     leases = [
         {
-            "row": row.pk,
-            "begin": row.now,
-            "end": shifted(row.now, min(row.lease_expires_at - row.updated_at, _LONGEST)),
+            "pk": row.pk,
+            "updated_at": row.now,
+            "lease_expires_at": shifted(
+                row.now, min(row.lease_expires_at - row.updated_at, _LONGEST)
+            ),
         }
         for row in unit.rows(_given_later, clock_of(unit), most=_LATEST, **now_of(unit))
         if row.updated_at > row.now  # it may have been renewed since it was chosen
     ]
     if leases:
-        unit.each(_restarting, leases)
-
-
-def _restarting(tables: Tables) -> Executable:
-    tasks = tables.tasks
-    values: dict[str, Any] = {
-        "updated_at": bindparam("begin"),
-        "lease_expires_at": bindparam("end"),
-    }
-    return update(tasks).where(tasks.c.pk == bindparam("row")).values(values)
+        unit.each(changing, leases, unit.tables.tasks, ("pk",), "updated_at", "lease_expires_at")
 
 
 def _given_later(tables: Tables, clock: EngineDialect | None) -> Executable:

@@ -45,20 +45,8 @@ from agentstore.errors import CounterOverflow
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.records.base import SessionStatus
+from agentstore.repositories import lines
 from agentstore.repositories.attachments import attached_to, drop_unattached
-from agentstore.repositories.lines import (
-    SESSION_ID,
-    Line,
-    Range,
-    between_numbers,
-    main_columns,
-    message_record,
-    newest,
-    no_branch,
-    only_turn,
-    read_line,
-    stored_line,
-)
 from agentstore.repositories.listing import exact_sum, halves
 from agentstore.repositories.operations import chunks, required
 from agentstore.repositories.search import forget_deleted
@@ -145,7 +133,7 @@ def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:
     )
     number = unit.connection.execute(query).scalar()
     if number is None:
-        raise no_branch(name)
+        raise lines.no_branch(name)
     return int(number)
 
 
@@ -169,7 +157,7 @@ class BranchRow:
     parent: int | None
     reserved: bool
     gone: bool
-    line: list[Range]
+    line: list[lines.Range]
     counts: Counts
     turn: int
 
@@ -200,7 +188,7 @@ def read_branches(
         .order_by(branches.c.number)
     )
     return [
-        BranchRow(*row[:5], read_line(row[5]), Counts(*row[6:8]), row[8])
+        BranchRow(*row[:5], lines.read_line(row[5]), Counts(*row[6:8]), row[8])
         for row in unit.connection.execute(query)
     ]
 
@@ -233,7 +221,7 @@ def read_branch(unit: Unit, session_id: str, branch: int | str) -> BranchRow:
         this = branches.number == branch
     for found in read_branches(unit, session_id, this):
         return found
-    raise no_branch(str(branch))
+    raise lines.no_branch(str(branch))
 
 
 def counts_of(unit: Unit, session_id: str, name: str | None) -> Counts | None:
@@ -253,7 +241,7 @@ def counts_of(unit: Unit, session_id: str, name: str | None) -> Counts | None:
     return None if row is None else Counts(*row)
 
 
-def count_within(unit: Unit, session_id: str, ranges: Line) -> Counts:
+def count_within(unit: Unit, session_id: str, ranges: lines.Line) -> Counts:
     """Count the messages in some ranges."""
     total = NOTHING
     messages = unit.tables.messages.c
@@ -270,7 +258,7 @@ _MOST_RANGES = 100
 """In one condition."""
 
 
-def _in_ranges(tables: Tables, ranges: Line) -> ColumnElement[bool]:
+def _in_ranges(tables: Tables, ranges: lines.Line) -> ColumnElement[bool]:
     messages = tables.messages.c
     return or_(
         *(
@@ -285,12 +273,12 @@ def change_branch(
     session: LockedSession,
     number: int,
     by: Counts = NOTHING,
-    line: Line | None = None,
+    line: lines.Line | None = None,
 ) -> None:
     """Change what a branch of a locked session counts, and perhaps what it shows."""
     branches, sessions = unit.tables.branches, unit.tables.sessions
     changes: list[Change] = []
-    values: dict[str, Any] = {} if line is None else {"line": stored_line(line)}
+    values: dict[str, Any] = {} if line is None else {"line": lines.stored_line(line)}
     if number != session.active_branch:
         values["messages"] = branches.c.messages + by.messages
         values["turns"] = branches.c.turns + by.turns
@@ -425,7 +413,7 @@ def remove_messages(
         count_in(unit, session.id, *less, gone, shown=shown)
     branches = unit.tables.branches
     for name in ended:
-        rows = newest(unit, session.id, 1, branch=name, columns=only_turn)
+        rows = lines.newest(unit, session.id, 1, branch=name, columns=lines.only_turn)
         this = update(branches).where(branches.c.session_id == session.id, branches.c.name == name)
         unit.connection.execute(this.values(turn=rows[0][0] if rows else 0))
     drop_unattached(unit, attached.split(",") if attached else ())
@@ -482,7 +470,9 @@ def settle_turn(unit: Unit, session: LockedSession, less: Counts = NOTHING) -> N
     ``less`` is how much less it shows, if that is not counted yet.
     """
     sessions = unit.tables.sessions
-    rows = newest(unit, session.id, 1, only_main=session.last_branch == 0, columns=only_turn)
+    rows = lines.newest(
+        unit, session.id, 1, only_main=session.last_branch == 0, columns=lines.only_turn
+    )
     turn = int(rows[0][0]) if rows else 0
     if turn != session.turn or less != NOTHING:
         values = {
@@ -504,15 +494,15 @@ def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
     """
     showing = read_showing(unit, session, [session.active_branch])
     (this,) = (each for each in showing if each.number == session.active_branch)
-    going = between_numbers(this.line, first_seq)
+    going = lines.between_numbers(this.line, first_seq)
     if earlier := {each.branch for each in going} - {this.number}:
         showing += read_showing(unit, session, earlier)
     seen = [each for branch in showing if branch.number != this.number for each in branch.line]
-    kept, own = between_numbers(this.line, last=first_seq - 1), this.line[-1]
+    kept, own = lines.between_numbers(this.line, last=first_seq - 1), this.line[-1]
     shared = any(each.branch == own.branch and each.last >= first_seq for each in seen)
     if first_seq < own.first or shared:
         begins = session.last_seq + 1 if shared else own.first
-        line = [*kept, Range(this.number, begins)]
+        line = [*kept, lines.Range(this.number, begins)]
         change_branch(unit, session, this.number, line=line)
     remove_unseen(unit, session, going, seen)
     if not {each.branch for each in going} <= {branch.number for branch in showing}:
@@ -520,7 +510,10 @@ def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
 
 
 def remove_unseen(
-    unit: Unit, session: LockedSession, ranges: Line, seen: Iterable[Range] | None = None
+    unit: Unit,
+    session: LockedSession,
+    ranges: lines.Line,
+    seen: Iterable[lines.Range] | None = None,
 ) -> int:
     """Delete those messages of these ranges that no branch shows.
 
@@ -542,7 +535,7 @@ def remove_unseen(
     )
 
 
-def _outside(ranges: Line, seen: Iterable[Range]) -> Iterator[Range]:
+def _outside(ranges: lines.Line, seen: Iterable[lines.Range]) -> Iterator[lines.Range]:
     """Give what lies in some ranges and not in what is seen."""
     covered: dict[int, list[tuple[int, int]]] = {}
     for branch, first, last in seen:
@@ -552,22 +545,22 @@ def _outside(ranges: Line, seen: Iterable[Range]) -> Iterator[Range]:
             if low > last:
                 break
             if low > first:
-                yield Range(branch, first, low - 1)
+                yield lines.Range(branch, first, low - 1)
             first = max(first, high + 1)
         if first <= last:
-            yield Range(branch, first, last)
+            yield lines.Range(branch, first, last)
 
 
 def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
     """Delete the rows of branches that are gone and have neither messages nor children left."""
     if session.last_branch:
         for statement in _removing_gone(unit.tables, unit.dialect, dialect_of(unit.connection)):
-            statement.execute_many(unit.connection, [{SESSION_ID: session.id}])
+            statement.execute_many(unit.connection, [{lines.SESSION_ID: session.id}])
 
 
 @lru_cache(maxsize=256)
 def _removing_gone(tables: Tables, dialect: EngineDialect, driver: Dialect) -> list[Prepared]:
-    session_id: BindParameter[str] = bindparam(SESSION_ID)
+    session_id: BindParameter[str] = bindparam(lines.SESSION_ID)
     branches, messages, summaries = tables.branches, tables.messages, tables.summaries
     branch, child = branches.alias("branch"), branches.alias("child")
     is_gone = and_(branch.c.session_id == session_id, branch.c.gone, ~branch.c.reserved)
@@ -615,7 +608,7 @@ def remove_all(unit: Unit, session: LockedSession) -> int:
         here = branches.c.session_id == session.id
         there = select(branches.c.number).where(here, branches.c.gone.is_(False))
         own = [
-            {"which": number, "whole": stored_line([Range(number, 1)])}
+            {"which": number, "whole": lines.stored_line([lines.Range(number, 1)])}
             for number in connection.execute(there).scalars()
         ]
         values = {"line": bindparam("whole", type_=branches.c.line.type), **_NO_COUNTS}
@@ -684,24 +677,24 @@ def pop_of_main(unit: Unit, session_id: str) -> MessageRecord | None:
         session_id: The session.
     """
     statements = _statements(unit.tables, dialect_of(unit.connection))
-    rows = statements.read.fetch(unit.connection, {SESSION_ID: session_id})
+    rows = statements.read.fetch(unit.connection, {lines.SESSION_ID: session_id})
     if not rows:
         return None
     message_id, _, _, role, status, tokens, cost, attached, *counters = rows[0]
     if status == STREAMING:  # its text is in pieces
         return None
     turn = rows[1][_MESSAGE.index("turn")] if len(rows) > 1 else 0
-    given = {SESSION_ID: session_id, "tokens": tokens, "cost": cost, "now_turn": turn}
+    given = {lines.SESSION_ID: session_id, "tokens": tokens, "cost": cost, "now_turn": turn}
     given["turns"] = int(role == "user")
     given |= dict(zip(_COUNTERS, counters, strict=True))
     if not statements.count_off.rows(unit.connection, given):
         return None
-    given = {SESSION_ID: session_id, "message_id": message_id}
+    given = {lines.SESSION_ID: session_id, "message_id": message_id}
     ((*columns, attached_now),) = statements.delete.fetch(unit.connection, given)
     digests = ",".join(filter(None, (attached, attached_now)))
     drop_unattached(unit, digests.split(",") if digests else ())
     forget_deleted(unit)
-    return message_record(columns)
+    return lines.message_record(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -715,11 +708,11 @@ class _Popping:
 def _statements(tables: Tables, driver: Dialect) -> _Popping:
     messages, sessions = tables.messages.c, tables.sessions.c
     never_branched = sessions.last_branch == 0
-    this = (sessions.id == bindparam(SESSION_ID), session_is_open(tables), never_branched)
+    this = (sessions.id == bindparam(lines.SESSION_ID), session_is_open(tables), never_branched)
     last = (
         select(*(messages[name] for name in _MESSAGE))
         .where(
-            messages.session_id == bindparam(SESSION_ID),
+            messages.session_id == bindparam(lines.SESSION_ID),
             messages.branch == select(sessions.last_branch).where(*this).scalar_subquery(),
         )
         .order_by(messages.seq.desc())
@@ -734,7 +727,7 @@ def _statements(tables: Tables, driver: Dialect) -> _Popping:
             _attached_to(tables, last.c.id),
             *(seen.c[name] for name in _COUNTERS),
         )
-        .join_from(last, seen, seen.c.id == bindparam(SESSION_ID))
+        .join_from(last, seen, seen.c.id == bindparam(lines.SESSION_ID))
         .join(tables.sessions, sessions.pk == seen.c.pk)
         .order_by(last.c.seq.desc())
         .with_for_update(of=tables.sessions)
@@ -757,7 +750,7 @@ def _statements(tables: Tables, driver: Dialect) -> _Popping:
     )
     message_id = bindparam("message_id", type_=messages.id.type)
     gone = delete(tables.messages).where(messages.id == message_id)
-    deleted = gone.returning(*main_columns(messages), _attached_to(tables, message_id))
+    deleted = gone.returning(*lines.main_columns(messages), _attached_to(tables, message_id))
     return _Popping(*(Prepared(each, driver) for each in (read, count_off, deleted)))
 
 

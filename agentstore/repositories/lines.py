@@ -442,13 +442,16 @@ def _statements(
     both = with_prompts(query, tables, dialect, driver, active=active, columns=columns)
     if not active:
         return _LineStatements(None, newest, (None, both), None, Prepared(between, driver))
-    main = _of_main(tables, columns)
+    main = select(*columns(messages)).where(*_on_main(tables, messages))
     newest_of_main = (
         main.where(messages.seq <= bindparam("through")).order_by(messages.seq.desc()).limit(COUNT)
     )
     between_of_main = main.where(messages.seq.between(first, last)).order_by(messages.seq)
     latest = dialect.last_of(main, messages.seq, COUNT)
-    of_main = latest.union_all(_prompts_of_main(tables, columns))
+    # No prompts where fewer messages than the newest were ever saved: those are all of them then.
+    begin = tables.messages.alias("first")
+    long_enough = _on_main(tables, begin.c, tables.sessions.c.last_seq >= COUNT)
+    of_main = latest.union_all(prompts_among(tables, begin, begin.c, columns, *long_enough))
     return _LineStatements(
         Prepared(newest_of_main, driver),
         newest,
@@ -458,14 +461,10 @@ def _statements(
     )
 
 
-def _of_main(tables: Tables, columns: Columns) -> Select[Any]:
-    """Select from the one branch of a session that never had another one, else nothing."""
-    return select(*columns(tables.messages.c)).where(*_on_main(tables, tables.messages.c))
-
-
 def _on_main(
     tables: Tables, messages: Any, *conditions: ColumnElement[bool]
 ) -> list[ColumnElement[bool]]:
+    """Say that messages are of the one branch of a session that never had another one."""
     # The branch is a subquery and not a join, so that PostgreSQL sees one branch and reads the
     # index backwards instead of sorting the session.
     sessions = tables.sessions.c
@@ -480,16 +479,6 @@ def _on_main(
         .scalar_subquery()
     )
     return [messages.session_id == bindparam(SESSION_ID), messages.branch == active]
-
-
-def _prompts_of_main(tables: Tables, columns: Columns) -> Select[Any]:
-    """Select the prompts with which main begins, if it is the only branch there ever was.
-
-    None where fewer messages than the newest were ever saved: those are all of them then.
-    """
-    first = tables.messages.alias("first")
-    long_enough = _on_main(tables, first.c, tables.sessions.c.last_seq >= COUNT)
-    return prompts_among(tables, first, first.c, columns, *long_enough)
 
 
 # The line of a branch as queries see it: its ranges as a table, and messages joined to them.

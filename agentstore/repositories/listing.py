@@ -29,6 +29,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache, wraps
 from inspect import signature
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar, get_type_hints
@@ -462,6 +463,13 @@ _LONG_AFTER = 8
 
 _LONGEST_PAUSE = 0.1
 """Seconds, the longest that SQLite itself sleeps between two tries to get the lock."""
+
+
+def first_deadline(unit: Unit, table: str) -> datetime | None:
+    """Give the present, or None if nothing can have expired: then nothing needs to be locked."""
+    now, expires_at = unit.now(), unit.tables[table].c.expires_at
+    query = select(expires_at).where(expires_at <= now).order_by(expires_at).limit(1)
+    return None if unit.connection.execute(query).first() is None else now
 
 
 class Pace:

@@ -40,7 +40,7 @@ from agentstore.execution.unit import Unit
 from agentstore.records import MemoryHit, MemoryRecord, Page, VectorStatus
 from agentstore.records.base import complete
 from agentstore.repositories import scopes, vectors
-from agentstore.repositories.listing import Pace, over_pages
+from agentstore.repositories.listing import Pace, first_deadline, over_pages
 from agentstore.repositories.operations import (
     MOST,
     Repository,
@@ -492,7 +492,7 @@ class Memories(Repository):
         """
         validation.optional_amount("limit", limit)
         units, gone = self._units(), 0
-        pace, deadline = Pace(units, ROWS), units.run(Mode.READ, _first_deadline)
+        pace, deadline = Pace(units, ROWS), units.run(Mode.READ, first_deadline, "memories")
         while deadline is not None and (limit is None or gone < limit):
             most = pace.rows if limit is None else min(pace.rows, limit - gone)
             deleted = pace.write(_delete_some, deadline, most)
@@ -602,7 +602,7 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
             if all(map(str.isascii, each))
         )
         escaped_there = plain.contains("\\u", autoescape=True)
-        stays = or_(~unit.dialect.is_ascii(plain), escaped_there, *has)
+        stays = or_(func.length(plain) != unit.dialect.octets(plain), escaped_there, *has)
     after, size = None, _LOOKED_AT
     while True:
         some = _in_order(unit.tables, after is not None, *read).where(stays).subquery()
@@ -754,14 +754,6 @@ def memory_record(row: Any) -> MemoryRecord:
 
 ROWS = 1_000
 """Rows that one transaction deletes at most."""
-
-
-def _first_deadline(unit: Unit) -> datetime | None:
-    """Give the present, or None if nothing has expired: then nothing needs to be locked."""
-    now, memories = unit.now(), unit.tables.memories.c
-    expired = select(memories.pk).where(memories.expires_at <= now)
-    query = expired.order_by(memories.expires_at).limit(1)
-    return None if unit.connection.execute(query).first() is None else now
 
 
 def _delete_some(unit: Unit, pace: Pace, deadline: datetime, most: int) -> int:

@@ -25,9 +25,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
+from operator import attrgetter
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
 from sqlalchemy import (
     ColumnElement,
@@ -49,6 +51,7 @@ from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.errors import InvalidCursor, InvalidInput, NotFound
 from agentstore.execution.unit import Body, Call, GatheredCall, LoneRead, Runner, Unit
 from agentstore.records import Page
+from agentstore.records.base import complete
 from agentstore.schema import Tables
 from agentstore.schema.conversations import in_sessions
 from agentstore.values.embeddings import Embeddings
@@ -340,6 +343,17 @@ def _page(
 def _instants(build: Callable[..., Paged], tables: Tables, *shape: Any) -> list[bool]:
     """Say which columns of a key are instants."""
     return [isinstance(column.type, UtcDateTime) for column in build(tables, *shape)[1]]
+
+
+def reader(record: type[T]) -> Callable[[Any], T]:
+    """Make what makes such a record of a row, which has a column for each field, by its name."""
+    names = [field.name for field in fields(cast("Any", record))]
+    columns = attrgetter(*names)
+
+    def read(row: Any) -> T:
+        return complete(record(**dict(zip(names, columns(row), strict=True))))
+
+    return read
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -41,7 +41,6 @@ from agentstore.errors import (
     NotFound,
     StaleSession,
 )
-from agentstore.execution.unit import Unit
 from agentstore.records import (
     DeletionReceipt,
     ExpiryReport,
@@ -54,19 +53,11 @@ from agentstore.records import (
     SessionSummary,
 )
 from agentstore.records.base import SessionStatus
-from agentstore.repositories import operations, scopes
+from agentstore.repositories import new_sessions, operations, scopes
 from agentstore.repositories.line_changes import lock_session, start_again
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.messages.history import RECORDS, History
 from agentstore.repositories.messages.messages import Messages
-from agentstore.repositories.new_sessions import (
-    NewSession,
-    found,
-    found_or_made,
-    ids_beginning,
-    seconds_of,
-    without_secrets,
-)
 from agentstore.repositories.operations import (
     UNSET,
     Only,
@@ -119,6 +110,19 @@ _ONLY_BY = {"paused": "sessions.resume()", "waiting_user": "sessions.answer()"}
 """What alone makes a session in this status active again."""
 
 
+@dataclass(frozen=True, slots=True)
+class WholeSession:
+    """A session of one moment, with the messages of its active branch, the oldest first.
+
+    The layout says what an unusual line of an imported file looked like. It is in no record and no
+    argument of a public method: an import writes it, an export reads it.
+    """
+
+    session: SessionRecord
+    layout: Any
+    messages: list[MessageRecord]
+
+
 class Sessions(Repository):
     """The sessions, and what an agent needs to come back to life."""
 
@@ -159,7 +163,7 @@ class Sessions(Repository):
             InvalidInput: An argument cannot be stored.
         """
         key = new_id() if id is None else validation.key("id", id)
-        new = NewSession(key, user_id, title, model, metadata, config, state, ttl)
+        new = new_sessions.NewSession(key, user_id, title, model, metadata, config, state, ttl)
         if not new.insert(self.unit):
             raise AlreadyExists("session", new.id)
         return self.get(new.id)
@@ -202,9 +206,11 @@ class Sessions(Repository):
             InvalidInput: An argument cannot be stored, whether or not the session is there.
         """
         key = validation.key("id", id)
-        new = NewSession(key, user_id, title, model, metadata, config, state, ttl)
+        new = new_sessions.NewSession(key, user_id, title, model, metadata, config, state, ttl)
         units = self._units()
-        return units.run(Mode.READ, found, new) or units.run(Mode.WRITE, found_or_made, new)
+        return units.run(Mode.READ, new_sessions.found, new) or units.run(
+            Mode.WRITE, new_sessions.found_or_made, new
+        )
 
     @scopes.SESSION
     @reads
@@ -238,7 +244,7 @@ class Sessions(Repository):
         Raises:
             InvalidInput: No id that agentstore makes begins so.
         """
-        return ids_beginning(self.unit, beginnings, limit)
+        return new_sessions.ids_beginning(self.unit, beginnings, limit)
 
     @scopes.SESSION
     @reads_snapshot
@@ -501,7 +507,7 @@ class Sessions(Repository):
             documents["metadata"] = validation.json_object("metadata", metadata)
         if not isinstance(config, Unset):
             documents["config"] = validation.json_object(
-                "config", without_secrets(self.unit, config)
+                "config", new_sessions.without_secrets(self.unit, config)
             )
         if not isinstance(state, Unset):
             documents["state"] = validation.document("state", state)
@@ -511,7 +517,7 @@ class Sessions(Repository):
         if not isinstance(model, Unset):
             changes["model"] = validation.optional_label("model", model)
         if not isinstance(ttl, Unset):
-            changes["ttl_seconds"] = seconds_of(ttl)
+            changes["ttl_seconds"] = new_sessions.seconds_of(ttl)
         if expected_version is not None:
             validation.amount("expected_version", expected_version)
         locked = lock_session(self.unit, session_id)
@@ -754,11 +760,35 @@ class Sessions(Repository):
 
     @reads
     def _ids_after(self, after: int, limit: int, user_id: str | None) -> Sequence[tuple[int, str]]:
-        return ids_after(self.unit, after, limit, user_id)
+        """Give the row numbers and ids of sessions, of a user if given, in the order of creation.
+
+        Args:
+            after: The last row number before; 0 begins.
+            limit: How many to give at most.
+            user_id: Whose sessions; None for all.
+        """
+        sessions = self.tables.sessions.c
+        query = select(sessions.pk, sessions.id).where(
+            sessions.pk > validation.amount("after", after),
+            sessions.active_branch > NO_BRANCH,
+            *operations.sessions(self.tables, self.unit.only, sessions.id),
+            *_conditions(self.tables, user_id, None),
+        )
+        query = query.order_by(sessions.pk).limit(validation.amount("limit", limit))
+        return [(row.pk, row.id) for row in self.connection.execute(query)]
 
     @reads_snapshot
     def _read_whole(self, session_id: str) -> WholeSession:
-        return read_whole(self.unit, session_id)
+        """Read a session, its layout and the messages of its active branch; raises NotFound."""
+        sessions, data = self.tables.sessions.c, self.tables.session_data.c
+        query = select_session(self.tables).add_columns(data.layout, sessions.last_branch)
+        query = query.where(*operations.sessions(self.tables, self.unit.only, sessions.id))
+        key = {"session_id": validation.text("session_id", session_id)}
+        row = required(self.connection.execute(query, key).first(), "session", session_id)
+        only_main = row.last_branch == 0
+        history = History(self.unit, session_id, None, None, RECORDS, only_main=only_main)
+        messages = history.last(None, keep_tool_calls=True)
+        return WholeSession(session_record(row), row.layout, messages)
 
     @reads
     def _scope(self) -> str | None:
@@ -766,7 +796,19 @@ class Sessions(Repository):
 
     @writes
     def _keep_layout(self, session_id: str, layout: Any) -> None:
-        keep_layout(self.unit, session_id, layout)
+        """Write down how the line of an import was laid out that a session was made of.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        data = self.tables.session_data
+        query = update(data).where(
+            data.c.session_id == session_id,
+            *operations.sessions(self.tables, self.unit.only, data.c.session_id),
+        )
+        values = {"layout": validation.document("line", layout)}
+        if self.connection.execute(query.values(values)).rowcount == 0:
+            raise NotFound("session", session_id)
 
     def _move(
         self, session_id: str, wanted: SessionStatus, only_from: SessionStatus | None = None
@@ -844,73 +886,3 @@ def _conditions(
         status = validation.choice("status", status, SESSION_STATUSES)
         conditions.append(sessions.status == status)
     return conditions
-
-
-# Sessions as files of conversations have them: read whole, one by one, and how each was laid out.
-#
-# The layout says what an unusual line of an imported file looked like. It is in no record and no
-# argument of a public method: an import writes it, an export reads it, and callers of the store
-# neither see nor set it.
-
-
-@dataclass(frozen=True, slots=True)
-class WholeSession:
-    """A session of one moment, with the messages of its active branch, the oldest first."""
-
-    session: SessionRecord
-    layout: Any
-    messages: list[MessageRecord]
-
-
-def ids_after(unit: Unit, after: int, limit: int, user_id: str | None) -> list[tuple[int, str]]:
-    """Give the row numbers and ids of sessions, of a user if given, in the order of creation.
-
-    Args:
-        unit: Where to read.
-        after: The last row number before; 0 begins.
-        limit: How many to give at most.
-        user_id: Whose sessions; None for all.
-    """
-    sessions = unit.tables.sessions.c
-    query = select(sessions.pk, sessions.id).where(
-        sessions.pk > validation.amount("after", after),
-        sessions.active_branch > NO_BRANCH,
-        *operations.sessions(unit.tables, unit.only, sessions.id),
-    )
-    if user_id is not None:
-        query = query.where(sessions.user_id == validation.text("user_id", user_id))
-    query = query.order_by(sessions.pk).limit(validation.amount("limit", limit))
-    rows = unit.connection.execute(query)
-    return [(row.pk, row.id) for row in rows]
-
-
-def read_whole(unit: Unit, session_id: str) -> WholeSession:
-    """Read a session, its layout and the messages of its active branch.
-
-    Raises:
-        NotFound: There is no such session.
-    """
-    sessions, data = unit.tables.sessions.c, unit.tables.session_data.c
-    query = select_session(unit.tables).add_columns(data.layout, sessions.last_branch)
-    query = query.where(*operations.sessions(unit.tables, unit.only, sessions.id))
-    key = {"session_id": validation.text("session_id", session_id)}
-    row = required(unit.connection.execute(query, key).first(), "session", session_id)
-    history = History(unit, session_id, None, None, RECORDS, only_main=row.last_branch == 0)
-    messages = history.last(None, keep_tool_calls=True)
-    return WholeSession(session_record(row), row.layout, messages)
-
-
-def keep_layout(unit: Unit, session_id: str, layout: Any) -> None:
-    """Write down how the line of an import was laid out that this session was made of.
-
-    Raises:
-        NotFound: There is no such session.
-    """
-    data = unit.tables.session_data
-    query = update(data).where(
-        data.c.session_id == session_id,
-        *operations.sessions(unit.tables, unit.only, data.c.session_id),
-    )
-    values = {"layout": validation.document("line", layout)}
-    if unit.connection.execute(query.values(values)).rowcount == 0:
-        raise NotFound("session", session_id)

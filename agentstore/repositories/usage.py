@@ -27,7 +27,7 @@ from sqlalchemy import Delete, bindparam, delete, func, select
 from sqlalchemy import delete as sql_delete
 
 from agentstore.errors import InvalidInput, shown
-from agentstore.execution.unit import Body, Unit
+from agentstore.execution.unit import Body
 from agentstore.records import DatabaseTotals, Page, UsageRecord, UsageSum, UserStats
 from agentstore.repositories import scopes
 from agentstore.repositories.lines import require
@@ -214,8 +214,15 @@ class Usage(Repository):
             if turns != [None, None]:
                 raise InvalidInput("Pass turn, or from_turn and to_turn, but not both.")
             turns = [one, one]
-        between = (turns[0], turns[1])
-        return list_usage(self.unit, session_id, checked(branch), between, limit, cursor)
+        branch = checked(branch)
+        cursors = Cursors("usage", session_id, branch, *turns)
+        wanted, *shape = _asked(session_id, branch, *turns)
+        page = one_page(
+            self.unit, _listed, wanted, cursors, limit, cursor, usage_record, *shape, ascending=True
+        )
+        if not page.items:
+            require(self.unit, session_id, branch if isinstance(branch, str) else None)
+        return page
 
     iter = over_pages(list)
     """Go over the records of all pages; see ``list``."""
@@ -231,8 +238,12 @@ class Usage(Repository):
         Raises:
             NotFound: There is no such session, or nothing was recorded and no branch has this name.
         """
-        turn = validation.optional_amount("turn", turn)
-        return delete_usage(self.unit, session_id, checked(branch), turn)
+        turn, branch = validation.optional_amount("turn", turn), checked(branch)
+        wanted, *shape = _asked(session_id, branch, turn, turn)
+        count = self.unit.count(_deleting, *shape, **wanted)
+        if not count:
+            require(self.unit, session_id, branch if isinstance(branch, str) else None)
+        return count
 
     @scopes.SESSION
     @writes
@@ -473,41 +484,12 @@ def _keys(dimension: object) -> Keys:
 # What was recorded of a session, found again by branch and turn.
 
 
-def list_usage(
-    unit: Unit,
-    session_id: str,
-    branch: Branch,
-    turns: tuple[int | None, int | None],
-    limit: int,
-    cursor: str | None,
-) -> Page[UsageRecord]:
-    """Give one page; see ``Usage.list``."""
-    cursors = Cursors("usage", session_id, branch, *turns)
-    wanted, *shape = _asked(session_id, branch, turns)
-    page = one_page(
-        unit, _listed, wanted, cursors, limit, cursor, usage_record, *shape, ascending=True
-    )
-    if not page.items:
-        require(unit, session_id, branch if isinstance(branch, str) else None)
-    return page
-
-
-def delete_usage(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> int:
-    """Delete what was recorded; see ``Usage.delete``."""
-    wanted, *shape = _asked(session_id, branch, (turn, turn))
-    count = unit.count(_deleting, *shape, **wanted)
-    if not count:
-        require(unit, session_id, branch if isinstance(branch, str) else None)
-    return count
-
-
 def _asked(
-    session_id: str, branch: Branch, turns: tuple[int | None, int | None]
+    session_id: str, branch: Branch, first: int | None, last: int | None
 ) -> tuple[dict[str, Any], bool, Sequence[str]]:
     """Give the parameters of ``_recorded``, and its shape: whether the branch is named, and what
     there are conditions for.
     """
-    first, last = turns
     between = {"turn": first} if first == last else {"from_turn": first, "to_turn": last}
     wanted = given(branch=branch, **between)
     return {"session_id": session_id, **wanted}, isinstance(branch, str), (*wanted,)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
@@ -39,7 +39,6 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.errors import AgentStoreError, CounterOverflow, InvalidRow, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.records import UsageRecord, UsageSum, UserStats
-from agentstore.records.base import complete
 from agentstore.repositories import operations
 from agentstore.repositories.line_changes import own_counts
 from agentstore.repositories.lines import no_branch, require
@@ -54,7 +53,16 @@ from agentstore.repositories.listing import (
     plain_sum,
     read_sum,
 )
-from agentstore.repositories.operations import MOST, Only, Repository, among, chunks, several, whose
+from agentstore.repositories.operations import (
+    MOST,
+    Only,
+    Repository,
+    among,
+    chunks,
+    reader,
+    several,
+    whose,
+)
 from agentstore.repositories.tool_logs import stats_of_tools, tool_stats
 from agentstore.schema import (
     Tables,
@@ -65,7 +73,7 @@ from agentstore.schema import (
 from agentstore.values import validation
 from agentstore.values.prices import Prices
 from agentstore.values.token_use import TokenUse
-from agentstore.values.types import MAX_INTEGER, day, from_nanos, month, week
+from agentstore.values.types import MAX_INTEGER, day, from_nanos, month, shifted, week
 from agentstore.values.validation import MAX_SKEW, NO_BRANCH, check_limit
 
 T = TypeVar("T")
@@ -183,7 +191,7 @@ def _by_model(
         last = last.order_by(each.c.created_at.desc()).limit(MOST)
         source, added = dialect.for_each(sessions, used, last)
     return (
-        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum), added.model)
+        select(sessions.c.id, *added_up(added, exact_sum if exact else plain_sum), added.model)
         .select_from(source)
         .where(
             among(sessions.c.id, "id", ids),
@@ -194,8 +202,8 @@ def _by_model(
     )
 
 
-def _added(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) -> list[Any]:
-    """Give what is added up, and how many records there are."""
+def added_up(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) -> list[Any]:
+    """Give what is added up, as ``usage_sum`` reads it, and how many records there are."""
     unpriced = case((used.cost.is_(None), used.requests), else_=0)
     tokens = (used.requests, used.input_tokens, used.output_tokens, used.total_tokens)
     return [*map(add, (*tokens, used.cost, unpriced)), func.count()]
@@ -205,15 +213,12 @@ def _sums(
     unit: Unit, dimension: Keys, filters: Filters, wanted: Mapping[str, Any], *, exact: bool
 ) -> list[UsageSum]:
     rows = [row for row in unit.rows(_summing, dimension, filters, exact, **wanted) if row[-1]]
-    if len(dimension) == 2:
-        one, two = dimension
-        return [usage_sum((_key(one, row[0]), _key(two, row[-2])), row) for row in rows]
-    only = dimension[0] if dimension else "total"
-    return [usage_sum(_key(only, row[0]), row) for row in rows]
-
-
-def _key(dimension: str, value: Any) -> Any:
-    return _day(value) if dimension in _SPANS else value
+    sums = []
+    for row in rows:
+        values = zip(dimension, (row[0], row[-2]), strict=False)
+        keys = [_day(value) if name in _SPANS else value for name, value in values]
+        sums.append(usage_sum(tuple(keys) if len(keys) == 2 else keys[0] if keys else None, row))
+    return sums
 
 
 def _place(found: UsageSum) -> Any:
@@ -233,7 +238,7 @@ def _summing(tables: Tables, dimension: Keys, filters: Filters, exact: bool) -> 
         **{name: type_coerce(of(used.created_at), Text()) for name, of in _SPANS.items()},
     }
     key, *beside = [keys[name].label(f"key_{name}") for name in dimension] or [null().label("key")]
-    *added, records = _added(used, exact_sum if exact else plain_sum)
+    *added, records = added_up(used, exact_sum if exact else plain_sum)
     query = select(key, *added, *beside, records)
     if "user" in dimension or "user_id" in filters.given:
         query = query.join_from(tables.turn_usage, tables.sessions, sessions.id == used.session_id)
@@ -267,14 +272,11 @@ def _summing(tables: Tables, dimension: Keys, filters: Filters, exact: bool) -> 
     if dimension:
         query = query.group_by(key, *beside)
     if filters.top:
-        ranks = (rank for each in (used.cost, used.total_tokens) for rank in _ranks(each, exact))
-        query = query.order_by(*(rank.desc() for rank in ranks)).limit(bindparam("top"))
+        for each in (used.cost, used.total_tokens):  # a sum of nothing is 0
+            ranks = halves(each).carried() if exact else [func.coalesce(plain_sum(each), 0)]
+            query = query.order_by(*(rank.desc() for rank in ranks))
+        query = query.limit(bindparam("top"))
     return query
-
-
-def _ranks(column: ColumnElement[Any], exact: bool) -> tuple[ColumnElement[Any], ...]:
-    """Give what sums are in the order of; a sum of nothing is 0."""
-    return tuple(halves(column).carried()) if exact else (func.coalesce(plain_sum(column), 0),)
 
 
 def _day(text: Any) -> date:
@@ -324,9 +326,9 @@ def messages_between(
     may_have = and_(session, sessions.newest_at >= since)
     all_later = or_(sessions.in_order.is_(False), sessions.created_at >= since)
     all_before = or_(sessions.in_order.is_(False), sessions.newest_at < until)
-    begins = _halving(tables, "begins", may_have, _moved(since, -MAX_SKEW), case((all_later, 0)))
+    begins = _halving(tables, "begins", may_have, shifted(since, -MAX_SKEW), case((all_later, 0)))
     ends = _halving(
-        tables, "ends", may_have, _moved(until, MAX_SKEW), case((all_before, sessions.last_seq))
+        tables, "ends", may_have, shifted(until, MAX_SKEW), case((all_before, sessions.last_seq))
     )
     same = and_(ends.c.session_id == begins.c.session_id, ends.c.branch == begins.c.branch)
     stretch = (
@@ -403,14 +405,6 @@ def _halving(
         step.c.left // 2,
     ).where(step.c.left > 0)
     return step.union_all(following)
-
-
-def _moved(instant: datetime, by: timedelta) -> datetime:
-    """Move an instant, within what there is."""
-    try:
-        return instant + by
-    except OverflowError:
-        return instant
 
 
 # Rows of what was used: on their way in, and as records.
@@ -493,16 +487,13 @@ class NewUsage(NewRow):
             if row["branch"] is not None:
                 place = place_of(unit, row["session_id"], row["branch"], row["turn"])
                 row["branch"], row["turn"] = place
-            writes[0]._look_price_up(unit)
+            if (used := writes[0].unpriced) is not None:
+                found = unit.first(_model_of, session_id=row["session_id"])
+                model = None if found is None else found.model
+                # It may have been written before models were bounded.
+                row["model"] = validation.optional_label("The session's model", model)
+                row["cost"] = priced(unit.settings.prices, row, used)
         return super().write(unit, writes, solo=solo)
-
-    def _look_price_up(self, unit: Unit) -> None:
-        if self.unpriced is not None:
-            found = unit.first(_model_of, session_id=self.row["session_id"])
-            model = None if found is None else found.model
-            # It may have been written before models were bounded.
-            self.row["model"] = validation.optional_label("The session's model", model)
-            self.row["cost"] = priced(unit.settings.prices, self.row, self.unpriced)
 
 
 def _charge(unit: Unit, reservation_id: str, tokens: int) -> None:
@@ -539,24 +530,7 @@ def _model_of(tables: Tables) -> Select[Any]:
     return select(sessions.model).where(sessions.id == bindparam("session_id"))
 
 
-def usage_record(row: Any) -> UsageRecord:
-    """Make a record of a row of ``turn_usage``."""
-    return complete(
-        UsageRecord(
-            id=row.id,
-            session_id=row.session_id,
-            branch=row.branch,
-            turn=row.turn,
-            model=row.model,
-            requests=row.requests,
-            input_tokens=row.input_tokens,
-            output_tokens=row.output_tokens,
-            total_tokens=row.total_tokens,
-            cost=row.cost,
-            details=row.details,
-            created_at=row.created_at,
-        )
-    )
+usage_record = reader(UsageRecord)
 
 
 def usage_sum(key: Any, row: Any) -> UsageSum:

@@ -43,7 +43,7 @@ from sqlalchemy import (
     update,
 )
 
-from agentstore.engines.base.dialect import EngineDialect, Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -65,7 +65,6 @@ from agentstore.records import (
     ReservationRecord,
     UserRecord,
 )
-from agentstore.records.base import complete
 from agentstore.repositories import operations, scopes
 from agentstore.repositories.listing import exact_sum, over_pages
 from agentstore.repositories.operations import (
@@ -81,7 +80,9 @@ from agentstore.repositories.operations import (
     equal,
     given,
     ids_of,
+    making,
     one_page,
+    reader,
     reads,
     removing,
     require_user,
@@ -370,13 +371,7 @@ def _all_held(tables: Tables) -> Select[Any]:
     return together
 
 
-def reservation_record(row: Any) -> ReservationRecord:
-    """Make a record of a row of ``quota_reservations``."""
-    return complete(
-        ReservationRecord(
-            row.id, row.user_id, row.tokens, row.created_at, row.expires_at, row.session_id
-        )
-    )
+reservation_record = reader(ReservationRecord)
 
 
 def _owner_of(tables: Tables, name: str) -> Select[Any]:
@@ -643,20 +638,7 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def api_key_record(row: Any) -> ApiKeyRecord:
-    """Make a record of a row of ``api_keys``; the digest stays behind."""
-    return complete(
-        ApiKeyRecord(
-            id=row.id,
-            user_id=row.user_id,
-            name=row.name,
-            prefix=row.prefix,
-            created_at=row.created_at,
-            last_used_at=row.last_used_at,
-            expires_at=row.expires_at,
-            revoked_at=row.revoked_at,
-        )
-    )
+api_key_record = reader(ApiKeyRecord)
 
 
 # Users and their quota.
@@ -699,7 +681,7 @@ class Users(Quotas, ApiKeys):
             InvalidInput: An argument cannot be stored.
         """
         row = _new_row(self.unit, name, email, quota_total, preferences, id)
-        made = self.unit.first(_making, self.unit.dialect, **row)
+        made = self.unit.first(making, self.tables.users, self.unit.dialect, **row)
         if made is None:
             there = self.unit.first(_there, "id", id=row["id"])
             stays = there is None or there.deleting is None
@@ -753,7 +735,8 @@ class Users(Quotas, ApiKeys):
                 if (found := there(unit)) is not None:
                     return found
             row = _new_row(unit, called, email, quota_total, preferences, id)
-            if (new := unit.first(_making, unit.dialect, **row)) is not None:
+            new = unit.first(making, unit.tables.users, unit.dialect, **row)
+            if new is not None:
                 Users(unit)._index_preferences(row["id"], preferences)
                 return user_record(new)
             if (found := there(unit)) is None:
@@ -772,14 +755,13 @@ class Users(Quotas, ApiKeys):
         Raises:
             NotFound: There is no such user.
         """
-        found = required(self._row(user_id), "user", user_id)
-        return user_record(found)
+        return required(self.find(user_id), "user", user_id)
 
     @scopes.USER
     @reads
     def find(self, user_id: str) -> UserRecord | None:
         """Give a user, or None."""
-        found = self._row(user_id)
+        found = self.unit.first(_by_id, user_id=user_id)
         return None if found is None else user_record(found)
 
     @scopes.KEEPS
@@ -944,9 +926,6 @@ class Users(Quotas, ApiKeys):
         # Not to be repeated where the end is in doubt: the user may be gone then, and the receipt.
         return delete_user(self._units(repeatable=False), user_id)
 
-    def _row(self, user_id: str) -> Any:
-        return self.unit.first(_by_id, user_id=user_id)
-
     def _index_preferences(self, user_id: str, preferences: Mapping[str, Any] | None) -> None:
         rows = [
             {"user_id": user_id, "digest": found}
@@ -991,10 +970,6 @@ def _there(tables: Tables, by: str) -> Select[Any]:
     return query.limit(1)
 
 
-def _making(tables: Tables, dialect: EngineDialect) -> Executable:
-    return dialect.insert_missing(tables.users).returning(*tables.users.c)
-
-
 def _changing(tables: Tables, *names: str) -> Executable:
     users = tables.users
     values: dict[str, Any] = {name: bindparam(name) for name in names}
@@ -1002,21 +977,7 @@ def _changing(tables: Tables, *names: str) -> Executable:
     return update(users).where(*this).values(values).returning(*users.c)
 
 
-def user_record(row: Any) -> UserRecord:
-    """Make a record of a row of ``users``."""
-    return complete(
-        UserRecord(
-            id=row.id,
-            name=row.name,
-            email=row.email,
-            quota_total=row.quota_total,
-            quota_used=row.quota_used,
-            quota_reserved=row.quota_reserved,
-            preferences=row.preferences,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
-        )
-    )
+user_record = reader(UserRecord)
 
 
 # Finding users by what they prefer, on any engine, by look-up.

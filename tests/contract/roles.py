@@ -53,19 +53,12 @@ def serve(servers: Any, version: str) -> Iterator[Server]:
     url = servers.new_database(version)
     name = make_url(url).database
     made = Server(url, f"guest-of-{name}", f"owner-of-{name}")
-    for role in (made.guest, made.owner):
-        made.run(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)).as_string())
+    guest, owner = sql.Identifier(made.guest), sql.Identifier(made.owner)
+    make = "CREATE ROLE {0} LOGIN; CREATE ROLE {1} LOGIN; GRANT CREATE ON SCHEMA public TO {1}"
+    made.run(sql.SQL(make).format(guest, owner).as_string())
     made.run(OWN.format(role=sql.Literal(made.owner).as_string()))
-    made.run(
-        sql.SQL("GRANT CREATE ON SCHEMA public TO {}")
-        .format(sql.Identifier(made.owner))
-        .as_string()
-    )
-    for statement in grant_statements(url, made.guest):
-        made.run(statement, made.owner)
+    made.run("; ".join(grant_statements(url, made.guest)), made.owner)
     yield made
-    for role in (made.guest, made.owner):
-        made.run(
-            sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)).as_string()
-        )
+    drop = sql.SQL("DROP OWNED BY {0}, {1}; DROP ROLE {0}, {1}").format(guest, owner)
+    made.run(drop.as_string())
     servers.drop(version, url)

@@ -159,9 +159,7 @@ def test_an_attachment_that_is_not_there_is_none_or_not_found(store):
         ({"message_id": 5}, "message_id must be a str"),
     ],
 )
-def test_what_cannot_be_attached_is_refused_before_anything_is_sent(
-    store, message, arguments, word
-):
+def test_what_cannot_be_attached_is_refused_before_any_is_sent(store, message, arguments, word):
     given = {"message_id": message.id, "data": SECRET, "media_type": "image/png"} | arguments
     with sent(store) as statements, pytest.raises(InvalidInput, match=word) as caught:
         store.attachments.add(**given)
@@ -359,9 +357,7 @@ def test_the_bytes_stay_until_the_last_attachment_is_deleted(store, message):
 
 
 @pytest.mark.parametrize("kind", ["session", "user"])
-def test_what_only_a_deleted_session_or_user_had_attached_goes_and_what_others_have_stays(
-    store, kind
-):
+def test_what_only_a_deleted_session_or_user_attached_goes_and_what_others_have_stays(store, kind):
     user = store.users.create("Alice")
     sessions = [store.sessions.create(user.id), store.sessions.create(user.id)]
     nobodys = store.sessions.create()
@@ -567,9 +563,7 @@ def test_of_two_who_delete_the_last_two_the_second_takes_the_bytes(place, store,
 
 
 @pytest.mark.parametrize("kind", ["message", "session", "user"])
-def test_what_is_attached_while_its_message_session_or_user_is_deleted_leaves_no_bytes(
-    place, store, kind
-):
+def test_what_is_attached_while_message_session_or_user_goes_leaves_no_bytes(place, store, kind):
     user = store.users.create("Alice")
     session = store.sessions.create(user.id)
     message = store.messages.save(session.id, "user", "look")
@@ -593,9 +587,7 @@ def test_who_attaches_to_a_message_whose_session_is_being_deleted_finds_no_messa
     assert rows(store) == (0, 0)
 
 
-def test_who_attaches_to_a_message_that_is_being_deleted_finds_no_message(
-    place, store, session, message
-):
+def test_who_attaches_to_a_message_being_deleted_finds_no_message(place, store, session, message):
     with pytest.raises(NotFound, match="no message"), while_in(place, store) as (tx, beside):
         tx.messages.delete([message.id])
         beside(store.attachments.add, message.id, PICTURE, "image/png")
@@ -649,9 +641,7 @@ def test_bytes_that_are_found_are_kept_until_they_are_attached(place, store, mes
 
 
 @on_a_server
-def test_what_is_attached_while_its_message_is_taken_back_goes_with_it(
-    place, store, session, message
-):
+def test_what_is_attached_to_a_message_taken_back_goes_with_it(place, store, session, message):
     with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
         tx.attachments.add(message.id, PICTURE, "image/png")
         popping = thread.submit(store.messages.pop, session.id)

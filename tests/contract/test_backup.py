@@ -419,9 +419,7 @@ with Store(sys.argv[1]) as store:
 
 
 @pytest.mark.long(but=["sqlite", "postgresql-*"])
-def test_a_backup_is_one_state_though_another_process_writes_all_the_while(
-    engine_url, fresh, tmp_path
-):
+def test_a_backup_is_one_state_though_another_process_writes_on(engine_url, fresh, tmp_path):
     with _python(WRITER, engine_url) as writer:
         assert writer.stdout.readline() == "ready\n"
         sizes = []
@@ -580,9 +578,7 @@ def contents_of(file, url, folder):
 
 @pytest.mark.long(but=["sqlite"])
 @pytest.mark.crash
-def test_a_restore_that_is_killed_leaves_nothing_that_opens_and_is_done_again(
-    engine_url, fresh, tmp_path
-):
+def test_a_killed_restore_leaves_nothing_that_opens_and_is_done_again(engine_url, fresh, tmp_path):
     big(engine_url)
     file = tmp_path / "backup"
     saved = backup(engine_url, file)
@@ -802,9 +798,7 @@ def test_a_backup_that_is_damaged_is_not_restored(engine_url, fresh, tmp_path):
         assert not Path(make_url(target).database).exists()
 
 
-def test_a_backup_with_a_row_that_an_index_does_not_have_is_not_restored(
-    engine_url, fresh, tmp_path
-):
+def test_a_backup_with_a_row_that_an_index_lacks_is_not_restored(engine_url, fresh, tmp_path):
     fill(engine_url)
     file = tmp_path / "backup"
     backup(engine_url, file)
@@ -874,9 +868,7 @@ def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(fresh, tmp_
         assert store.health().ok
 
 
-def test_of_a_server_behind_head_no_backup_is_made_and_the_error_says_what_saves_it(
-    empty_url, tmp_path
-):
+def test_of_a_server_behind_head_no_backup_is_made_and_the_error_says_why(empty_url, tmp_path):
     if not on_server(empty_url):
         return  # a file is saved whole, as above
     revision = behind(empty_url)

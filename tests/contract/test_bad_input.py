@@ -1208,9 +1208,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(opened, tmp_pat
 
 @WAYS
 @pytest.mark.parametrize("damage", ["overwritten", "cut off"])
-def test_a_damaged_file_is_said_to_be_damaged_and_nothing_else(
-    opened, damage, tmp_path, sqlite_template
-):
+def test_a_damaged_file_is_said_to_be_damaged_alone(opened, damage, tmp_path, sqlite_template):
     path = tmp_path / "damaged.db"
     path.write_bytes(sqlite_template.read_bytes())
     with Store(f"sqlite:///{path}") as store:

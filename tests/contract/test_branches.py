@@ -68,9 +68,7 @@ def statements():
 # --- Turns ---------------------------------------------------------------------------------------
 
 
-def test_a_turn_is_a_user_message_and_all_that_follows_it_and_turn_0_is_what_precedes(
-    store, session
-):
+def test_a_turn_is_a_user_message_and_what_follows_it_and_turn_0_is_what_precedes(store, session):
     before = store.messages.save_many(session.id, [{"role": "system", "content": "be kind"}] * 2)
     asked = talk(store, session, "one", "two")
     more = store.messages.save_many(session.id, [calling("c"), result("c")])
@@ -415,9 +413,7 @@ def test_deleting_by_ids_and_clearing_reach_every_branch(store, session):
     assert shown(store, session, "main") == []
 
 
-def test_what_is_deleted_is_counted_off_all_that_show_it_and_what_comes_is_counted_on(
-    store, session
-):
+def test_what_is_deleted_is_counted_off_where_it_shows_and_what_comes_is_counted_on(store, session):
     def counted():
         for branch in store.branches.list(session.id):
             shown = store.messages.history(session.id, None, branch=branch.name)
@@ -546,9 +542,7 @@ def test_a_name_can_be_used_again_after_its_branch_was_deleted(store, session):
     assert shown(store, session) == ["one", "answer to one"]
 
 
-def test_a_name_that_was_reserved_is_never_used_again_whatever_becomes_of_its_branch(
-    store, session
-):
+def test_a_reserved_name_is_never_used_again_whatever_becomes_of_its_branch(store, session):
     talk(store, session, "one")
     first = store.branches.create(session.id, name="a", reserve=True)
     assert (first.reserved, store.branches.get(session.id, "main").reserved) == (True, False)
@@ -746,9 +740,7 @@ def test_what_was_replaced_is_deleted_unless_a_branch_keeps_it(store, session):
     assert store.sessions.verify(session.id).stored[0] == 1
 
 
-def test_a_stretch_in_the_middle_or_turn_0_can_be_replaced_on_a_branch_that_is_not_active(
-    store, session
-):
+def test_turns_in_the_middle_or_turn_0_can_be_replaced_on_a_branch_not_active(store, session):
     saved = store.messages.save_many(session.id, [{"role": "system", "content": "be kind"}])
     saved += talk(store, session, "one", "two", "three")
     store.branches.create(session.id, from_turn=1, name="a")
@@ -964,9 +956,7 @@ def test_of_those_who_want_one_name_at_once_one_gets_it(store, session):
     assert names(store, session) == ["main", "a"]
 
 
-def test_who_saves_beside_who_branches_loses_nothing_and_lands_on_the_branch_that_is_active(
-    store, session
-):
+def test_who_saves_beside_who_branches_loses_nothing_and_is_on_the_active_branch(store, session):
     talk(store, session, "one")
 
     def save(number):

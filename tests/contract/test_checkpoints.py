@@ -30,8 +30,7 @@ from agentstore.errors import (
     WrongThread,
 )
 from agentstore.records.work import Items
-from agentstore.repositories.checkpoints import puts, threads
-from agentstore.repositories.checkpoints import puts as pending
+from agentstore.repositories.checkpoints import threads
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import tables
 from tests.conftest import FULL, on
@@ -406,7 +405,7 @@ MEANWHILE: dict[str, Callable[[Any], Any]] = {
 def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
     place, meanwhile, on_lines, monkeypatch
 ):
-    reading = puts.read_parent
+    reading = threads.read_parent
     more = {"list": [1, 2], "long": "x" * 600} if on_lines else {}
     new = {"n": 1, "list": [1, 2, 3, 4]} if on_lines else {"n": 1}
     inherited = ["settings", "long"] if on_lines else ["settings"]
@@ -424,7 +423,7 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
     with place.open() as store:
         first = {"n": 0, "settings": "as they are", **more}
         store.checkpoints.put("thread", first, "one", parent_id="")
-        monkeypatch.setattr(puts, "read_parent", read_parent)
+        monkeypatch.setattr(threads, "read_parent", read_parent)
         if meanwhile in (*GONE, "its id in another thread"):
             with pytest.raises(NotFound if meanwhile in GONE else WrongThread):
                 put()
@@ -440,7 +439,7 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
 
 @on(lambda driver: driver.name.startswith("psycopg"))
 def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(place, monkeypatch):
-    reading = puts.read_parent
+    reading = threads.read_parent
 
     def read_parent(unit: Any, *given: Any) -> Any:
         monkeypatch.undo()
@@ -451,14 +450,14 @@ def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(place, 
 
     with place.open() as store:
         store.checkpoints.put("thread", {"n": 0}, "one")
-        monkeypatch.setattr(puts, "read_parent", read_parent)
+        monkeypatch.setattr(threads, "read_parent", read_parent)
         store.checkpoints.put("thread", {"n": 1}, "two")
         assert [each.id for each in store.checkpoints.list("thread")] == ["two", "one"]
 
 
 @on(lambda driver: driver.name.startswith("psycopg"))
 def test_a_checkpoint_that_is_pruned_meanwhile_is_no_parent(place, monkeypatch):
-    reading = puts.read_parent
+    reading = threads.read_parent
 
     def read_parent(*given: Any) -> Any:
         found = reading(*given)
@@ -470,7 +469,7 @@ def test_a_checkpoint_that_is_pruned_meanwhile_is_no_parent(place, monkeypatch):
     with place.open() as store:
         for step in range(3):
             store.checkpoints.put("thread", {"n": step, "long": "x" * 600}, f"{step}")
-        monkeypatch.setattr(puts, "read_parent", read_parent)
+        monkeypatch.setattr(threads, "read_parent", read_parent)
         with pytest.raises(NotFound, match="parent"):
             store.checkpoints.put("thread", {"n": 9}, "child", parent_id="1", inherit=["long"])
         assert [each.id for each in store.checkpoints.list("thread")] == ["2"]
@@ -567,14 +566,13 @@ def test_a_put_that_is_refused_makes_no_thread_the_most_recent(store):
 
 
 def test_pending_writes_that_fail_leave_no_thread(store, monkeypatch):
-    made = pending.make_thread
+    made = threads.make_thread
 
     def failing(*arguments: Any, **_: Any) -> None:
         made(*arguments)
         raise RuntimeError("between the thread and its writes")
 
     with monkeypatch.context() as once, pytest.raises(RuntimeError):
-        once.setattr(pending, "make_thread", failing)
         once.setattr(threads, "make_thread", failing)
         store.checkpoints.put_writes("thread", "checkpoint", "task", [("channel", 1)])
     assert store.checkpoints.threads().items == ()

@@ -33,9 +33,7 @@ def values_at(step: int) -> dict[str, Any]:
 
 
 @pytest.mark.long(but=["psycopg-async"])
-def test_checkpoints_are_whole_as_long_as_they_are_there_and_the_latest_goes_last(
-    place, timed, clock
-):
+def test_checkpoints_are_whole_while_they_are_there_and_the_latest_goes_last(place, timed, clock):
     session = timed.sessions.create(ttl=HOUR).id
     steps = 7
     places = [("thread", ""), ("thread", "sub"), ("other", "")]

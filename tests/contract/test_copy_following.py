@@ -252,7 +252,7 @@ def test_any_number_of_rows_of_each_table_may_change_at_once(new, engine, number
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 10, 11, 24])
-def test_rows_that_changed_are_listed_once_in_order_with_no_statement_left_running(
+def test_changed_rows_are_listed_once_in_order_with_no_statement_left_open(
     new, number, monkeypatch
 ):
     monkeypatch.setattr(sqlite_moving, "_CHUNK", 10)
@@ -351,9 +351,7 @@ def test_wherever_it_stops_it_goes_on_though_the_source_did_too(new, engine, ste
 @pytest.mark.long(but=["*_complete*", "postgresql*"])
 @pytest.mark.parametrize("where", ["_run_last_at_once", "_complete", "_open"])
 @each_engine
-def test_one_that_stops_after_the_yes_goes_on_though_the_source_did_too(
-    new, engine, where, monkeypatch
-):
+def test_one_that_stops_after_the_yes_goes_on_as_did_the_source(new, engine, where, monkeypatch):
     """References are back by then, and would take children with them."""
     source, target = filled(new, "sqlite"), new(engine, head=True)
     with monkeypatch.context() as patch, pytest.raises(Stop):

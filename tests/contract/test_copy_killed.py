@@ -85,9 +85,7 @@ def change(url: str, number: int) -> None:
 @pytest.mark.long(but=["postgresql"])
 @pytest.mark.timeout(600)
 @each_engine
-def test_a_copy_killed_anywhere_never_looks_complete_and_is_gone_on_with(
-    new, crowded, engine, tmp_path
-):
+def test_a_copy_killed_anywhere_never_looks_complete_and_goes_on(new, crowded, engine, tmp_path):
     source = own(crowded, tmp_path)
     whole: list[copying.Progress] = []
     assert copy(source, new(engine), progress=whole.append).equal
@@ -193,7 +191,7 @@ def server() -> Iterator[Server]:
 
 @pytest.mark.long(but=["target"])
 @pytest.mark.parametrize("role", ["source", "target"])
-def test_a_server_that_falls_half_way_is_an_error_and_the_copy_is_gone_on_with(
+def test_a_server_that_falls_half_way_is_an_error_and_the_copy_goes_on(
     crowded, server, role, tmp_path
 ):
     there = server.create_database(f"falls_{role}")
@@ -246,7 +244,7 @@ def test_a_file_that_may_grow_no_more_is_an_error_too(crowded, new):
     assert copy(crowded, target, resume=True).equal
 
 
-def test_a_server_with_a_full_disk_says_so_and_with_room_the_copy_is_gone_on_with(
+def test_a_server_with_a_full_disk_says_so_and_with_room_the_copy_goes_on(
     crowded, server, tmp_path
 ):
     there = server.create_database("there")

@@ -193,9 +193,7 @@ def test_closing_does_not_depend_on_how_much_there_is(place, store, stopping):
 
 @pytest.mark.long(but=["*-0", "*-3"])
 @pytest.mark.parametrize("interruptions", [0, 1, 3])
-def test_the_receipt_has_all_that_went_however_often_it_was_interrupted(
-    place, store, stopping, interruptions
-):
+def test_the_receipt_has_all_that_went_after_interruptions(place, store, stopping, interruptions):
     store.users.create("Bob", id="bob", preferences={"a": {"b": 1}})
     fill(place, store, "bob")
     store.users.create("Alice", id="alice", preferences={"a": {"b": 1}, "c": 2})

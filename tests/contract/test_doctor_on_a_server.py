@@ -146,9 +146,7 @@ ALTERED = {
     ]
 )  # fmt: skip
 @pytest.mark.parametrize(("altered", "worst"), ALTERED.values(), ids=ALTERED.keys())
-def test_what_is_not_as_the_revision_made_it_is_found_and_mended_by_what_is_said(
-    mended, altered, worst
-):
+def test_what_is_not_as_the_revision_made_it_is_found_and_mended_as_said(mended, altered, worst):
     server = mended
     assert found_by(server.url, "row_security", "grants", deep=False) == []
     before = server.run(AS_IT_IS)

@@ -360,9 +360,7 @@ def test_branches_that_show_each_others_messages_go_in_pieces_too(timed, clock, 
     assert {"branches", "checkpoint_values", "messages"} <= report.rows.keys()
 
 
-def test_a_session_that_is_being_deleted_in_pieces_can_be_deleted_at_once(
-    place, timed, clock, monkeypatch
-):
+def test_a_session_being_deleted_in_pieces_can_be_deleted_whole(place, timed, clock, monkeypatch):
     monkeypatch.setattr(deletion, "ROWS", 10)
     session = grown(timed, timed.sessions.create(ttl=HOUR).id, 40)
     clock.now += HOUR
@@ -439,9 +437,7 @@ def test_a_session_that_somebody_is_writing_to_is_not_waited_for(place, timed, c
     assert timed.sessions.get(busy).message_count == 1
 
 
-def test_of_many_who_clean_up_at_once_each_reports_what_it_removed(
-    place, timed, clock, monkeypatch
-):
+def test_of_many_who_clean_up_at_once_each_reports_its_own(place, timed, clock, monkeypatch):
     monkeypatch.setattr(deletion, "ROWS", 20)
     ids = [grown(timed, timed.sessions.create(ttl=HOUR).id, 7 * (n % 6)) for n in range(24)]
     before = rows_of(timed)

@@ -16,9 +16,7 @@ def other(store, session):
     return made
 
 
-def test_messages_are_found_by_many_external_ids_in_the_order_of_the_messages(
-    store, session, other
-):
+def test_messages_are_found_by_many_external_ids_in_their_own_order(store, session, other):
     found = store.messages.find_many(session.id, ["d", "none", "a", "d"])
     assert [*found] == ["a", "d"]
     assert {message.session_id for message in found.values()} == {session.id}

@@ -151,9 +151,7 @@ def test_health_has_a_server_write_to_its_disk(place):
 
 @on_a_server
 @pytest.mark.parametrize(("code", "writable"), [("53100", False), ("53400", True), ("55P03", True)])
-def test_only_a_disk_without_room_makes_a_server_one_that_takes_no_writes(
-    store, monkeypatch, code, writable
-):
+def test_only_a_full_disk_makes_a_server_take_no_writes(store, monkeypatch, code, writable):
     failing = f"DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '{code}'; END $$"
     monkeypatch.setattr(checks, "_TRIAL", failing)
     found = store.health()

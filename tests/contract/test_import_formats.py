@@ -196,9 +196,7 @@ def nothing(store):
 
 
 @pytest.mark.parametrize("change", [of_somebody_else, a_branch, another_answer, nothing])
-def test_what_has_grown_is_left_alone_where_its_session_is_no_longer_as_imported(
-    store, tmp_path, change
-):
+def test_what_has_grown_stays_where_its_session_is_no_longer_as_imported(store, tmp_path, change):
     path = tmp_path / "session.jsonl"
     path.write_bytes(lines(*samples.CLAUDE_CODE[:3]))
     transcripts.import_file(store, path)
@@ -369,9 +367,7 @@ def test_the_advice_for_open_webui_works(store, tmp_path):
     assert transcripts.import_file(store, path).formats == {"open-webui": 1}
 
 
-def test_an_array_is_read_element_by_element_and_a_value_only_up_to_a_size(
-    store, tmp_path, monkeypatch
-):
+def test_an_array_is_read_by_elements_and_a_value_only_up_to_a_size(store, tmp_path, monkeypatch):
     monkeypatch.setattr(json_records, "MOST_BYTES", 20_000)
     path = tmp_path / "many.json"
     talks = [{"id": str(n), "messages": [samples.said("user", "x" * 1000)]} for n in range(60)]

@@ -129,9 +129,7 @@ def file(furnished, tmp_path) -> str:
 
 @pytest.mark.long(but=["messages", "users"])
 @pytest.mark.parametrize("table", COLUMNS)
-def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_row(
-    file, furnished, table
-):
+def test_whatever_is_wrong_with_a_value_readers_pass_it_or_name_the_row(file, furnished, table):
     named = 0
     allow_nulls(file)
     with Store(file) as store:

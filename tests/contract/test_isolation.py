@@ -181,9 +181,7 @@ def test_an_engine_of_the_store_s_own_begins_as_the_server_does(url, asynchronou
         assert asked(store, Mode.WRITE) == ("read committed", ["BEGIN", SHOW])
 
 
-def test_a_connection_comes_back_without_a_transaction_though_the_engine_rolls_nothing_back(
-    url, asynchronous
-):
+def test_a_connection_comes_back_without_a_transaction_if_nothing_rolls_back(url, asynchronous):
     def make(create: Any, url: str) -> AnEngine:
         return create(url, pool_size=1, max_overflow=0, skip_autocommit_rollback=True)
 

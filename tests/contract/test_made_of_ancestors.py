@@ -157,9 +157,7 @@ def test_a_retention_policy_keeps_it_and_a_dry_run_knew_it(timed, clock):
     assert other.left() == {"0010"}
 
 
-def test_what_is_forked_from_a_checkpoint_meanwhile_keeps_what_it_is_made_of(
-    place, timed, monkeypatch
-):
+def test_what_is_forked_from_a_checkpoint_then_keeps_what_it_is_made_of(place, timed, monkeypatch):
     """Between the look that finds what is old and the transaction that deletes it."""
     thread = a_thread(timed)
     forked: list[str] = []

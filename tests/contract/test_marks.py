@@ -129,9 +129,7 @@ MARKS = st.sets(st.sampled_from("abc"))
     unwanted=MARKS,
     limit=st.none() | st.integers(0, 6),
 )
-def test_a_filtered_history_is_what_filtering_all_of_it_would_give(
-    store, marked, wanted, unwanted, limit
-):
+def test_a_filtered_history_is_what_filtering_all_gives(store, marked, wanted, unwanted, limit):
     session = store.sessions.create()
     messages = [
         {"role": "assistant", "content": str(n), "marks": marks} for n, marks in enumerate(marked)

@@ -145,7 +145,7 @@ def test_who_says_none_is_not_warned(place, pooler, caplog):
 
 
 @on_a_server
-def test_who_prepares_behind_a_pooler_gets_an_error_that_names_the_setting_and_no_wrong_answer(
+def test_who_prepares_behind_a_pooler_gets_an_error_that_names_the_setting(
     place,
 ):
     with (

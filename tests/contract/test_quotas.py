@@ -96,9 +96,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_is_reserved_for_a_session_that_is_deleted_stays_reserved_until_it_is_settled(
-    place, how
-):
+def test_what_is_reserved_for_a_deleted_session_stays_reserved_until_it_is_settled(place, how):
     clock = Clock(START)
     with place.open(clock=clock) as store:
         user = store.users.create("Ann", quota_total=100).id

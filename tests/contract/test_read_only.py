@@ -265,9 +265,7 @@ def closed(folder: Path) -> None:
     folder.chmod(0o555)
 
 
-def test_a_file_where_nothing_may_be_written_is_an_error_that_says_to_copy_it(
-    folder, tmp_path, read_as_nobody
-):
+def test_a_file_that_cannot_be_written_is_an_error_that_says_copy(folder, tmp_path, read_as_nobody):
     path = folder / "an odd name?#%41.db"
     make(path)
     closed(folder)
@@ -299,7 +297,7 @@ def test_a_file_that_somebody_has_open_is_read_with_what_is_in_its_wal(folder, r
         assert read_as_nobody(path) == "hello 0 True"
 
 
-def test_a_wal_that_cannot_be_read_without_its_index_is_an_error_that_says_so(
+def test_a_wal_that_needs_its_index_to_be_read_is_an_error_that_says(
     folder, tmp_path, read_as_nobody
 ):
     path = folder / "crashed.db"

@@ -18,7 +18,7 @@ from agentstore import AsyncStore, Store, migrations
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
 from agentstore.repositories import listing
-from agentstore.repositories.upkeep import deletion, pruning, statistics
+from agentstore.repositories.upkeep import deletion, pruning
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import Names
 from tests.conftest import FULL, in_the_process, on, on_a_server
@@ -691,7 +691,7 @@ def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
     place, timed, clock, monkeypatch, name
 ):
     """To cut a long text into words takes longer than to delete it, and is done under the lock."""
-    monkeypatch.setattr(statistics, "ROW_CHARACTERS", 100)
+    monkeypatch.setattr(deletion, "ROW_CHARACTERS", 100)
     monkeypatch.setattr(deletion, "ROWS", 44)
     each = 20 if name == "in pieces" else 2  # a message of 1,000 characters weighs 11 rows
     for _ in range(40 // each):
@@ -702,9 +702,9 @@ def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
     taken: list[int] = []
     forget = SQLiteSearch.write
 
-    def count(self: Any, connection: Any, tables: Any, removed: Any, *rest: Any) -> None:
+    def count(self: Any, removed: Any, *rest: Any) -> None:
         taken.append(len(removed))
-        forget(self, connection, tables, removed, *rest)
+        forget(self, removed, *rest)
 
     monkeypatch.setattr(SQLiteSearch, "write", count)
     report = timed.prune(RetentionPolicy(sessions_idle=DAY), reclaim=False)

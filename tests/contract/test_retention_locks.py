@@ -72,9 +72,7 @@ def test_a_tool_log_that_somebody_has_locked_is_left_to_the_next_time(place, tim
 
 
 @on_a_server
-def test_reservations_of_a_user_whom_somebody_has_locked_are_left_to_the_next_time(
-    place, timed, clock
-):
+def test_reservations_of_a_user_who_is_locked_are_left_to_the_next_time(place, timed, clock):
     users = [timed.users.create(name, quota_total=100).id for name in ("Alice", "Bob")]
     for user in users:
         for _ in range(5):
@@ -112,9 +110,7 @@ def test_streams_that_somebody_has_locked_are_left_to_the_next_time(place, timed
 
 
 @on_a_server
-def test_a_session_is_kept_for_a_mark_that_comes_while_it_is_looked_at(
-    place, timed, clock, monkeypatch
-):
+def test_a_session_is_kept_for_a_mark_that_comes_meanwhile(place, timed, clock, monkeypatch):
     """The mark is there before the session is locked, and not yet when the look begins."""
     session = grown(timed, timed.sessions.create().id, 3)
     clock.now += 2 * DAY

@@ -186,9 +186,7 @@ def test_a_page_that_may_read_next_to_nothing_still_comes_further(store, session
 
 
 @on_a_server
-def test_little_waits_to_be_sorted_into_the_index_and_nothing_after_it_was_made_anew(
-    place, store, session
-):
+def test_little_waits_to_be_sorted_into_the_index_and_none_after_a_rebuild(place, store, session):
     pages = "SELECT gin_clean_pending_list('ix_search_index_words')"
     save(store, session, *(" ".join(f"w{n}x{m}" for m in range(40)) for n in range(300)))
     store.search.refresh()

@@ -165,9 +165,7 @@ def test_an_index_that_holds_nothing_takes_the_stems_that_are_asked_for(place, s
 
 
 @pytest.mark.parametrize("version", [None, "0.1"])
-def test_without_the_library_that_made_it_an_index_says_what_is_missing(
-    place, english, version, monkeypatch
-):
+def test_without_its_library_an_index_says_what_is_missing(place, english, version, monkeypatch):
     session = english.sessions.create()
     save(english, session, "two flights")
     english.search.refresh()

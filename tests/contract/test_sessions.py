@@ -769,9 +769,7 @@ def test_sessions_are_listed_by_title_model_time_and_metadata(timed, projects, c
     assert type(found) is SessionSummary
 
 
-def test_a_page_reads_a_bounded_number_of_sessions_whatever_the_filters(
-    timed, projects, monkeypatch
-):
+def test_a_page_reads_so_many_sessions_whatever_the_filters(timed, projects, monkeypatch):
     monkeypatch.setattr(session_pages, "MOST_READ", 12)
     monkeypatch.setattr(session_pages, "_BATCH", 4)
     filters = {"metadata": {"project.name": "x"}, "title": "straßburg"}  # 0 and 20

@@ -493,9 +493,7 @@ def test_a_piece_with_its_number_is_added_once_however_often_it_is_sent(store, s
 
 
 @pytest.mark.parametrize("external_id", [None, "e"])
-def test_a_begin_that_is_repeated_with_its_key_gives_the_same_message_as_it_is_now(
-    store, session, external_id
-):
+def test_a_begin_repeated_with_its_key_gives_the_same_message_as_it_is(store, session, external_id):
     def begin():
         return store.messages.begin(session.id, external_id=external_id, idempotency_key="k")
 

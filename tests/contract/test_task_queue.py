@@ -344,9 +344,7 @@ def test_a_rescue_takes_the_longest_overdue_first_and_no_more_than_asked(timed, 
     assert ids(timed.tasks.rescue(limit=2)) == [created[0].id]
 
 
-def test_of_leases_that_ran_out_together_the_task_that_was_created_first_is_rescued_first(
-    timed, clock
-):
+def test_of_leases_that_ran_out_together_the_task_created_first_is_rescued_first(timed, clock):
     created = [timed.tasks.create(None, kind) for kind in ("a", "b", "c")]
     for kind in ("c", "a", "b"):
         timed.tasks.claim("w", kinds=kind)
@@ -632,9 +630,7 @@ def test_the_server_s_clock_counts_and_not_the_worker_s(place):
                 assert ids(store.tasks.claim("worker")) == [due.id]
 
 
-def test_a_clock_that_is_set_back_holds_a_dead_worker_s_task_for_its_lease_and_no_longer(
-    timed, clock
-):
+def test_a_clock_set_back_holds_a_dead_worker_s_task_for_its_lease_and_no_longer(timed, clock):
     timed.tasks.create(None, "work", max_retries=1)
     task = claim_one(timed, lease=30)
     clock.advance(10)
@@ -670,9 +666,7 @@ def test_a_clock_that_is_set_back_takes_nothing_away_from_a_living_worker(timed,
     assert [task.result for task in settled] == ["done"] * 3
 
 
-def test_to_ask_for_a_cancellation_does_not_make_a_lease_longer_that_a_clock_made_long(
-    timed, clock
-):
+def test_asking_for_a_cancellation_does_not_lengthen_a_lease_that_a_clock_made_long(timed, clock):
     timed.tasks.create(None, "work")
     task = claim_one(timed, lease=30)
     clock.advance(-3600)

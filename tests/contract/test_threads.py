@@ -295,9 +295,7 @@ def test_a_writer_waits_for_another_process_for_as_long_as_busy_timeout_says(sql
 
 @pytest.mark.crash
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
-def test_opening_a_new_file_that_another_process_locks_is_refused_after_the_timeout(
-    driver, tmp_path
-):
+def test_opening_a_new_file_that_another_process_locks_ends_after_the_timeout(driver, tmp_path):
     url = f"sqlite:///{tmp_path / 'test.db'}"
     with another_writer(tmp_path / "test.db"), pytest.raises(errors.DatabaseBusy):
         driver.open(url, busy_timeout=0.1)

@@ -717,9 +717,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("every", "batch"), [(3, 4), (1, 2_000), (3, 6), (7, 4)])
-def test_broken_lines_are_set_aside_and_all_others_are_imported(
-    store, tmp_path, every, batch, monkeypatch
-):
+def test_broken_lines_are_set_aside_and_others_imported(store, tmp_path, every, batch, monkeypatch):
     monkeypatch.setattr(transcripts, "_BATCH_MESSAGES", batch)  # so that it ends among them
     store.users.create("Ann", id="ann")
     store.sessions.create("ann", id="anns")

@@ -145,9 +145,7 @@ def test_a_killed_turn_can_be_released_and_what_it_used_stays_consumed(store, ta
     assert quota(store, talk) == (tokens, 0)
 
 
-def test_usage_of_a_turn_whose_reservation_was_released_is_recorded_and_its_end_says_so(
-    store, talk
-):
+def test_usage_of_a_turn_with_a_released_reservation_is_recorded_and_its_end_says_so(store, talk):
     with pytest.raises(NotFound, match="reservation"), store.turn(talk.id, reserve=10) as turn:
         store.users.release_quota(turn.reservation.id)
         turn.usage(CHAT)
@@ -344,9 +342,7 @@ OF_RESPONSES = [
 
 
 @pytest.mark.parametrize("chunks", [OF_CHAT, OF_ANTHROPIC, OF_RESPONSES])
-def test_a_stream_of_each_api_becomes_a_whole_message_with_its_calls_and_its_usage(
-    store, talk, chunks
-):
+def test_a_stream_of_each_api_becomes_a_message_with_its_calls_and_its_usage(store, talk, chunks):
     with store.turn(talk.id, reserve=4_000) as turn:
         turn.save("user", "look")
         answer = turn.stream(chunks)
@@ -464,9 +460,7 @@ GONE = {
 
 
 @pytest.mark.parametrize("how", GONE)
-def test_what_ends_of_a_turn_elsewhere_is_paid_for_and_the_rest_of_it_ends_too(
-    store, talk, how, monkeypatch
-):
+def test_what_ends_of_a_turn_elsewhere_is_paid_for_and_the_rest_ends(store, talk, how, monkeypatch):
     monkeypatch.setattr(turns, "EVERY", 1_000)  # so that the answer is read to its end
     lost = pytest.raises((NotFound, StreamEnded))
     with lost, store.turn(talk.id, reserve=4_000) as turn:
@@ -673,7 +667,7 @@ def test_a_task_that_is_cancelled_in_a_turn_settles_first_and_the_cancellation_g
     asyncio.run(run())
 
 
-def test_calls_of_a_turn_at_once_add_up_and_a_turn_of_the_store_is_refused_in_a_transaction(
+def test_calls_of_a_turn_at_once_add_up_and_the_store_s_turn_fails_in_a_transaction(
     engine_url,
 ):
     async def run() -> None:

@@ -79,9 +79,7 @@ def test_memories_are_found_by_meaning_the_nearest_first_as_they_are_now(meant, 
     assert by_meaning(meant, "of a store without embeddings", ["n"], limit=1) == ["9"]
 
 
-def test_of_what_means_the_same_the_newest_comes_first_however_many_are_read_at_a_time(
-    place, monkeypatch
-):
+def test_of_what_means_the_same_the_newest_comes_first_on_pages_of_any_size(place, monkeypatch):
     dims, shift = 256, {"asked": 1.0, "said": 2.0, "nearer": 1.5}
 
     def waves(texts):
@@ -423,9 +421,7 @@ def test_a_scope_has_vectors_of_its_own(meant):
     question=st.lists(st.integers(-9, 9), min_size=3, max_size=3),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nearness_is_the_cosine_of_the_nearest_with_numpy_and_without(
-    numpy, documents, question, monkeypatch
-):
+def test_nearness_is_the_cosine_with_numpy_and_without(numpy, documents, question, monkeypatch):
     embeddings = Embeddings(lambda texts: [eval(text) for text in texts], model="m", dims=3)  # noqa: S307
     with monkeypatch.context() as patch:
         if not numpy:

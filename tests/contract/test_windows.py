@@ -66,9 +66,7 @@ def test_a_window_has_the_messages_that_were_created_in_it_however_clocks_jump(
 
 
 @pytest.mark.parametrize(("back", "in_order"), [(60, True), (61, False)])
-def test_a_session_knows_whether_its_messages_are_in_order_of_time(
-    place, timed, clock, back, in_order
-):
+def test_a_session_knows_if_its_messages_are_in_order_of_time(place, timed, clock, back, in_order):
     session = timed.sessions.create().id
     timed.messages.save(session, "user", "x")
     clock.now -= back * SECOND

@@ -109,9 +109,7 @@ def on_server(url: str, zone: str, *statements: str) -> str:
 
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
-def test_times_of_shared_state_are_those_of_the_server_s_zone(
-    empty_server, take, engine_url, zone, kind
-):
+def test_times_of_shared_state_are_of_the_server_s_zone(empty_server, take, engine_url, zone, kind):
     """ADK leaves them to the server, which writes its own time into a column without a zone."""
     state = f"state jsonb, update_time {kind} DEFAULT now()"
     made = "app_name text, user_id text"

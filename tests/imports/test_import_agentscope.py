@@ -56,9 +56,7 @@ def test_messages_and_marks_are_those_that_agentscope_read(source, take, engine_
 
 @pytest.mark.parametrize("zone", ["Etc/GMT+12", "Etc/GMT-12"])
 @pytest.mark.parametrize("day", ["0001-01-01 00:00:00.000", "9999-12-31 23:59:59.000"])
-def test_a_message_of_the_calendar_s_first_or_last_day_is_imported(
-    day, zone, source, take, monkeypatch
-):
+def test_a_message_of_the_first_or_last_day_is_imported(day, zone, source, take, monkeypatch):
     path = source("agentscope")
     with closing(sqlite3.connect(path)) as odd, odd:
         odd.execute(

@@ -168,9 +168,7 @@ def half_written(path: Path) -> Iterator[None]:
         ("delete", half_written, 2),
     ],
 )
-def test_a_source_is_read_whole_and_not_a_byte_of_it_is_changed(
-    mode, condition, sessions, tmp_path
-):
+def test_a_source_is_read_whole_and_no_byte_of_it_is_changed(mode, condition, sessions, tmp_path):
     (tmp_path / "theirs").mkdir()
     old = filled(tmp_path / "theirs" / "old.db", 2, 200, mode=mode)
     with condition(old):
@@ -416,9 +414,7 @@ def test_a_url_without_from_is_refused_without_its_password(capsys):
 # --- The words -------------------------------------------------------------------------------
 
 
-def test_the_command_names_rows_and_says_nothing_of_their_content(
-    source, tmp_path, monkeypatch, capsys
-):
+def test_the_command_names_rows_and_not_their_content(source, tmp_path, monkeypatch, capsys):
     words = ["import", str(source("openai")), "--url", "new.db"]
     monkeypatch.chdir(tmp_path)
 
@@ -453,9 +449,7 @@ def test_the_command_names_rows_and_says_nothing_of_their_content(
         ("postgresql:///a?host=x&password=p", "postgresql:///a?password=q&host=x", True),
     ],
 )
-def test_what_an_import_goes_on_with_is_told_by_all_that_names_a_database(
-    one, other, same, monkeypatch
-):
+def test_what_an_import_goes_on_with_is_told_by_the_database(one, other, same, monkeypatch):
     monkeypatch.setattr(
         sources, "foreign", lambda _: nullcontext(SimpleNamespace(connect=nullcontext))
     )

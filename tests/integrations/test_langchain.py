@@ -110,9 +110,7 @@ OF_OTHERS = {
 
 
 @pytest.mark.parametrize("what", OF_OTHERS)
-def test_calls_that_others_saved_are_read_and_those_that_cannot_be_are_invalid_ones(
-    engine_url, what
-):
+def test_calls_of_others_are_read_and_those_that_cannot_be_are_invalid_ones(engine_url, what):
     call, made = OF_OTHERS[what]
     with Store(engine_url) as store:
         history_of(store).add_user_message("hello")

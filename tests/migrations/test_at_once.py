@@ -98,9 +98,7 @@ op.add_column('sessions', sa.Column('mood', TEXT))
 """
 
 
-def test_stores_that_are_open_go_on_beside_newer_ones_after_a_revision_that_only_adds(
-    plain_databases, tree
-):
+def test_open_stores_go_on_beside_newer_ones_after_a_revision_that_adds(plain_databases, tree):
     url, over = plain_databases.upgraded(), Event()
 
     def write(store, written):

@@ -25,9 +25,7 @@ def qualified(url, names, table):
     ("with_a_revision", "table"),
     [(False, "users"), (True, "users"), (False, "activity"), (False, "search_queue")],
 )
-def test_tables_of_an_application_s_are_named_before_anything_is_created(
-    databases, with_a_revision, table
-):
+def test_an_application_s_tables_are_named_before_any_is_made(databases, with_a_revision, table):
     url, names = databases.make("own"), databases.names
     if names_on(url, names).schema:
         run_sql(url, f"CREATE SCHEMA {names.schema}")

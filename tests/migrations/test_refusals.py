@@ -102,7 +102,7 @@ def test_a_database_that_is_behind_is_refused_with_the_command_that_mends_it(dat
     open_both(url, names)
 
 
-def test_a_database_from_before_the_first_release_is_refused_with_the_commit_that_upgrades_it(
+def test_a_database_older_than_the_first_release_is_refused_and_told_its_way_up(
     plain_databases,
 ):
     url = plain_databases.upgraded()
@@ -113,7 +113,7 @@ def test_a_database_from_before_the_first_release_is_refused_with_the_commit_tha
     assert migrations.revision_of(url) == "0007"
 
 
-def test_a_database_with_tables_of_before_the_first_release_is_not_taken_for_one_of_it(
+def test_a_database_from_before_the_first_release_is_not_taken_for_one_of_it(
     plain_databases,
 ):
     url = plain_databases.upgraded()

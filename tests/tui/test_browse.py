@@ -352,9 +352,7 @@ async def test_a_user_s_browser_shows_that_user_s_data_alone(url, monkeypatch):
 
 @pytest.mark.long(but=["sqlite"])
 @in_a_loop
-async def test_rows_held_do_not_grow_while_one_pages_through_a_long_conversation(
-    engine_url, monkeypatch
-):
+async def test_rows_held_do_not_grow_over_the_pages_of_a_long_conversation(engine_url, monkeypatch):
     monkeypatch.setattr("agentstore.tui.lists.MOST", 100)
     with Store(engine_url) as writer:
         writer.sessions.create(id="long")

@@ -58,9 +58,7 @@ def test_every_command_has_json_a_database_and_an_example(run, command):
         (("search", "x", "--since", "soon"), "2026-03-01"),
     ],
 )
-def test_a_command_line_that_cannot_be_understood_is_one_line_and_exits_with_2(
-    run, arguments, word
-):
+def test_a_command_line_that_cannot_be_read_is_one_line_and_exits_with_2(run, arguments, word):
     said = run(*arguments, code=2)
     assert word in said
     assert said.count("\n") == 1
@@ -92,9 +90,7 @@ WRONG_VALUES = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG_VALUES.items())
-def test_a_value_that_an_option_cannot_have_exits_with_2_whoever_refuses_it(
-    run, talk, arguments, words
-):
+def test_a_value_that_an_option_cannot_have_exits_with_2(run, talk, arguments, words):
     said = run(*arguments, code=2)
     assert words in said
     assert said.count("\n") == 1

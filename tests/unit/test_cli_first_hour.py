@@ -80,9 +80,7 @@ def test_the_version_is_told(run):
     assert re.fullmatch(rf"agentstore \d\S+ \(schema {migrations.HEAD}, Python 3\S+\)\n", said)
 
 
-def test_the_path_of_a_file_is_enough_and_the_default_is_that_of_a_store(
-    run, tmp_path, sqlite_template
-):
+def test_a_file_s_path_is_enough_and_the_default_is_that_of_a_store(run, tmp_path, sqlite_template):
     for name in ("agentstore.db", "agent.db"):
         shutil.copy(sqlite_template, tmp_path / name)
     with Store() as store:

@@ -72,9 +72,7 @@ def test_an_export_refuses_a_target_that_is_a_link_or_a_folder(told, filled, fol
 
 
 @pytest.mark.parametrize("options", [(), ("--force",)], ids=["plain", "force"])
-def test_an_export_does_not_replace_what_appeared_meanwhile(
-    told, filled, folder, options, monkeypatch
-):
+def test_an_export_replaces_nothing_that_came_meanwhile(told, filled, folder, options, monkeypatch):
     target = folder / "out.jsonl"
     precious = folder / "precious"
     precious.write_text("precious")
@@ -189,9 +187,7 @@ def test_an_import_names_all_broken_lines_in_one_line(told, tmp_path):
     assert said.count("\n") == 1
 
 
-def test_an_import_says_what_became_of_lines_without_an_id_the_first_time_and_the_second(
-    told, tmp_path
-):
+def test_an_import_says_what_became_of_lines_without_an_id_both_times(told, tmp_path):
     path = tmp_path / "talks.jsonl"
     path.write_text('{"messages": []}\n' * 2 + '{"id": "a", "messages": []}\n')
     first = told("import", path)
@@ -231,9 +227,7 @@ def test_an_import_says_what_a_file_was_and_what_is_left_out_of_it(told, tmp_pat
     assert "1 of them had other messages at an earlier import," in said
 
 
-def test_a_database_of_llm_is_imported_by_its_name_and_not_from_standard_input(
-    told, run, url, tmp_path
-):
+def test_a_database_of_llm_is_imported_by_name_and_not_from_stdin(told, run, url, tmp_path):
     path = tmp_path / "logs.db"
     samples.SAMPLES["llm"].content(path)
     assert "Imported 2 conversations, 7 messages (llm)." in told("import", path)
@@ -270,9 +264,7 @@ def test_a_shared_conversation_goes_to_standard_output_for_a_dash(told, filled, 
 
 
 @pytest.mark.parametrize("source", ["talks.jsonl", "-"])
-def test_an_import_with_a_quarantine_lists_broken_lines_and_exits_with_3(
-    run, url, tmp_path, source
-):
+def test_an_import_with_quarantine_lists_broken_lines_and_exits_with_3(run, url, tmp_path, source):
     text = '{"id": "a", "messages": []}\nmy diagnosis\n{"id": "b", "messages": []}\n'
     (tmp_path / "talks.jsonl").write_text(text)
     options = {"given": text, "AGENTSTORE_URL": url}

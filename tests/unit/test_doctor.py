@@ -458,9 +458,7 @@ def test_versions_with_the_bug_of_the_wal_are_known(version, has_it):
         ((19, 0), date(2026, 11, 22), Severity.INFO, "19.0"),
     ],
 )
-def test_versions_of_the_server_are_judged_by_minor_release_and_by_the_day(
-    version, day, worst, word
-):
+def test_versions_of_the_server_are_judged_by_minor_release_and_day(version, day, worst, word):
     found = findings_about(*version, day)
     assert worst in {finding.severity for finding in found}
     assert any(word in finding.what for finding in found)

@@ -86,9 +86,7 @@ async def opened(url: str) -> None:
         assert await store.sessions.count() == 1
 
 
-def test_stores_migrations_and_the_doctor_agree_on_tables_that_the_environment_names(
-    monkeypatch, tmp_path
-):
+def test_stores_migrations_and_doctor_agree_on_tables_of_the_environment(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTSTORE_TABLE_PREFIX", "my_")
     monkeypatch.setenv("AGENTSTORE_URL", "agent.db")

@@ -282,9 +282,7 @@ def test_a_task_without_company_sets_out_at_once_again_when_the_others_are_gone(
     ],
     ids=["refused", "pool", "lock"],
 )
-def test_tasks_run_again_what_another_s_write_may_have_spoilt_and_nothing_else(
-    problem, alone, company
-):
+def test_tasks_run_again_what_another_s_write_may_have_spoilt_alone(problem, alone, company):
     async def main() -> None:
         tasks = Tasks()
         tasks.problem = problem

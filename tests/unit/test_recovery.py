@@ -115,9 +115,7 @@ def test_what_would_fail_again_is_not_repeated_on_sqlite(code, kind):
 
 
 @pytest.mark.parametrize(("mode", "committing"), MOMENTS)
-def test_a_transaction_that_went_on_after_its_connection_broke_may_be_repeated_as_a_whole(
-    mode, committing
-):
+def test_a_transaction_whose_connection_broke_on_its_way_may_be_repeated_whole(mode, committing):
     result = found(PendingRollbackError("rollback first"), mode, committing=committing)
     assert isinstance(result.error, errors.ConnectionLost)
     assert (result.repeatable, result.in_doubt) == (True, False)

@@ -621,9 +621,7 @@ def others_behind_the_main_thread(store: Store, number: int) -> Iterator[list[Fu
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("max_retries", [0, 5])
-def test_an_interrupt_of_the_thread_that_leads_leaves_the_others_to_be_repeated(
-    path, kind, max_retries
-):
+def test_an_interrupt_of_the_leading_thread_leaves_others_to_be_repeated(path, kind, max_retries):
     with Store(f"sqlite:///{path}", max_retries=max_retries) as store:
         store.sessions.create(id="s")
 
@@ -781,9 +779,7 @@ def test_a_rollback_that_fails_leaves_no_transaction_to_the_next_call(store, mon
 
 @pytest.mark.parametrize("moment", ["waiting", "leading"])
 @pytest.mark.parametrize("way", ["unit", "transaction"])
-def test_a_caller_that_is_interrupted_while_it_waits_holds_nobody_up(
-    store, monkeypatch, moment, way
-):
+def test_a_caller_interrupted_while_it_waits_holds_nobody_up(store, monkeypatch, moment, way):
     wait = QueuedWrite.wait
     interrupted = threading.Event()
 
@@ -874,9 +870,7 @@ def test_a_store_called_in_a_function_of_its_own_refuses_instead_of_waiting(stor
 
 
 @pytest.mark.parametrize("way", ["save", "transaction"])
-def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_place(
-    path, monkeypatch, way
-):
+def test_a_task_whose_time_is_up_and_is_cancelled_takes_nobody_s_place(path, monkeypatch, way):
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")

@@ -22,35 +22,7 @@ from agentstore.records.work import (
     WriteRecord,
 )
 from agentstore.repositories import operations, scopes
-from agentstore.repositories.checkpoints.puts import (
-    NO_PARENT,
-    NO_TAGS,
-    WRITE,
-    CheckpointDraft,
-    copy_all,
-    in_order,
-    put_checkpoint,
-    replacing,
-    rows_of,
-    store_pending,
-    tags_of,
-    touch_thread,
-    touched_since,
-    write_record,
-)
-from agentstore.repositories.checkpoints.removal import (
-    ORDERS,
-    CheckpointFilters,
-    CheckpointOrder,
-    checkpoints_page,
-    find_encoded,
-    find_state,
-    made_of_ancestors,
-    remove,
-    remove_all,
-    total,
-    unless_kept,
-)
+from agentstore.repositories.checkpoints import puts, removal
 from agentstore.repositories.checkpoints.threads import (
     ROOT,
     address_of,
@@ -181,7 +153,7 @@ class Checkpoints(Repository):
             InvalidJson: JSON cannot represent a value.
             InvalidInput: An argument cannot be stored, or the parent descends from the checkpoint.
         """
-        if checkpoint_id == NO_PARENT:
+        if checkpoint_id == puts.NO_PARENT:
             raise InvalidInput("checkpoint_id must not be empty. Pass an id, or leave it out.")
         place = place_of(thread_id, namespace)
         id, parent = checkpoint_id, parent_id
@@ -198,10 +170,10 @@ class Checkpoints(Repository):
         for name in inherited:
             if name_of("inherit", name) in values:
                 raise InvalidInput("A name is in values and inherit. Leave it out of one of them.")
-        new = CheckpointDraft(
+        new = puts.CheckpointDraft(
             *place,
             id=None if id is None else require_ids(place, id)[0],
-            parent_id=parent if parent in (None, NO_PARENT) else require_ids(place, parent)[0],
+            parent_id=parent if parent in (None, puts.NO_PARENT) else require_ids(place, parent)[0],
             values=encoded,
             inherit=inherited,
             roots=validation.choice("parent_missing", parent_missing, _PARENT_MISSING) == "root",
@@ -210,14 +182,16 @@ class Checkpoints(Repository):
             owners=_owners(user_id, session_id),
             created_at=None if created_at is None else require_utc("created_at", created_at),
             row={
-                "tags": NO_TAGS if tags == () else Document(dump_json(tags_of(tags), "tags")),
+                "tags": puts.NO_TAGS
+                if tags == ()
+                else Document(dump_json(puts.tags_of(tags), "tags")),
                 "summary": validation.text("summary", summary),
                 "next_node": validation.text("next_node", next_node),
                 "metadata": None if not metadata else validation.json_object("metadata", metadata),
                 "run_id": None if run_id is None else validation.key("run_id", run_id),
             },
         )
-        return put_checkpoint(self.unit, new)
+        return puts.put_checkpoint(self.unit, new)
 
     @scopes.CHECKPOINT
     @reads
@@ -264,7 +238,7 @@ class Checkpoints(Repository):
         namespace: str = ROOT,
         *,
         writes: bool = False,
-        order: CheckpointOrder = "step",
+        order: removal.CheckpointOrder = "step",
     ) -> CheckpointRecord | None:
         """Give the latest checkpoint of a thread with its values; None if there is none.
 
@@ -275,9 +249,9 @@ class Checkpoints(Repository):
             order: What says which is the latest; see ``list``.
         """
         thread_id, namespace = _asked(thread_id, namespace)
-        by = "latest" if validation.choice("order", order, ORDERS) == "step" else "last id"
+        by = "latest" if validation.choice("order", order, removal.ORDERS) == "step" else "last id"
         place = {"thread_id": thread_id, "namespace": namespace}
-        return find_state(self.unit, by, place, writes=validation.flag("writes", writes))
+        return removal.find_state(self.unit, by, place, writes=validation.flag("writes", writes))
 
     @overload
     def list(
@@ -287,7 +261,7 @@ class Checkpoints(Repository):
         *,
         values: Literal[True],
         writes: bool = False,
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> Page[CheckpointRecord]: ...
 
     @overload
@@ -298,7 +272,7 @@ class Checkpoints(Repository):
         *,
         values: bool = False,
         writes: Literal[True],
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> Page[CheckpointRecord]: ...
 
     @overload
@@ -309,7 +283,7 @@ class Checkpoints(Repository):
         *,
         values: bool = False,
         writes: bool = False,
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> Page[CheckpointInfo]: ...
 
     @scopes.THREAD
@@ -321,7 +295,7 @@ class Checkpoints(Repository):
         namespace: str | None = ROOT,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
-        order: CheckpointOrder = "step",
+        order: removal.CheckpointOrder = "step",
         before: str | None = None,
         where: Wanted | None = None,
         parent_id: str | None = None,
@@ -348,7 +322,7 @@ class Checkpoints(Repository):
         Raises:
             InvalidInput: An argument cannot be asked for.
         """
-        order = validation.choice("order", order, ORDERS)
+        order = validation.choice("order", order, removal.ORDERS)
         if before is not None and order != "id":
             raise InvalidInput("before is an id, in the order of ids. Pass order='id' with it.")
         if parent_id is not None and None in (thread_id, namespace):
@@ -360,7 +334,7 @@ class Checkpoints(Repository):
             "parent_id": parent_id,
         }
         wanted = given(**{name: validation.optional_text(name, asked[name]) for name in asked})
-        return checkpoints_page(
+        return removal.checkpoints_page(
             self.unit,
             wanted,
             order,
@@ -381,7 +355,7 @@ class Checkpoints(Repository):
             *,
             values: Literal[True],
             writes: bool = False,
-            **filters: Unpack[CheckpointFilters],
+            **filters: Unpack[removal.CheckpointFilters],
         ) -> Generator[CheckpointRecord, None, None]: ...
 
         @overload
@@ -392,7 +366,7 @@ class Checkpoints(Repository):
             *,
             values: bool = False,
             writes: Literal[True],
-            **filters: Unpack[CheckpointFilters],
+            **filters: Unpack[removal.CheckpointFilters],
         ) -> Generator[CheckpointRecord, None, None]: ...
 
         @overload
@@ -403,7 +377,7 @@ class Checkpoints(Repository):
             *,
             values: bool = False,
             writes: bool = False,
-            **filters: Unpack[CheckpointFilters],
+            **filters: Unpack[removal.CheckpointFilters],
         ) -> Generator[CheckpointInfo, None, None]: ...
 
         def iter(self, thread_id: str | None = None, **_: Any) -> Any:
@@ -525,8 +499,8 @@ class Checkpoints(Repository):
         thread = lock_thread(unit, get_checkpoint(unit, id, asked, namespace).thread_id)
         source = get_checkpoint(unit, id, thread.id, namespace)
         inside = to_thread is None
-        lacking = made_of_ancestors(source.metadata)
-        values = {} if inside and not lacking else find_encoded(unit, source.pk)
+        lacking = removal.made_of_ancestors(source.metadata)
+        values = {} if inside and not lacking else removal.find_encoded(unit, source.pk)
         if lacking - values.keys():
             raise InvalidInput(
                 "The checkpoint is made of its ancestors, so it cannot be forked alone. Copy them "
@@ -539,24 +513,24 @@ class Checkpoints(Repository):
         there = find_checkpoint(unit, wanted, *place, any_owner=True) if inside and wanted else None
         if there is not None:
             raise AlreadyExists("checkpoint", there.id)
-        new = CheckpointDraft(
+        new = puts.CheckpointDraft(
             *place,
             id=wanted or new_id(),
-            parent_id=id if inside else NO_PARENT,
+            parent_id=id if inside else puts.NO_PARENT,
             step=None if inside else source.step,
             values={} if inside else values,
             inherit=None if inside else (),
             owners={"user_id": thread.user_id, "session_id": thread.session_id},
             created_at=None,
             row={
-                "tags": NO_TAGS,
+                "tags": puts.NO_TAGS,
                 "summary": source.summary,
                 "next_node": source.next_node,
                 "metadata": validation.document("metadata", source.metadata),
                 "run_id": None,
             },
         )
-        return put_checkpoint(unit, new)
+        return puts.put_checkpoint(unit, new)
 
     @scopes.THREAD
     @writes
@@ -586,8 +560,8 @@ class Checkpoints(Repository):
                 "The path to the latest checkpoint has no such step; path() gives its steps.",
             )
         after = (target.step, target.pk)
-        remove(self.unit, *place, lambda rows: (r for r in rows if (r.step, r.pk) > after))
-        found = find_state(self.unit, "pk", {"wanted": target.pk})
+        removal.remove(self.unit, *place, lambda rows: (r for r in rows if (r.step, r.pk) > after))
+        found = removal.find_state(self.unit, "pk", {"wanted": target.pk})
         assert found is not None
         return found
 
@@ -630,9 +604,9 @@ class Checkpoints(Repository):
                 locked[each] = lock_thread(self.unit, each)
         thread = locked.pop(source)
         for there in locked:
-            remove_all(self.unit, there)
+            removal.remove_all(self.unit, there)
         require_new_thread(self.unit, target)
-        return copy_all(self.unit, thread, target)
+        return puts.copy_all(self.unit, thread, target)
 
     @scopes.THREAD
     @writes
@@ -646,7 +620,7 @@ class Checkpoints(Repository):
             NotFound: There is no such thread.
         """
         thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
-        return remove_all(self.unit, thread.id)
+        return removal.remove_all(self.unit, thread.id)
 
     @scopes.THREAD
     @writes
@@ -663,7 +637,7 @@ class Checkpoints(Repository):
         """
         place, going = _asked(thread_id, namespace), {*ids_of("ids", ids)}
         lock_thread(self.unit, place[0])
-        return remove(self.unit, *place, lambda rows: (r for r in rows if r.id in going))
+        return removal.remove(self.unit, *place, lambda rows: (r for r in rows if r.id in going))
 
     @scopes.THREAD
     @writes
@@ -683,7 +657,7 @@ class Checkpoints(Repository):
         validation.amount("step", step)
         place = _asked(thread_id, namespace)
         lock_thread(self.unit, place[0])
-        return remove(self.unit, *place, lambda rows: (r for r in rows if r.step < step))
+        return removal.remove(self.unit, *place, lambda rows: (r for r in rows if r.step < step))
 
     @scopes.THREAD
     @writes
@@ -702,8 +676,8 @@ class Checkpoints(Repository):
         places = sorted({(thread, space) for thread, space in self.connection.execute(query)})
         for locked in dict.fromkeys(thread for thread, _ in places):
             lock_thread(self.unit, locked)
-        return total(
-            remove(self.unit, *place, lambda rows: (r for r in rows if r.run_id == run_id))
+        return removal.total(
+            removal.remove(self.unit, *place, lambda rows: (r for r in rows if r.run_id == run_id))
             for place in places
         )
 
@@ -738,12 +712,14 @@ class Checkpoints(Repository):
             InvalidInput: There is no policy.
         """
         kept = ids_of("keep_ids", keep_ids)
-        choose = unless_kept(self.unit.now(), keep_last, max_age, keep_tags, kept)
+        choose = removal.unless_kept(self.unit.now(), keep_last, max_age, keep_tags, kept)
         validation.flag("dry_run", dry_run)
         only = validation.optional_text("namespace", namespace)
         id = lock_thread(self.unit, validation.text("thread_id", thread_id)).id
         namespaces = self.namespaces(id) if only is None else [only]
-        return total(remove(self.unit, id, space, choose, dry_run=dry_run) for space in namespaces)
+        return removal.total(
+            removal.remove(self.unit, id, space, choose, dry_run=dry_run) for space in namespaces
+        )
 
     @scopes.names(user_id=scopes.owner, session_id=scopes.session, thread_id=scopes.thread_to_put)
     @appends_unless_owned
@@ -795,14 +771,16 @@ class Checkpoints(Repository):
         columns = ("thread_id", "namespace", "checkpoint_id", "task_id")
         named = (*place, *require_ids(place, checkpoint_id, task_id))
         task_path = validation.text("task_path", task_path)
-        rows = rows_of(writes, positions)
-        replaced = replacing(replace, rows)
+        rows = puts.rows_of(writes, positions)
+        replaced = puts.replacing(replace, rows)
         makes = validation.choice("thread_missing", thread_missing, _MISSING) == "make"
         for row in rows.values():
             row["task_path"] = task_path
         task = dict(zip(columns, named, strict=True))
         owners = _owners(user_id, session_id)
-        return store_pending(self.unit, task, rows, owners, replaced=replaced, makes_thread=makes)
+        return puts.store_pending(
+            self.unit, task, rows, owners, replaced=replaced, makes_thread=makes
+        )
 
     @scopes.THREAD
     @appends
@@ -827,13 +805,13 @@ class Checkpoints(Repository):
             raise InvalidInput("every must be a timedelta, zero or more.")
         threads = self.tables.checkpoint_threads.c
         since = shifted(self.unit.now(), -every)
-        query = select(touched_since(self.tables, threads.id, since)).where(
+        query = select(puts.touched_since(self.tables, threads.id, since)).where(
             threads.id == thread, thread_not_being_deleted(self.tables, threads.id)
         )
         found = required(self.connection.execute(query).first(), "checkpoint thread", thread)
         if every and found[0]:
             return False
-        touch_thread(self.unit, thread)
+        puts.touch_thread(self.unit, thread)
         return True
 
     @scopes.THREAD
@@ -843,13 +821,15 @@ class Checkpoints(Repository):
     ) -> tuple[WriteRecord, ...]:
         """Give the pending writes after a checkpoint, by task path, task and position."""
         table = self.tables.checkpoint_writes
-        query = select(*(table.c[column] for column in WRITE)).where(
+        query = select(*(table.c[column] for column in puts.WRITE)).where(
             table.c.thread_id == validation.text("thread_id", thread_id),
             table.c.namespace == validation.text("namespace", namespace),
             table.c.checkpoint_id == validation.text("checkpoint_id", checkpoint_id),
             thread_not_being_deleted(self.tables, table.c.thread_id),
         )
-        return in_order(complete(write_record(*row)) for row in self.connection.execute(query))
+        return puts.in_order(
+            complete(puts.write_record(*row)) for row in self.connection.execute(query)
+        )
 
 
 def _asked(thread_id: str, namespace: str) -> tuple[str, str]:
@@ -862,9 +842,9 @@ def _found(
     id, thread, space = address_of(checkpoint_id, thread_id, namespace)
     validation.flag("writes", writes)
     if thread is None:
-        return find_state(unit, "root", {"wanted": id}, writes=writes)
+        return removal.find_state(unit, "root", {"wanted": id}, writes=writes)
     place = {"wanted": id, "thread_id": thread, "namespace": space}
-    return find_state(unit, "place", place, writes=writes)
+    return removal.find_state(unit, "place", place, writes=writes)
 
 
 def _owners(user_id: str | None, session_id: str | None) -> dict[str, str | None]:

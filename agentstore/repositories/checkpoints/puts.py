@@ -20,22 +20,7 @@ from agentstore.errors import InvalidInput, InvalidRow, NotFound, WrongThread, n
 from agentstore.execution.unit import NeedsTransaction, Unit, in_autocommit
 from agentstore.records.base import maker
 from agentstore.records.work import CheckpointInfo, WriteRecord
-from agentstore.repositories.checkpoints.threads import (
-    ROOT,
-    Parent,
-    Unused,
-    beginning,
-    checkpoint_info,
-    enter_thread,
-    entering,
-    find_checkpoint,
-    make_thread,
-    path_rows,
-    read_parent,
-    require_ids,
-    unchanged,
-    why_not,
-)
+from agentstore.repositories.checkpoints import threads
 from agentstore.repositories.checkpoints.values import (
     Encoded,
     Entries,
@@ -112,7 +97,7 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         return _put_if_unchanged(unit, new)
     reads_before_write, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
-        found, seen = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
+        found, seen = threads.read_parent(unit, new.thread_id, new.namespace, new.parent_id)
     # Where each statement is a round trip, and for a new thread, as many numbers of lines as may be
     # needed are set aside with entering, one at least (see ``unchanged``). Elsewhere it is known
     # first how many are: mostly none, and then the thread's row stays as it is.
@@ -120,7 +105,7 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     if seen is not None and seen.newest and not any(new.owners.values()):
         first = seen.last_line + 1
     else:
-        first = enter_thread(
+        first = threads.enter_thread(
             unit,
             new.thread_id,
             new.owners,
@@ -134,7 +119,7 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         return _put_again(unit, new, existing, lines, first + ahead)
     try:
         if not unit.dialect.single_writer and new.parent_id != NO_PARENT:
-            found, _ = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
+            found, _ = threads.read_parent(unit, new.thread_id, new.namespace, new.parent_id)
         parent = found or _no_parent(new, new.parent_id)
         row, plans = _planned(unit, new, parent, lines.__next__)
     except NotFound:
@@ -169,7 +154,7 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     found, thread = None, None
     try:
         if new.parent_id != NO_PARENT:
-            found, thread = read_parent(unit, new.thread_id, new.namespace, new.parent_id)
+            found, thread = threads.read_parent(unit, new.thread_id, new.namespace, new.parent_id)
         numbers = count(1 if thread is None else thread.last_line + 1)
         parent = found or _no_parent(new, new.parent_id)
         row, plans = _planned(unit, new, parent, numbers.__next__)
@@ -178,16 +163,16 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     enter: ReturningInsert[Any] | ReturningUpdate[Any]
     entered: dict[str, Any]
     if thread is None:
-        taken = new.namespace == ROOT and new.id is not None  # perhaps, in another thread
+        taken = new.namespace == threads.ROOT and new.id is not None  # perhaps, in another thread
         if taken or not new.makes_thread or unit.scope is not None:
             raise NeedsTransaction
-        enter = beginning(unit.tables, unit.dialect)
+        enter = threads.beginning(unit.tables, unit.dialect)
         entered = {"lines": max(1, len(new.values))}
     else:
         seen = {"thread_pk": thread.pk, "seen": thread.last_line}
         entered = {"wanted": new.thread_id, "lines": next(numbers) - thread.last_line, **seen}
-        unused: Unused | None = "root" if new.namespace == ROOT else "place"
-        enter = unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
+        unused: threads.Unused | None = "root" if new.namespace == threads.ROOT else "place"
+        enter = threads.unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
     if not _put_at_once(unit, row, plans, (enter, entered)):
         raise NeedsTransaction
     return _info(row)
@@ -216,19 +201,19 @@ def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
     """Find the checkpoint that has the id already; raises WrongThread."""
     if new.id is None:
         return None
-    if new.namespace != ROOT:
-        return find_checkpoint(unit, new.id, new.thread_id, new.namespace)
-    found = find_checkpoint(unit, new.id, None, ROOT, any_owner=True)
+    if new.namespace != threads.ROOT:
+        return threads.find_checkpoint(unit, new.id, new.thread_id, new.namespace)
+    found = threads.find_checkpoint(unit, new.id, None, threads.ROOT, any_owner=True)
     if found is not None and found.thread_id != new.thread_id:
         raise WrongThread(new.thread_id, new.id)
     return found
 
 
 def _planned(
-    unit: Unit, new: CheckpointDraft, parent: Parent, new_line: Callable[[], int]
+    unit: Unit, new: CheckpointDraft, parent: threads.Parent, new_line: Callable[[], int]
 ) -> tuple[dict[str, Any], list[Plan]]:
     """Give the columns of a new checkpoint, and what is to be stored on lines for its values."""
-    entries, plans = _held(unit, new, parent, Parent(), new_line)
+    entries, plans = _held(unit, new, parent, threads.Parent(), new_line)
     row = {
         **new.row,
         **packed(entries),
@@ -243,7 +228,11 @@ def _planned(
 
 
 def _held(
-    unit: Unit, new: CheckpointDraft, parent: Parent, own: Parent, new_line: Callable[[], int]
+    unit: Unit,
+    new: CheckpointDraft,
+    parent: threads.Parent,
+    own: threads.Parent,
+    new_line: Callable[[], int],
 ) -> tuple[Entries, list[Plan]]:
     """Give what a checkpoint is to hold, and what is to be stored on lines for it.
 
@@ -278,21 +267,23 @@ def _put_again(
 ) -> CheckpointInfo:
     """Change a checkpoint; its place in the tree stays, unless another one is given."""
     parent_id, step = existing.parent_id, existing.step
-    parent = Parent()
+    parent = threads.Parent()
     if new.parent_id is not None or new.inherit:
         asked = (parent_id or NO_PARENT) if new.parent_id is None else new.parent_id
-        found, _ = read_parent(unit, new.thread_id, new.namespace, asked)
+        found, _ = threads.read_parent(unit, new.thread_id, new.namespace, asked)
         parent = found or _no_parent(new, asked)
         parent_id = parent.id
         if new.parent_id is not None:
             step = validation.amount("step", parent.step + 1)
-        above = new.parent_id and find_checkpoint(unit, asked, new.thread_id, new.namespace)
-        if above and any(row.pk == existing.pk for row in path_rows(unit, above)):
+        above = new.parent_id and threads.find_checkpoint(unit, asked, new.thread_id, new.namespace)
+        if above and any(row.pk == existing.pk for row in threads.path_rows(unit, above)):
             raise InvalidInput(
                 "parent_id names the checkpoint itself, or one that came from it. Pass one that "
                 "was there before, or leave it out."
             )
-    itself = read_parent(unit, new.thread_id, new.namespace, existing.pk)[0] or Parent()
+    itself = (
+        threads.read_parent(unit, new.thread_id, new.namespace, existing.pk)[0] or threads.Parent()
+    )
     entries, plans = _held(unit, new, parent, itself, lines.__next__)
     _set_aside(unit, new.thread_id, lines, kept)
     checkpoints = unit.tables.checkpoints
@@ -309,13 +300,13 @@ def _put_again(
     needed = dict(held_lines(entries))
     less = [line for line, end in held_lines(itself.entries) if needed.get(line, -1) < end]
     drop_unneeded(unit, new.thread_id, new.namespace, less)
-    return checkpoint_info(written)
+    return threads.checkpoint_info(written)
 
 
-def _no_parent(new: CheckpointDraft, parent_id: str | None) -> Parent:
+def _no_parent(new: CheckpointDraft, parent_id: str | None) -> threads.Parent:
     """Give what a root goes on from; raises NotFound if there has to be a parent."""
     if parent_id in (None, NO_PARENT) or new.roots:
-        return Parent()
+        return threads.Parent()
     raise NotFound(
         "checkpoint",
         parent_id,
@@ -489,7 +480,7 @@ def store_pending(
     fresh = [{**task, **row} for row in rows.values()]
     table = unit.tables.checkpoint_writes
     if storing is None or any(owners.values()):
-        enter_thread(unit, task["thread_id"], owners, lines=0, makes=makes_thread)
+        threads.enter_thread(unit, task["thread_id"], owners, lines=0, makes=makes_thread)
         if replaced:
             key = [column.name for column in table.primary_key]
             unit.each(removing, [{**task, **rows[at]} for at in replaced], table, *key)
@@ -502,10 +493,10 @@ def store_pending(
     if not entered:
         if in_autocommit(unit):  # a thread without these writes would stay, if the second failed
             raise NeedsTransaction
-        make_thread(unit, task["thread_id"], owners, makes=makes_thread)
+        threads.make_thread(unit, task["thread_id"], owners, makes=makes_thread)
         [[entered, stored]] = storing.fetch(unit.connection, parameters)
         if not entered:
-            raise why_not(unit, task["thread_id"])
+            raise threads.why_not(unit, task["thread_id"])
     return int(stored)
 
 
@@ -513,7 +504,7 @@ def store_pending(
 def _storing(
     tables: Tables, dialect: EngineDialect, driver: Dialect, replace: bool
 ) -> Prepared | None:
-    statement = dialect.storing_writes(entering(tables, dialect), tables, replace=replace)
+    statement = dialect.storing_writes(threads.entering(tables, dialect), tables, replace=replace)
     return None if statement is None else Prepared(statement, driver)
 
 
@@ -618,13 +609,13 @@ def copy_all(unit: Unit, thread: Row[Any], target: str) -> int:
     """
     source = thread.id
     owners = {"user_id": thread.user_id, "session_id": thread.session_id}
-    enter_thread(unit, target, owners, lines=thread.last_line)
+    threads.enter_thread(unit, target, owners, lines=thread.last_line)
     tables, connection = unit.tables, unit.connection
     checkpoints = tables.checkpoints
     query = select(checkpoints).where(checkpoints.c.thread_id == source)
     rows = sorted(connection.execute(query).mappings(), key=lambda row: int(row["pk"]))
     new_ids = {
-        (row["namespace"], row["id"]): new_id() if row["namespace"] == ROOT else row["id"]
+        (row["namespace"], row["id"]): new_id() if row["namespace"] == threads.ROOT else row["id"]
         for row in rows
     }
     # A parent may stand behind its child, if it was put again; so parents are told afterwards.
@@ -638,7 +629,7 @@ def copy_all(unit: Unit, thread: Row[Any], target: str) -> int:
         for row in rows
     ]
     for copied in copies:
-        require_ids((target, copied["namespace"]), copied["id"])
+        threads.require_ids((target, copied["namespace"]), copied["id"])
     if copies:
         connection.execute(insert(checkpoints).inline(), copies)
     parents = [
@@ -670,7 +661,9 @@ def copy_all(unit: Unit, thread: Row[Any], target: str) -> int:
         for row in pending
     ]
     for copied in copies:
-        require_ids((target, copied["namespace"]), copied["checkpoint_id"], copied["task_id"])
+        threads.require_ids(
+            (target, copied["namespace"]), copied["checkpoint_id"], copied["task_id"]
+        )
     if copies:
         connection.execute(insert(writes).inline(), copies)
     return len(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -28,20 +28,8 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.execution.unit import Unit
-from agentstore.repositories import scopes
+from agentstore.repositories import lines, scopes
 from agentstore.repositories.line_changes import lock_session
-from agentstore.repositories.lines import (
-    COUNT,
-    Columns,
-    Rows,
-    fetch_newest,
-    is_on,
-    line_of,
-    require,
-    select_newest,
-    shown_by,
-    with_prompts,
-)
 from agentstore.repositories.operations import (
     MOST_IDS,
     Repository,
@@ -139,9 +127,14 @@ class Marks(Repository):
         if wanted is not None and wanted == unwanted:
             return 0
         if own is not None:
-            only = [*dict.fromkeys([*(only or ()), *self._ids_of(session_id, own)])]
+            found = dict.fromkeys(only or ())
+            for chunk in chunks(own):
+                asked: dict[str, Any] = several("external_id", chunk)
+                rows = self.unit.rows(_ids, len(asked), session_id=session_id, **asked)
+                found |= dict.fromkeys(row.id for row in rows)
+            only = [*found]
         changed = 0
-        for narrowed in self._narrowed(only):
+        for narrowed in [None] if only is None else chunks(only):
             asked = {"session_id": session_id, **(several("id", narrowed) if narrowed else {})}
             shape = unwanted is not None, len(asked) - 1
             if wanted is not None:
@@ -155,18 +148,6 @@ class Marks(Repository):
             gone = self.unit.count(_take_away, *shape, mark=unwanted, **asked)
             changed += 0 if unwanted is None else gone
         return changed
-
-    def _ids_of(self, session_id: str, external_ids: Sequence[str]) -> Iterator[str]:
-        for chunk in chunks(external_ids):
-            asked = several("external_id", chunk)
-            for (id,) in self.unit.rows(_ids, len(asked), session_id=session_id, **asked):
-                yield id
-
-    def _narrowed(self, ids: list[str] | None) -> Iterator[Sequence[str] | None]:
-        if ids is None:
-            yield None
-        else:
-            yield from chunks(ids)
 
 
 def _of(tables: Tables, ids: int) -> Select[Any]:
@@ -266,10 +247,10 @@ def newest_marked(
     count: int,
     marks: MarkFilter,
     branch: str | None,
-    columns: Columns,
+    columns: lines.Columns,
     *,
     prompts: bool,
-) -> Rows:
+) -> lines.Rows:
     """Read the newest messages of a line that pass, the newest first; see ``lines.newest``.
 
     Where messages must have a mark, no prompts come.
@@ -286,8 +267,8 @@ def marked_between(
     last_seq: int,
     marks: MarkFilter,
     branch: str | None,
-    columns: Columns,
-) -> Rows:
+    columns: lines.Columns,
+) -> lines.Rows:
     """Read all messages of a line that pass, in their order; see ``lines.between``."""
     limits = {"first": first_seq, "last": last_seq}
     return _read(unit, session_id, marks, branch, columns, "between", **limits)
@@ -303,7 +284,7 @@ def count_marked(unit: Unit, session_id: str, marks: MarkFilter, branch: str | N
     parameters = {"session_id": session_id, "name": branch, **marks.parameters}
     count = int(unit.connection.execute(query, parameters).scalar_one())
     if not count:
-        require(unit, session_id, branch)
+        lines.require(unit, session_id, branch)
     return count
 
 
@@ -312,10 +293,10 @@ def _read(
     session_id: str,
     marks: MarkFilter,
     branch: str | None,
-    columns: Columns,
+    columns: lines.Columns,
     which: str,
     **limits: int,
-) -> Rows:
+) -> lines.Rows:
     # What is prepared depends on how many marks there are, not on which.
     shape = MarkFilter(("",) * len(marks.wanted), ("",) * len(marks.unwanted))
     statements = _statements(
@@ -324,9 +305,11 @@ def _read(
     statement: Prepared = getattr(statements, which)
     parameters = {"session_id": session_id, "name": branch, **limits, **marks.parameters}
     ranged = which != "between" and not marks.wanted
-    rows = (fetch_newest if ranged else Prepared.fetch)(statement, unit.connection, parameters)
+    rows = (lines.fetch_newest if ranged else Prepared.fetch)(
+        statement, unit.connection, parameters
+    )
     if not rows:
-        require(unit, session_id, branch)
+        lines.require(unit, session_id, branch)
     return rows
 
 
@@ -344,9 +327,9 @@ def _statements(
     driver: Dialect,
     shape: MarkFilter,
     active: bool,
-    columns: Columns,
+    columns: lines.Columns,
 ) -> _MarkStatements:
-    line, messages = line_of(tables, dialect, active=active), tables.messages.c
+    line, messages = lines.line_of(tables, dialect, active=active), tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
     between = (
         _select_passing(
@@ -362,13 +345,17 @@ def _statements(
         def passing(found: Any) -> ColumnElement[bool]:
             return and_(*_lacks(tables, found, shape))
 
-        query = select_newest(tables, dialect, passing, active=active, columns=columns)
+        query = lines.select_newest(tables, dialect, passing, active=active, columns=columns)
         newest = Prepared(query, driver)
-        both = with_prompts(query, tables, dialect, driver, passing, active=active, columns=columns)
+        both = lines.with_prompts(
+            query, tables, dialect, driver, passing, active=active, columns=columns
+        )
     return _MarkStatements(newest, both, Prepared(between, driver))
 
 
-def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Columns) -> Select[Any]:
+def _newest_wanted(
+    tables: Tables, line: CTE, shape: MarkFilter, columns: lines.Columns
+) -> Select[Any]:
     """Select the newest that have a mark: of each mark the newest, and of these together."""
     of_each = []
     for number in range(len(shape.wanted)):
@@ -380,11 +367,11 @@ def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Column
             .where(
                 marks.c.session_id == bindparam("session_id"),
                 marks.c.mark == bindparam(f"wanted_{number}"),
-                shown_by(line, found.c, in_order=True),
+                lines.shown_by(line, found.c, in_order=True),
                 *_lacks(tables, found.c, shape),
             )
             .order_by(marks.c.seq.desc())
-            .limit(COUNT)
+            .limit(lines.COUNT)
         )
         of_each.append(select(newest.subquery().c.pk))
     together = (of_each[0] if len(of_each) == 1 else union(*of_each)).subquery("together")
@@ -393,7 +380,7 @@ def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Column
         select(*columns(messages.c))
         .join_from(together, messages, messages.c.pk == together.c.pk)
         .order_by(messages.c.seq.desc())
-        .limit(COUNT)
+        .limit(lines.COUNT)
     )
 
 
@@ -408,10 +395,10 @@ def _select_passing(
     """Select all messages of a line that pass: beginning with their marks, if they must have any,
     so that the others are not read, and with those of these sequence numbers, if some are given.
     """
-    line, messages = line_of(tables, dialect, active=active), tables.messages
+    line, messages = lines.line_of(tables, dialect, active=active), tables.messages
     lacks = _lacks(tables, messages.c, shape)
     if not shape.wanted:
-        return select(*columns).join_from(line, messages, is_on(line, tables)).where(*lacks)
+        return select(*columns).join_from(line, messages, lines.is_on(line, tables)).where(*lacks)
     marks = tables.message_marks.c
     has = select(marks.message_id).where(
         marks.session_id == bindparam("session_id"),
@@ -423,7 +410,7 @@ def _select_passing(
     return (
         select(*columns)
         .join_from(marked, messages, messages.c.id == marked.c.message_id)
-        .join(line, is_on(line, tables))
+        .join(line, lines.is_on(line, tables))
         .where(*lacks)
     )
 

@@ -15,29 +15,10 @@ from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound, StreamUnf
 from agentstore.execution.unit import Body, Unit
 from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import Role, complete
-from agentstore.repositories import scopes, vectors
+from agentstore.repositories import line_changes, lines, scopes, vectors
 from agentstore.repositories import search as finding
 from agentstore.repositories import search as pages
 from agentstore.repositories.branch_turns import find_summary
-from agentstore.repositories.line_changes import (
-    counts_of,
-    lock_session,
-    lock_session_of,
-    remove_all,
-    remove_gone_branches,
-    remove_messages,
-    settle_turn,
-)
-from agentstore.repositories.lines import (
-    find_message,
-    find_row,
-    message_record,
-    message_records,
-    newest,
-    no_branch,
-    select_messages,
-    with_what_has_come,
-)
 from agentstore.repositories.listing import over_pages
 from agentstore.repositories.messages.append import (
     Append,
@@ -112,7 +93,7 @@ def _calling(tables: Tables) -> Paged:
         )
         .exists()
     )
-    query = select_messages(tables).join(calls, calls.c.message_id == messages.c.id)
+    query = lines.select_messages(tables).join(calls, calls.c.message_id == messages.c.id)
     these = equal(calls.c, ("session_id", "name"))
     return query.where(*these, ~called_before_in_this_message), [calls.c.seq]
 
@@ -457,7 +438,7 @@ class Messages(Repository):
     @reads
     def find(self, message_id: str) -> MessageRecord | None:
         """Give a message, or None."""
-        found = find_message(self.unit, message_id)
+        found = lines.find_message(self.unit, message_id)
         return None if found is None else complete(found)
 
     @scopes.SESSION
@@ -495,8 +476,8 @@ class Messages(Repository):
         """List the messages of a session that call this tool, the newest first."""
         wanted = {"session_id": session_id, "name": validation.key("tool", tool)}
         cursors = Cursors("messages by tool", session_id, tool)
-        page = one_page(self.unit, _calling, wanted, cursors, limit, cursor, message_record)
-        return Page(tuple(with_what_has_come(self.unit, page.items)), page.next_cursor)
+        page = one_page(self.unit, _calling, wanted, cursors, limit, cursor, lines.message_record)
+        return Page(tuple(lines.with_what_has_come(self.unit, page.items)), page.next_cursor)
 
     iter_find_by_tool = over_pages(find_by_tool)
     """Go over the messages of all pages; see ``find_by_tool``."""
@@ -732,8 +713,8 @@ class Messages(Repository):
         last = MAX_INTEGER if last is None else last
         if before is not None:
             last = min(last, cursors.read(before, 1)[0] - 1)
-        rows = newest(self.unit, session_id, limit + 1, branch=branch, through=last)
-        records = tuple(message_records(self.unit, rows[:limit][::-1]))
+        rows = lines.newest(self.unit, session_id, limit + 1, branch=branch, through=last)
+        records = tuple(lines.message_records(self.unit, rows[:limit][::-1]))
         following = cursors.make([records[0].seq]) if len(rows) > limit else None
         return Page(records, following)
 
@@ -841,11 +822,11 @@ class Messages(Repository):
         )
 
         def columns(unit: Unit) -> Select[Any]:
-            return select_messages(unit.tables)
+            return lines.select_messages(unit.tables)
 
         if by == "words" or embeddings is None:
-            return finding.in_order(units, asked, columns, message_record)
-        return vectors.find_messages(units, embeddings, asked, by, columns, message_record)
+            return finding.in_order(units, asked, columns, lines.message_record)
+        return vectors.find_messages(units, embeddings, asked, by, columns, lines.message_record)
 
     iter_search = over_pages(search)
     """Go over the hits of all pages; see ``search``."""
@@ -1000,13 +981,13 @@ class Messages(Repository):
                         owned.setdefault(owner, {})[message_id] = None
         deleted = 0
         for owner in sorted(owned):  # in one order for all callers, or they wait for each other
-            session = lock_session(self.unit, owner)
+            session = line_changes.lock_session(self.unit, owner)
             deleted += sum(
-                remove_messages(self.unit, session, messages.id.in_(chunk), by_id=True)
+                line_changes.remove_messages(self.unit, session, messages.id.in_(chunk), by_id=True)
                 for chunk in chunks([*owned[owner]])
             )
-            remove_gone_branches(self.unit, session)
-            settle_turn(self.unit, session)
+            line_changes.remove_gone_branches(self.unit, session)
+            line_changes.settle_turn(self.unit, session)
         return deleted
 
     @scopes.SESSION
@@ -1023,14 +1004,16 @@ class Messages(Repository):
         """
         marks, messages = self.tables.message_marks.c, self.tables.messages.c
         wanted = validation.marks("mark", mark)
-        session = lock_session(self.unit, session_id)
+        session = line_changes.lock_session(self.unit, session_id)
         marked = select(marks.message_id).where(
             marks.session_id == session_id, marks.mark.in_(wanted)
         )
-        deleted = remove_messages(self.unit, session, messages.id.in_(marked), by_id=True)
+        deleted = line_changes.remove_messages(
+            self.unit, session, messages.id.in_(marked), by_id=True
+        )
         if deleted:
-            remove_gone_branches(self.unit, session)
-            settle_turn(self.unit, session)
+            line_changes.remove_gone_branches(self.unit, session)
+            line_changes.settle_turn(self.unit, session)
         return deleted
 
     @scopes.SESSION
@@ -1069,9 +1052,9 @@ class Messages(Repository):
             return int(row.message_count)
         if marks is not None:
             return count_marked(self.unit, session_id, marks, branch)
-        counts = counts_of(self.unit, session_id, branch)
+        counts = line_changes.counts_of(self.unit, session_id, branch)
         if counts is None:
-            raise no_branch(branch or MAIN)
+            raise lines.no_branch(branch or MAIN)
         return counts.messages
 
     @scopes.SESSION
@@ -1087,8 +1070,8 @@ class Messages(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        session = lock_session(self.unit, session_id)
-        return remove_all(self.unit, session)
+        session = line_changes.lock_session(self.unit, session_id)
+        return line_changes.remove_all(self.unit, session)
 
     def _read_history(
         self,
@@ -1151,7 +1134,7 @@ def follow(unit: Unit, cursor: str | None, limit: int) -> Page[MessageRecord]:
     check_limit(limit)
     cursors = Cursors("messages as they come")
     messages = unit.tables.messages.c
-    query = select_messages(unit.tables).add_columns(messages.pk.label("page_key"))
+    query = lines.select_messages(unit.tables).add_columns(messages.pk.label("page_key"))
     rows: list[Any]
     if cursor is None:
         newest = query.order_by(messages.pk.desc()).limit(written(limit))
@@ -1176,7 +1159,7 @@ def follow(unit: Unit, cursor: str | None, limit: int) -> Page[MessageRecord]:
             position = fresh[-1].page_key if fresh else position
     kept = gaps[-MOST_GAPS:] + [(0, 0)] * (MOST_GAPS - len(gaps))
     following = cursors.make([position, *(bound for gap in kept for bound in gap)])
-    return Page(tuple(message_records(unit, rows)), following)
+    return Page(tuple(lines.message_records(unit, rows)), following)
 
 
 def _between(numbers: Sequence[int]) -> Gaps:
@@ -1216,13 +1199,13 @@ def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> Mes
         given: Arguments of ``save``, by their names.
     """
     draft({"role": "user", **given})  # so that nothing is read for what cannot be stored
-    lock_session_of(unit, message_id)
-    row = unit.first(find_row, id=message_id)
+    line_changes.lock_session_of(unit, message_id)
+    row = unit.first(lines.find_row, id=message_id)
     if row is None:  # deleted meanwhile
         raise NotFound("message", message_id)
     if row.status == STREAMING:
         raise StreamUnfinished(message_id)
-    old, says = message_record(row), not _SAID.isdisjoint(given)
+    old, says = lines.message_record(row), not _SAID.isdisjoint(given)
     if old._layout == [] and given.get("content") is not None:
         raise InvalidInput("content is not what this message says: it is an item. Change payload.")
     kept = {name: getattr(old, name) for name in _BESIDE} if says else {}
@@ -1238,4 +1221,4 @@ def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> Mes
     rewrite_message(unit, old, values, new.calls if says else None, marks)
     if says:
         forget_deleted(unit)
-    return message_record(unit.first(find_row, id=message_id))
+    return lines.message_record(unit.first(lines.find_row, id=message_id))

@@ -50,7 +50,12 @@ from agentstore.repositories.line_changes import wrong_branches
 from agentstore.repositories.listing import Halves, halves, newest
 from agentstore.repositories.messages.append import tool_call_rows
 from agentstore.repositories.operations import chunks
-from agentstore.schema import Tables, being_deleted, session_is_open, session_not_being_deleted
+from agentstore.schema import (
+    Tables,
+    being_deleted,
+    session_is_open,
+    session_not_being_deleted,
+)
 from agentstore.values.encoding import load_json
 
 RECENT = 200
@@ -134,42 +139,27 @@ def counters(
     connection: Connection, tables: Tables, dialect: EngineDialect, deep: bool
 ) -> Iterator[Finding]:
     """Compare the counters of sessions and users with what they count."""
+    again = "agentstore doctor --fix"
+    by_reading = again + (" --deep" if deep else "")
+    delete = "Delete some of these messages, or these sessions; then agentstore doctor --fix"
     sessions = wrong_sessions(connection, tables, deep=deep)
-    if sessions:
-        yield Finding(
-            Severity.ERROR,
-            "counters",
-            f"Sessions with counters that their messages do not add up to: {_many(sessions)}.",
-            listed(sessions),
-            "agentstore doctor --fix" + (" --deep" if deep else ""),
-        )
     # What branches count is compared by the sessions' counters, so these come first.
-    if not sessions and (counters := wrong_counters(connection, tables, dialect, deep=deep)):
-        yield Finding(
-            Severity.ERROR,
-            "counters",
-            "Sessions with branches that show another number of messages than is kept: "
-            f"{_many(counters)}.",
-            listed(counters),
-            "agentstore doctor --fix" + (" --deep" if deep else ""),
-        )
-    if overfull := _overfull_sessions(connection, tables, deep=deep):
-        yield Finding(
-            Severity.ERROR,
-            "counters",
-            f"Sessions with messages that add up to more than a counter holds: {_many(overfull)}.",
-            listed(overfull),
-            "Delete some of these messages, or these sessions; then agentstore doctor --fix",
-        )
+    branches = [] if sessions else wrong_counters(connection, tables, dialect, deep=deep)
+    overfull = _overfull_sessions(connection, tables, deep=deep)
     users = wrong_users(connection, tables)
-    if users:
-        yield Finding(
-            Severity.ERROR,
-            "counters",
-            f"Users whose reservations do not add up to their quota_reserved: {_many(users)}.",
-            listed(users),
-            "agentstore doctor --fix",
-        )
+    for what, ids, fix in (
+        ("Sessions with counters that their messages do not add up to", sessions, by_reading),
+        (
+            "Sessions with branches that show another number of messages than is kept",
+            branches,
+            by_reading,
+        ),
+        ("Sessions with messages that add up to more than a counter holds", overfull, delete),
+        ("Users whose reservations do not add up to their quota_reserved", users, again),
+    ):
+        if ids:
+            told = f"{what}: {_many(ids)}."
+            yield Finding(Severity.ERROR, "counters", told, listed(ids), fix)
 
 
 def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from sqlalchemy import (
     Delete,
     Select,
     Table,
+    Text,
     bindparam,
     delete,
     func,
@@ -36,6 +37,7 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    type_coerce,
     union,
     update,
 )
@@ -45,12 +47,11 @@ from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.records import DeletionReceipt, ExpiryReport
 from agentstore.repositories import operations
-from agentstore.repositories.attachments import attached_digests, drop_unattached
+from agentstore.repositories.attachments import drop_unattached
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
-from agentstore.repositories.listing import Pace
+from agentstore.repositories.listing import Pace, first_deadline
 from agentstore.repositories.operations import Units, required
 from agentstore.repositories.search import forget_deleted, forget_sessions
-from agentstore.repositories.upkeep.statistics import ROW_BYTES, detach_some, weighed_messages
 from agentstore.schema import Tables, being_deleted, owner_not_being_deleted
 from agentstore.schema.conversations import in_sessions
 from agentstore.values import validation
@@ -92,7 +93,7 @@ def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryRe
     rows: Counter[str] = Counter()
     skipped = 0
     # A session that expires after this moment is left to the next clean-up: so there is an end.
-    deadline = units.run(Mode.READ, first_deadline)
+    deadline = units.run(Mode.READ, first_deadline, "sessions")
     for user_id in units.run(Mode.READ, unfinished):  # left by a deletion that was interrupted
         rows.update(finish_user(user_id, pace).rows)
     more = deadline is not None
@@ -104,14 +105,6 @@ def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryRe
         skipped += batch.skipped
         more = batch.more
     return ExpiryReport(tuple(ids), dict(sorted(rows.items())), skipped)
-
-
-def first_deadline(unit: Unit) -> datetime | None:
-    """Give the present, or None if nothing can have expired: then nothing needs to be locked."""
-    now = unit.now()
-    expires_at = unit.tables.sessions.c.expires_at
-    query = select(expires_at).where(expires_at <= now).order_by(expires_at).limit(1)
-    return None if unit.connection.execute(query).first() is None else now
 
 
 def delete_expired_now(
@@ -206,7 +199,7 @@ def _together(unit: Unit, sessions: Sequence[Any], most: int) -> tuple[list[str]
     ids = [session.id for session in sessions[: max(1, fitting)]]
     found = Counter[str]()
     while ids:
-        found = found_owned(unit, "sessions", ids, most)
+        found = count_owned(unit, "sessions", ids, most)
         if (total := len(ids) + found.total()) <= most:
             break
         if len(ids) == 1:
@@ -260,31 +253,25 @@ def reclaimed(units: Units, table_names: Sequence[str], pace: Pace) -> int:
     Returns:
         By how many bytes the database has become smaller.
     """
-    before = units.run(Mode.READ, _size)
-    more = units.run(Mode.READ, _free_pages) > 0
-    while more:
-        more = pace.write(_give_back)
-        pace.pause()
+
+    def size(unit: Unit) -> tuple[int, int]:
+        space = unit.dialect.space
+        return space.size(unit.connection), space.free_pages(unit.connection)
+
+    def give_back(unit: Unit, pace: Pace) -> bool:
+        most = pace.rows
+        return unit.dialect.space.give_back(unit.connection, most) == most
 
     def tidy(unit: Unit) -> None:
         tables = [unit.tables[name] for name in table_names]
         unit.dialect.space.tidy(unit.connection, tables)
 
+    before, more = units.run(Mode.READ, size)
+    while more:
+        more = pace.write(give_back)
+        pace.pause()
     units.run(Mode.READ, tidy)
-    return max(0, before - units.run(Mode.READ, _size))
-
-
-def _size(unit: Unit) -> int:
-    return unit.dialect.space.size(unit.connection)
-
-
-def _free_pages(unit: Unit) -> int:
-    return unit.dialect.space.free_pages(unit.connection)
-
-
-def _give_back(unit: Unit, pace: Pace) -> bool:
-    most = pace.rows
-    return unit.dialect.space.give_back(unit.connection, most) == most
+    return max(0, before - units.run(Mode.READ, size)[0])
 
 
 # Deleting users with all that is theirs, in transactions that are over soon.
@@ -350,7 +337,7 @@ def _begin(unit: Unit, user_id: str) -> Erased:
     # Sessions first, and no more of them than may go: the rest is looked for in each of them.
     some = select(literal(1)).where(sessions.user_id == user_id).limit(ROWS + 1).subquery()
     few = int(unit.connection.execute(select(func.count()).select_from(some)).scalar_one())
-    if unit.joined or (few <= ROWS and count_owned(unit, "user", user_id, ROWS) < ROWS):
+    if unit.joined or (few <= ROWS and count_owned(unit, "user", user_id, ROWS).total() < ROWS):
         return _finish(unit, user_id, so_far)
     mark = update(users).where(users.c.id == user_id, users.c.deleting.is_(None))
     unit.connection.execute(mark.values(deleting={}))
@@ -365,7 +352,7 @@ def delete_some(unit: Unit, pace: Pace, user_id: str) -> Erased:
     users = unit.tables.users
     gone = _delete_some_sessions(unit, user_id, pace.rows)
     if not gone:
-        if count_owned(unit, "user", user_id, pace.rows) < pace.rows:
+        if count_owned(unit, "user", user_id, pace.rows).total() < pace.rows:
             return _finish(unit, user_id, so_far)
         gone = delete_some_owned(unit, "user", user_id, pace.rows)
     so_far += gone
@@ -479,9 +466,12 @@ def _delete_all(
     tables, connection = unit.tables, unit.connection
     if there is None or "checkpoint_threads" in there:
         _lock_threads(unit, kind, key)
-    attached = (
-        [] if there is not None and "attachments" not in there else _attached(unit, kind, key)
-    )
+    attached: set[str] = set()
+    if there is None or "attachments" in there:
+        theirs = _theirs(unit, tables.attachments, kind, key)
+        attached.update(
+            connection.execute(select(tables.attachments.c.digest).where(theirs)).scalars()
+        )
     counts: Counter[str] = Counter()
     for each in _owned_by(tables, kind):
         if there is not None and each.name not in there:
@@ -589,17 +579,13 @@ def _remove_some_checkpoints(
     return gone, True
 
 
-def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
-    """Count the rows that belong to a user or to sessions, in one statement.
+def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Counter[str]:
+    """Count the rows that belong to a user or to sessions, in one statement, by table.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
-    above ``most``. What is attached, and indexed text, counts as more rows; see ``statistics``.
+    above ``most``. What is attached, and indexed text, counts as more rows.
+    Tables without any are left out.
     """
-    return found_owned(unit, kind, key, most).total()
-
-
-def found_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Counter[str]:
-    """Count as ``count_owned`` does, by table, those alone that have some."""
     names, query = _count(unit.tables, kind)
     *rows, size = unit.connection.execute(query, {"key": key, "enough": most + 1}).one()
     found = Counter(dict(zip(names, rows, strict=True)))
@@ -723,11 +709,6 @@ def _parameter(kind: str) -> Any:
     return _KEYS if kind == "sessions" else _KEY
 
 
-def sessions_of(tables: Tables, user_id: Any) -> Select[Any]:
-    """Select the ids of a user's sessions."""
-    return select(tables.sessions.c.id).where(tables.sessions.c.user_id == user_id)
-
-
 def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelect[Any]:
     """Select the ids of the threads that the user or the session has.
 
@@ -737,7 +718,8 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     threads = tables.checkpoint_threads.c
     if kind != "user":
         return select(threads.id).where(_is(threads.session_id, key))
-    of_sessions = threads.session_id.in_(sessions_of(tables, key))
+    sessions = tables.sessions.c
+    of_sessions = threads.session_id.in_(select(sessions.id).where(sessions.user_id == key))
     return union(
         select(threads.id).where(threads.user_id == key), select(threads.id).where(of_sessions)
     )
@@ -749,5 +731,65 @@ def _theirs(unit: Unit, table: Table, kind: str, key: str | list[str]) -> Column
     return condition
 
 
-def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
-    return attached_digests(unit, _theirs(unit, unit.tables.attachments, kind, key))
+# What takes longer to delete than a row of its table: it counts as so many rows.
+
+
+ROW_BYTES = 16_384
+"""How many bytes of an attachment take as long to delete as a row."""
+
+ROW_CHARACTERS = 2_048
+"""How many characters of a message take as long as a row, where they are cut into words to take
+them out of the search index."""
+
+_ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
+"""To see how long a text is SQLite reads it: so no more are read than are needed."""
+
+
+def weighed_messages(
+    unit: Unit, condition: ColumnElement[bool], most: int
+) -> tuple[list[int], int]:
+    """Choose messages that weigh no more than so many rows, and at least one.
+
+    Returns:
+        Their row numbers; and what all of them weigh, or some number above ``most``.
+    """
+    messages = unit.tables.messages.c
+    texts = (type_coerce(messages[name], Text) for name in ("content", "blocks", "payload"))
+    size = sum((func.coalesce(func.length(text), 0) for text in texts), literal(0))
+    query = select(messages.pk, size).where(condition).limit(most)
+    chosen: list[int] = []
+    weighs = 0
+    with unit.connection.execute(query, execution_options=_ONE_BY_ONE) as rows:
+        for pk, length in rows:
+            weighs += 1 + length // ROW_CHARACTERS
+            if weighs > most and chosen:
+                break
+            chosen.append(pk)
+    return chosen, weighs
+
+
+def detach_some(unit: Unit, condition: ColumnElement[bool], most: int) -> Sequence[str]:
+    """Delete attachments whose bytes are worth no more than so many rows, and at least one.
+
+    Returns:
+        The digests of what was attached.
+    """
+    attachments, blobs = unit.tables.attachments, unit.tables.blobs
+    query = (
+        select(attachments.c.pk, blobs.c.size)
+        .join(blobs, blobs.c.digest == attachments.c.digest)
+        .where(condition)
+        .order_by(attachments.c.pk)
+        .limit(most)
+    )
+    chosen: list[int] = []
+    left = most * ROW_BYTES
+    for pk, size in unit.connection.execute(query):
+        left -= size
+        if left < 0 and chosen:
+            break
+        chosen.append(pk)
+    if not chosen:
+        return []
+    light = delete(attachments).where(attachments.c.pk.in_(chosen)).returning(attachments.c.digest)
+    return unit.connection.execute(light).scalars().all()
