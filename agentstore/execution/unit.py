@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, Self, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, finalize, ref
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import (
@@ -375,7 +375,9 @@ class KeptConnections:
         self._kept: set[_Kept] = set()
         self.going: list[None] = []
         self._closed = False
-        _kept_of[engine.pool] = self
+        _kept_of[engine.pool] = ref(self)
+        if not self._detaches:  # a store that nobody closed; SQLAlchemy would complain
+            finalize(self, _return_all, self._idle)
         register_for_fork(self)
 
     def run(self, mode: Mode, work: Callable[[Unit], T]) -> T:
@@ -527,12 +529,19 @@ class _Kept:
         self.driver_connection = self.connection.connection.dbapi_connection
 
 
-_kept_of: WeakKeyDictionary[Pool, KeptConnections] = WeakKeyDictionary()
+def _return_all(idle: list[_Kept]) -> None:
+    for kept in idle:
+        with suppress(Exception):
+            kept.connection.close()
+
+
+_kept_of: WeakKeyDictionary[Pool, ref[KeptConnections]] = WeakKeyDictionary()
 
 
 def in_use(pool: QueuePool) -> int:
     """Count the connections of a pool that somebody uses."""
-    kept = _kept_of.get(pool)
+    known = _kept_of.get(pool)
+    kept = None if known is None else known()
     return pool.checkedout() - (0 if kept is None else kept.idle())
 
 
@@ -616,7 +625,7 @@ def _name_row(unit: Unit, error: Exception) -> None:
     if not isinstance(found, InvalidRow) or found.sought or found.key:
         return
     if unit.only is None and unit.scope is None:
-        found = unit.dialect.name_row(unit.connection, unit.tables, found)
+        found = unit.dialect.moving.name_row(unit.connection, unit.tables, found)
     found.sought = True
     raise found from None
 

@@ -1,19 +1,23 @@
 """Connections to PostgreSQL break: what is safe is repeated silently, all else is said."""
 
+import asyncio
+import gc
 import socket
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import pytest
 from psycopg import sql
 from sqlalchemy import Integer, Select, String, bindparam, event, literal_column, select
 
-from agentstore import Store, migrations
+from agentstore import AsyncStore, Store, migrations
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     ConnectionLost,
@@ -193,6 +197,22 @@ def test_what_a_store_keeps_leaves_room_for_a_transaction(place: Place) -> None:
                 tx.messages.save(session.id, "user", "two")
             assert contents(store, session.id) == ["one", "two"]
         assert store.health().pool.in_use == 0
+
+
+def test_a_store_that_nobody_closed_goes_without_a_word_of_its_pool(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use() -> Any:
+        store = AsyncStore(place.url)
+        await store.sessions.list()
+        return ref(store)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of psycopg, as for any connection
+        gone = asyncio.run(use())
+        gc.collect()
+    assert gone() is None
+    assert not caplog.records
 
 
 def test_who_waits_for_the_pool_gets_what_comes_back(place: Place) -> None:

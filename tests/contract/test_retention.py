@@ -702,9 +702,9 @@ def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
     taken: list[int] = []
     forget = SQLiteSearch.write
 
-    def count(self: Any, connection: Any, tables: Any, removed: Any, *rest: Any) -> None:
+    def count(self: Any, removed: Any, *rest: Any) -> None:
         taken.append(len(removed))
-        forget(self, connection, tables, removed, *rest)
+        forget(self, removed, *rest)
 
     monkeypatch.setattr(SQLiteSearch, "write", count)
     report = timed.prune(RetentionPolicy(sessions_idle=DAY), reclaim=False)
