@@ -219,7 +219,7 @@ def _earlier(page: Page[MessageRecord], shown: SideBySide) -> str | None:
 
 
 async def checkpoints_page(visit: Visit) -> Response:
-    """List the threads, the one that was put into last first."""
+    """List the threads, the most recently written first."""
     found = await visit.ask(
         visit.store.checkpoints.threads,
         user_id=visit.given("user"),
