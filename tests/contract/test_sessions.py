@@ -2,7 +2,7 @@ import decimal
 import itertools
 import random
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -28,11 +28,10 @@ from agentstore.schema import tables
 from agentstore.values.redaction import Secrets
 from agentstore.values.validation import LISTED_WITHIN, SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.conftest import on
-from tests.contract.clocks import Clock, at_once, paged
+from tests.contract.clocks import NOON, Clock, at_once, paged
 from tests.drivers import FULL
 from tests.raw_sql import execute, raw
 
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
 
 WAYS = {
