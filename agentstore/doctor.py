@@ -158,21 +158,21 @@ def _examined(
         except Exception as error:  # noqa: BLE001 - a doctor is told of every ailment
             yield _ailment(dialect, examination.name, error, show_url(url))
 
-    for examination in dialect.examinations:
+    for examination in dialect.checks.examinations:
         if examination.unconnected:
             yield from looked(examination)
     opened = [*looked(Examination("open", _open))]
     yield from opened
     if opened:
         return  # every other examination would say the same
-    for examination in dialect.examinations:
+    for examination in dialect.checks.examinations:
         if not examination.unconnected and not examination.at_head:
             yield from looked(examination)
     revision = [*looked(Examination("revision", _revision))]
     yield from revision
     if exit_code(revision) != 0:
         return
-    for examination in dialect.examinations:
+    for examination in dialect.checks.examinations:
         if examination.at_head:
             yield from looked(examination)
     hidden = [*looked(Examination("visibility", _visibility))]
@@ -269,8 +269,8 @@ def _schema(context: CheckContext) -> Iterator[Finding]:
 
 
 def _search(context: CheckContext) -> Iterator[Finding]:
-    index = dialect_for(context.url).search
-    state = index.state(context.connection, context.tables, _COUNT_TO, thorough=True)
+    index = dialect_for(context.url).search(context.connection, context.tables)
+    state = index.state(_COUNT_TO, thorough=True)
     problem = index_problem(state)
     if problem is not None:
         what = f"The search index {problem}; searching fails."

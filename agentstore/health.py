@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, QueuePool
@@ -195,16 +195,13 @@ def judged(
         )
     elif found.replication is not None and not settings.read_only:
         reason = found.replication.problem
-    return records.HealthRecord(
+    system = dialect_for(engine.url).checks.system
+    return replace(
+        without_answer(system, reason, began, pool),
         ok=reason is None,
-        reason=reason,
-        engine=dialect_for(engine.url).checks.system,
         engine_version=status.version,
         revision=status.revision,
-        head=HEAD,
         writable=status.writable,
-        latency_ms=since(began),
-        pool=pool,
         search_pending=found.pending,
         search_problem=found.search_problem,
         replication=found.replication,
@@ -222,17 +219,15 @@ def unhealthy(engine: Engine, error: Exception, began: float, pool: PoolUse | No
 
 def unanswered(system: str, timeout: float, began: float, pool: PoolUse | None) -> HealthRecord:
     """Say that there was no answer in time."""
-    return without_answer(
-        system,
+    reason = (
         f"The database did not answer within {timeout:g} s. Check that it runs, that it can be "
-        "reached, and that the pool is not exhausted.",
-        began,
-        pool,
+        "reached, and that the pool is not exhausted."
     )
+    return without_answer(system, reason, began, pool)
 
 
 def without_answer(
-    engine: str, reason: str, began: float, pool: PoolUse | None = None
+    engine: str, reason: str | None, began: float, pool: PoolUse | None = None
 ) -> HealthRecord:
     """Say why there is no answer."""
     return records.HealthRecord(
@@ -243,16 +238,11 @@ def without_answer(
         revision=None,
         head=HEAD,
         writable=None,
-        latency_ms=since(began),
+        latency_ms=(time.perf_counter() - began) * 1000,
         pool=pool,
         search_pending=None,
         search_problem=None,
     )
-
-
-def since(began: float) -> float:
-    """Give the milliseconds since an instant of the monotonic clock."""
-    return (time.perf_counter() - began) * 1000
 
 
 def pool_use(engine: Engine) -> PoolUse | None:

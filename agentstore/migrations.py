@@ -248,10 +248,13 @@ def run_env() -> None:
     """Do the work of ``alembic/env.py``, however Alembic was started."""
     from alembic import context
 
-    config = context.config
-    names = config.attributes.get(_PLACE) or _names_from_arguments(context.get_x_argument(True))
+    config, arguments = context.config, context.get_x_argument(True)
+    usual = default_names()
+    names = config.attributes.get(_PLACE) or Names(
+        arguments.get("schema") or usual.schema, arguments.get("table_prefix", usual.prefix)
+    )
     if context.is_offline_mode():
-        url = _url_from_arguments(context.get_x_argument(True))
+        url = parse_url(arguments.get("url"))
         names = _possible(names, url)
         context.configure(dialect_name=url.get_backend_name(), literal_binds=True, **_opts(names))
         with context.begin_transaction():
@@ -263,8 +266,7 @@ def run_env() -> None:
     if connection is not None:
         _run(connection, names)
         return
-    engine = _engine(_url_from_arguments(context.get_x_argument(True)))
-    with engine.connect() as own:
+    with _engine(parse_url(arguments.get("url"))).connect() as own:
         _run(own, names)
 
 
@@ -329,11 +331,7 @@ _MOST_CONFLICTS = 9
 
 
 def _migrate_once(
-    url: str | URL | None,
-    command: str,
-    revision: str,
-    names: Names,
-    progress: Progress | None,
+    url: str | URL | None, command: str, revision: str, names: Names, progress: Progress | None
 ) -> str:
     engine = _engine(parse_url(url))
     dialect = dialect_for(engine.url)
@@ -440,17 +438,6 @@ def _possible(names: Names, url: URL) -> Names:
 
 def _command(connection: Connection, names: Names) -> str:
     return command_line("upgrade", show_url(connection.engine.url), names)
-
-
-def _names_from_arguments(arguments: dict[str, str]) -> Names:
-    usual = default_names()
-    return Names(
-        arguments.get("schema") or usual.schema, arguments.get("table_prefix", usual.prefix)
-    )
-
-
-def _url_from_arguments(arguments: dict[str, str]) -> URL:
-    return parse_url(arguments.get("url"))
 
 
 __all__ = [

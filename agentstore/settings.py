@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
-from typing import Any, Final, Literal, TypedDict, Unpack, cast
+from typing import Any, Final, Literal, NamedTuple, TypedDict, Unpack, cast
 
 from sqlalchemy import URL
 
@@ -197,74 +197,9 @@ class Settings:
     def __post_init__(self) -> None:
         """Refuse what could only fail later, and less clearly."""
         Names(self.schema, self.table_prefix)
-        if self.synchronous not in ("FULL", "EXTRA", "NORMAL", "OFF"):
-            raise InvalidInput(
-                f"synchronous must be FULL, EXTRA, NORMAL or OFF, not {self.synchronous!r}."
-            )
-        if self.synchronous_commit not in (None, *_COMMITS):
-            raise InvalidInput(
-                "synchronous_commit must be local, on, remote_write, remote_apply or None, not "
-                f"{shown(self.synchronous_commit)}."
-            )
-        for name in ("create", "read_only", "telemetry"):
-            if type(getattr(self, name)) is not bool:
-                raise InvalidInput(
-                    f"{name} must be True or False, not {shown(getattr(self, name))}."
-                )
-        if not isinstance(self.secrets, Secrets):
-            raise InvalidInput(
-                'secrets must be a Secrets, such as Secrets(on_config="redact"), not '
-                f"{shown(self.secrets)}."
-            )
-        if not isinstance(self.prices, Prices):
-            raise InvalidInput(f"prices must be a Prices, not {shown(self.prices)}.")
-        threshold = self.prepare_threshold
-        if threshold not in (None, AUTO) and not _is_whole(threshold, 0):
-            raise InvalidInput(
-                "prepare_threshold must be a number of executions, zero or more, None, or "
-                f'"auto", not {shown(threshold)}.'
-            )
-        for name in (
-            "pool_timeout",
-            "connect_timeout",
-            "network_timeout",
-            "ping_after",
-            "busy_timeout",
-            "max_staleness",
-            "read_wait",
-        ):
-            seconds = getattr(self, name)
-            if not _is_seconds(seconds):
-                raise InvalidInput(f"{name} must be zero seconds or more, not {shown(seconds)}.")
-        idle = self.stream_timeout
-        if not _is_seconds(idle, 10**9):
-            raise InvalidInput(
-                f"stream_timeout must be from 0 to 10**9 seconds, not {shown(idle)}."
-            )
-        slow = self.slow_after
-        if slow is not None and not _is_seconds(slow):
-            raise InvalidInput(
-                f"slow_after must be zero seconds or more, or None, not {shown(slow)}."
-            )
-        for name, least in (("pool_size", 1), ("max_overflow", 0), ("max_retries", 0)):
-            number = getattr(self, name)
-            if not _is_whole(number, least):
-                raise InvalidInput(
-                    f"{name} must be a whole number of {least} or more, not {shown(number)}."
-                )
-        most = self.max_attachment_bytes
-        if most is not None and not _is_whole(most, 1):
-            raise InvalidInput(
-                f"max_attachment_bytes must be a whole number above 0, or None, not {shown(most)}."
-            )
-        characters = self.search_characters
-        if characters is not None and not _is_whole(characters, 1, 10**9):
-            raise InvalidInput(
-                "search_characters must be a whole number from 1 to 10**9, or None, not "
-                f"{shown(characters)}."
-            )
-        if self.read_lag is not None and not callable(self.read_lag):
-            raise InvalidInput("read_lag must be a function of the name of a standby.")
+        for name, kind in _KINDS.items():
+            if kind.fits is not None and not kind.fits(value := getattr(self, name)):
+                raise InvalidInput(f"{name} must be {kind.must}, not {shown(value)}.")
         if self.search_stems is not None:
             check_language(self.search_stems)
         if self.embeddings is not None:
@@ -274,15 +209,6 @@ class Settings:
     def names(self) -> Names:
         """Where the tables are."""
         return Names(self.schema, self.table_prefix)
-
-
-def _is_whole(value: object, least: int, most: float = math.inf) -> bool:
-    return type(value) is int and least <= value <= most
-
-
-def _is_seconds(value: object, most: float = math.inf) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 <= cast("float", value) <= most
 
 
 # --- From the environment ----------------------------------------------------------------------
@@ -305,13 +231,13 @@ def default_names() -> Names:
 
 def _from_environment() -> StoreOptions:
     found: dict[str, Any] = {}
-    for name, (read, what) in _READERS.items():
+    for name, kind in _KINDS.items():
         text = os.environ.get(variable(name))
         try:
-            if text:
-                found[name] = read(text)
+            if text and kind.read is not None:
+                found[name] = kind.read(text)
         except (ValueError, KeyError):
-            raise InvalidInput(f"{variable(name)} must be {what}.") from None
+            raise InvalidInput(f"{variable(name)} must be {kind.must}.") from None
     actions = {
         name: found.pop(f"secrets_{name}")
         for name in ("on_config", "on_tool_logs")
@@ -327,14 +253,54 @@ def variable(name: str) -> str:
     return f"AGENTSTORE_{name.upper()}"
 
 
-def _seconds(text: str) -> float:
-    if not math.isfinite(float(text)):
-        raise ValueError(text)
-    return float(text)
+# --- What a setting may be ---------------------------------------------------------------------
 
 
-def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: None if text.lower() == "none" else read(text)
+class _Kind(NamedTuple):
+    """What a setting must be.
+
+    Attributes:
+        must: The same in words.
+        fits: Whether a value is so; None where something else looks at it.
+        read: Reads it as the text of a variable; None where text cannot say it.
+    """
+
+    must: str
+    fits: Callable[[Any], bool] | None = None
+    read: Callable[[str], Any] | None = None
+
+    def or_(self, word: str | None) -> _Kind:
+        """Give the same, or a word, or None."""
+        fits, read = self.fits, self.read
+        return _Kind(
+            f"{self.must}, or {word!r}",
+            fits and (lambda value: value == word or fits(value)),
+            read and (lambda text: word if text.lower() == str(word).lower() else read(text)),
+        )
+
+
+def _whole(least: int, most: float = math.inf, must: str = "") -> _Kind:
+    must = must or f"a whole number of {least} or more"
+    return _Kind(must, lambda value: type(value) is int and least <= value <= most, int)
+
+
+def _seconds(must: str = "zero seconds or more", most: float = math.inf) -> _Kind:
+    def fits(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and 0 <= value <= most
+
+    def read(text: str) -> float:
+        if not math.isfinite(float(text)):
+            raise ValueError(text)
+        return float(text)
+
+    return _Kind(must, fits, read)
+
+
+def _one_of(*words: str) -> _Kind:
+    known = {word.lower(): word for word in words}
+    must = f"{', '.join(words[:-1])} or {words[-1]}"
+    return _Kind(must, lambda value: value in words, lambda text: known[text.lower()])
 
 
 def _imported(text: str) -> Any:
@@ -347,50 +313,43 @@ def _imported(text: str) -> Any:
 
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True}
 _FLAGS |= {"0": False, "false": False, "no": False, "off": False}
-_COMMITS = {level: level for level in ("local", "on", "remote_write", "remote_apply")}
-_ACTIONS = {action: action for action in ("refuse", "redact", "keep")}
 
-_TEXT = (str, "text")
-_FLAG = (lambda text: _FLAGS[text.lower()], "true or false")
-_COUNT = (int, "a whole number")
-_COUNT_OR_NONE = (_or_none(int), "a whole number, or none")
-_SECONDS = (_seconds, "a number of seconds")
-_ACTION = (lambda text: _ACTIONS[text.lower()], "refuse, redact or keep")
+_FLAG = _Kind("True or False", lambda v: type(v) is bool, lambda text: _FLAGS[text.lower()])
+_TEXT = _Kind("text", read=str)
+_ACTION = _one_of("refuse", "redact", "keep")._replace(fits=None)
 
-_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+_KINDS: dict[str, _Kind] = {
     "create": _FLAG,
     "read_only": _FLAG,
     "schema": _TEXT,
     "table_prefix": _TEXT,
-    "pool_size": _COUNT,
-    "max_overflow": _COUNT,
-    "pool_timeout": _SECONDS,
-    "connect_timeout": _SECONDS,
-    "network_timeout": _SECONDS,
-    "ping_after": _SECONDS,
-    "prepare_threshold": (
-        lambda text: AUTO if text.lower() == AUTO else _or_none(int)(text),
-        "a whole number, auto or none",
-    ),
-    "busy_timeout": _SECONDS,
-    "synchronous": (str.upper, "FULL, EXTRA, NORMAL or OFF"),
-    "synchronous_commit": (
-        _or_none(lambda text: _COMMITS[text.lower()]),
-        "local, on, remote_write, remote_apply or none",
-    ),
+    "pool_size": _whole(1),
+    "max_overflow": _whole(0),
+    "pool_timeout": _seconds(),
+    "connect_timeout": _seconds(),
+    "network_timeout": _seconds(),
+    "ping_after": _seconds(),
+    "prepare_threshold": _whole(0).or_(None).or_(AUTO),
+    "busy_timeout": _seconds(),
+    "synchronous": _one_of("FULL", "EXTRA", "NORMAL", "OFF"),
+    "synchronous_commit": _one_of("local", "on", "remote_write", "remote_apply").or_(None),
     "read_url": _TEXT,
-    "max_staleness": _SECONDS,
-    "read_wait": _SECONDS,
-    "max_retries": _COUNT,
+    "max_staleness": _seconds(),
+    "read_wait": _seconds(),
+    "read_lag": _Kind("a function of the name of a standby", callable).or_(None),
+    "max_retries": _whole(0),
+    "secrets": _Kind(
+        'a Secrets, such as Secrets(on_config="redact")', lambda v: isinstance(v, Secrets)
+    ),
     "secrets_on_config": _ACTION,
     "secrets_on_tool_logs": _ACTION,
-    "prices": (Prices.load, "the path of a file with prices"),
-    "max_attachment_bytes": _COUNT_OR_NONE,
-    "stream_timeout": _SECONDS,
-    "slow_after": (_or_none(_seconds), "a number of seconds, or none"),
+    "prices": _Kind("a Prices", lambda value: isinstance(value, Prices), Prices.load),
+    "max_attachment_bytes": _whole(1, must="a whole number above 0").or_(None),
+    "stream_timeout": _seconds("from 0 to 10**9 seconds", 10**9),
+    "slow_after": _seconds().or_(None),
     "telemetry": _FLAG,
-    "search_characters": _COUNT_OR_NONE,
+    "search_characters": _whole(1, 10**9, "a whole number from 1 to 10**9").or_(None),
     "search_stems": _TEXT,
-    "embeddings": (_imported, "module:name of Embeddings"),
+    "embeddings": _Kind("module:name of Embeddings", read=_imported),
 }
-"""How the text of a variable becomes a setting; only ``clock`` and ``read_lag`` have none."""
+"""All that have a text as a variable, and all that are looked at."""

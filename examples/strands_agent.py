@@ -50,7 +50,7 @@ def main() -> None:
         agent = Agent(
             model=Echo(),
             agent_id="helper",
-            session_manager=RepositorySessionManager("chat-1", repository),
+            session_manager=RepositorySessionManager("weather", repository),
             callback_handler=None,
         )
         agent("How is the weather?")

@@ -13,24 +13,16 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 from alembic.operations import BatchOperations
-from sqlalchemy.types import TypeEngine, UserDefinedType
+from sqlalchemy.types import TypeEngine
 
 from agentstore.engines.postgresql import row_security as row_security
 from agentstore.engines.postgresql import search as postgresql_search  # noqa: F401
 from agentstore.engines.sqlite import moving as sqlite_activity  # noqa: F401
 from agentstore.engines.sqlite import search as sqlite_search  # noqa: F401
 
-
-class _PlainJson(UserDefinedType[Any]):
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "JSON"
-
-
 ROW_NUMBER: TypeEngine[Any] = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 TEXT: TypeEngine[Any] = sa.Text()
-JSON: TypeEngine[Any] = sa.Text().with_variant(_PlainJson(), "postgresql")
+JSON: TypeEngine[Any] = sa.Text().with_variant(sa.JSON(), "postgresql")
 INSTANT: TypeEngine[Any] = sa.BigInteger().with_variant(sa.DateTime(timezone=True), "postgresql")
 """On SQLite microseconds since 1970."""
 OWN_ID: TypeEngine[Any] = sa.LargeBinary().with_variant(sa.Uuid(), "postgresql")

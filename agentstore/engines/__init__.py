@@ -34,10 +34,7 @@ from agentstore.errors import UnsupportedUrl
 __all__ = ["EngineDialect"]
 
 if TYPE_CHECKING:
-    from agentstore.engines.base.dialect import Files
-
-
-# The engines: what they have in common is a Protocol, what differs is a module each.
+    from agentstore.engines.sqlite.dialect import SQLiteFiles
 
 
 _PATH = re.compile(r"(?:[A-Za-z]:)?[^:@?]*[./\\][^:@?]*")
@@ -77,7 +74,7 @@ def _dialect(name: str) -> EngineDialect:
     raise UnsupportedUrl(f"The engine {name!r} is not supported")
 
 
-def database_files() -> Files:
+def database_files() -> SQLiteFiles:
     """Give those who make database files, whatever engine the rows come from."""
     from agentstore.engines.sqlite.dialect import SQLiteFiles
 

@@ -625,7 +625,7 @@ def _name_row(unit: Unit, error: Exception) -> None:
     if not isinstance(found, InvalidRow) or found.sought or found.key:
         return
     if unit.only is None and unit.scope is None:
-        found = unit.dialect.name_row(unit.connection, unit.tables, found)
+        found = unit.dialect.moving.name_row(unit.connection, unit.tables, found)
     found.sought = True
     raise found from None
 

@@ -23,96 +23,46 @@ The invariants: what belongs to a user, a session or a thread says so itself, so
 deleting need no joins; and a column's type refuses, on reading, what it would not have written.
 """
 
+# ruff: noqa: F403 - a checker follows the stars
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+_HOMES = {
+    "models.base": "Base named",
+    "models.conversations": "Attachment Blob Branch Message MessageChunk MessageMark "
+    "MessageToolCall MessageVector Session SessionData Summary",
+    "models.work": "ApiKey Checkpoint CheckpointThread CheckpointValue CheckpointWrite Memory "
+    "MemoryVector QuotaReservation Task ToolLog TurnUsage User UserPreference VectorModel",
+    "schema.base": "NAMING_CONVENTION",
+    "values.types": "day month week",
+}
+"""By module."""
+
+_NAMES = sorted(" ".join(_HOMES.values()).split())
+
 if TYPE_CHECKING:
-    from agentstore.models.base import Base, named
-    from agentstore.models.conversations import (
-        Attachment,
-        Blob,
-        Branch,
-        Message,
-        MessageChunk,
-        MessageMark,
-        MessageToolCall,
-        MessageVector,
-        Session,
-        SessionData,
-        Summary,
-    )
-    from agentstore.models.work import (
-        ApiKey,
-        Checkpoint,
-        CheckpointThread,
-        CheckpointValue,
-        CheckpointWrite,
-        Memory,
-        MemoryVector,
-        QuotaReservation,
-        Task,
-        ToolLog,
-        TurnUsage,
-        User,
-        UserPreference,
-        VectorModel,
-    )
-    from agentstore.schema.base import NAMING_CONVENTION
-    from agentstore.values.types import day, month, week
-
-__all__ = [
-    "NAMING_CONVENTION",
-    "ApiKey",
-    "Attachment",
-    "Base",
-    "Blob",
-    "Branch",
-    "Checkpoint",
-    "CheckpointThread",
-    "CheckpointValue",
-    "CheckpointWrite",
-    "Memory",
-    "MemoryVector",
-    "Message",
-    "MessageChunk",
-    "MessageMark",
-    "MessageToolCall",
-    "MessageVector",
-    "QuotaReservation",
-    "Session",
-    "SessionData",
-    "Summary",
-    "Task",
-    "ToolLog",
-    "TurnUsage",
-    "User",
-    "UserPreference",
-    "VectorModel",
-    "day",
-    "month",
-    "named",
-    "week",
-]
-
-_HOMES = (
-    "schema.base",
-    "values.types",
-    "models.work",
-    "models.conversations",
-    "models.base",  # last: others have a ``named`` of errors
-)
+    from agentstore.models.base import Base as Base
+    from agentstore.models.base import named as named
+    from agentstore.models.conversations import *
+    from agentstore.models.work import *
+    from agentstore.schema.base import NAMING_CONVENTION as NAMING_CONVENTION
+    from agentstore.values.types import day as day
+    from agentstore.values.types import month as month
+    from agentstore.values.types import week as week
+else:
+    __all__ = _NAMES
 
 
 def __getattr__(name: str) -> Any:
     """Import all models when the first is asked for."""
-    if name not in __all__:
+    if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for home in _HOMES:
-        found = vars(import_module(f"agentstore.{home}"))
-        globals().update((each, found[each]) for each in __all__ if each in found)
+    for home, names in _HOMES.items():
+        module = import_module(f"agentstore.{home}")
+        globals().update((each, getattr(module, each)) for each in names.split())
     return globals()[name]
 
 
 def __dir__() -> list[str]:
     """List the models, too."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_NAMES})

@@ -228,7 +228,7 @@ def forget(source: str | URL, *, source_names: Names = PLAIN) -> bool:
         log = change_log(end)
         with end.working() as connection, connection.begin():
             there = log.is_kept(connection, end.names)
-            log.end(connection, end.names, end.shapes)
+            log.end(connection, end.names)
     return there
 
 
@@ -427,11 +427,11 @@ class CopyRun:
             self._journal.require_own(writing)
             dialect.moving.set_counters(writing, tables, counters)
             with self._source.reading() as reading:
-                origin, theirs = self._source.dialect.search, self._source.tables
-                made = origin.state(reading, theirs, 1, thorough=True).segmentation
-                asleep = origin.is_empty(reading, theirs)
+                origin = self._source.dialect.search(reading, self._source.tables)
+                made = origin.state(1, thorough=True).segmentation
+                asleep = origin.is_empty()
             tokenizer = str(tokenizer_of(made).made_anew(None, None))
-            dialect.search.reset(writing, tables, tokenizer, asleep=asleep)
+            dialect.search(writing, tables).reset(tokenizer, asleep=asleep)
 
     def _refresh(self, writing: Connection) -> None:
         """Refresh the planner's statistics, which reading row by row needs too."""
@@ -666,7 +666,7 @@ class Following:
         names = self._source.names
         with self._source.working() as connection, connection.begin():
             if self._log.identity(connection, names, self._source.shapes) == self._id:
-                self._log.end(connection, names, self._source.shapes)
+                self._log.end(connection, names)
 
     def may_go_on(self, writing: Connection) -> bool:
         """Say whether the target holds what the source did at some change in this very log."""

@@ -602,7 +602,7 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
             if all(map(str.isascii, each))
         )
         escaped_there = plain.contains("\\u", autoescape=True)
-        stays = or_(~unit.dialect.is_ascii(plain), escaped_there, *has)
+        stays = or_(func.length(plain) != unit.dialect.octets(plain), escaped_there, *has)
     after, size = None, _LOOKED_AT
     while True:
         some = _in_order(unit.tables, after is not None, *read).where(stays).subquery()

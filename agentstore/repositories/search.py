@@ -36,6 +36,7 @@ from agentstore.engines.base.search import (
     IndexState,
     Phrase,
     Question,
+    SearchIndex,
     Source,
 )
 from agentstore.errors import DatabaseBusy, DatabaseFull, InvalidInput, SearchIndexStale, shown
@@ -177,8 +178,13 @@ def _all_rounds(
     return done
 
 
+def index_in(unit: Unit) -> SearchIndex:
+    """Give the engine's index, in the unit's transaction."""
+    return unit.dialect.search(unit.connection, unit.tables)
+
+
 def _sleeps(unit: Unit) -> bool:
-    return unit.dialect.search.state(unit.connection, unit.tables, 1).asleep
+    return index_in(unit).state(1).asleep
 
 
 def wake(unit: Unit) -> None:
@@ -186,7 +192,7 @@ def wake(unit: Unit) -> None:
     dialect, connection = unit.dialect, unit.connection
     scope = dialect.scope_of(connection)
     dialect.enter_scope(connection, "")
-    dialect.search.wake(connection, unit.tables)
+    index_in(unit).wake()
     dialect.enter_scope(connection, scope)
 
 
@@ -202,16 +208,14 @@ def state_of_index(
 
     The arguments are those of ``SearchIndex.state``.
     """
-    index, wanted = unit.dialect.search, unit.settings.search_stems
-    state = index.state(
-        unit.connection, unit.tables, count_to, user_id, session_id, thorough=thorough
-    )
+    index, wanted = index_in(unit), unit.settings.search_stems
+    state = index.state(count_to, user_id, session_id, thorough=thorough)
     made = tokenizer_of(state.segmentation)
     if index_problem(state, wanted) is None or made.version != VERSION:
         return state
     if state.missing or state.segmentation is None or state.guarded:
         return state
-    if not index.is_empty(unit.connection, unit.tables):
+    if not index.is_empty():
         return state
     tokenizer = _made_anew(unit.settings, state.segmentation)
     return replace(state, segmentation=str(tokenizer), former=state.segmentation)
@@ -282,14 +286,14 @@ def segmented(unit: Unit, user_id: str | None = None) -> Ready:
     Raises:
         SearchIndexStale: The index is damaged, or of another version.
     """
-    index = unit.dialect.search
+    index = index_in(unit)
     state = state_of_index(unit, 1, user_id)
     tokenizer = tokenizer_in(unit, state)
     # Where only some messages are seen, the rest of a walk would be lost to everybody.
     new = unit.scope is None or not unit.dialect.hides_rows
     batch = Batch([], whole=True)
     if state.pending:
-        batch = index.read(unit.connection, unit.tables, BATCH, BATCH_BYTES, user_id, new=new)
+        batch = index.read(BATCH, BATCH_BYTES, user_id, new=new)
     removed: dict[int, Entry] = {}
     added: dict[int, Entry] = {}
     for change in batch.changes:
@@ -312,22 +316,22 @@ def take_in(unit: Unit, ready: Ready, *, wait: bool, bulk: bool = False) -> tupl
         The number of changes that were taken, and of messages that are in the index now; None if
         somebody else is at it.
     """
-    index = unit.dialect.search
+    index = index_in(unit)
     if ready.former is not None:
-        index.adopt(unit.connection, unit.tables, ready.former, ready.segmentation)
-    taken = index.take(unit.connection, unit.tables, ready.segmentation, ready.batch, wait=wait)
+        index.adopt(ready.former, ready.segmentation)
+    taken = index.take(ready.segmentation, ready.batch, wait=wait)
     if taken is None:
         return None
     removed = [entry for pk, entry in ready.removed.items() if pk in taken]
     added = [entry for pk, entry in ready.added.items() if taken.get(pk)]
-    index.write(unit.connection, unit.tables, removed, added, bulk=bulk)
+    index.write(removed, added, bulk=bulk)
     return len(taken), len(added)
 
 
 def forget_sessions(unit: Unit, session_ids: Sequence[str]) -> None:
     """Let go of what waits for the index of sessions that the transaction deletes next."""
     for chunk in chunks(session_ids):
-        unit.dialect.search.forget_sessions(unit.connection, unit.tables, chunk)
+        index_in(unit).forget_sessions(chunk)
 
 
 def forget_deleted(unit: Unit) -> None:
@@ -336,11 +340,11 @@ def forget_deleted(unit: Unit) -> None:
     Without it they would not be found either; but their text would stay in the queue until
     somebody searches. What a message says now is left for later.
     """
-    index = unit.dialect.search
+    index = index_in(unit)
     if not index.holds_deleted_text:
         return
-    while changes := index.held(unit.connection, unit.tables, BATCH):
-        state = index.state(unit.connection, unit.tables, 1)
+    while changes := index.held(BATCH):
+        state = index.state(1)
         if index_problem(state) is not None:
             return
         tokenizer = tokenizer_of(state.segmentation)
@@ -349,8 +353,8 @@ def forget_deleted(unit: Unit) -> None:
             for change in changes
             if change.before is not None
         ]
-        index.write(unit.connection, unit.tables, removed, [])
-        index.forget(unit.connection, unit.tables, changes)
+        index.write(removed, [])
+        index.forget(changes)
 
 
 def _entry(message_pk: int, source: Source, tokenizer: Tokenizer) -> Entry:
@@ -358,16 +362,16 @@ def _entry(message_pk: int, source: Source, tokenizer: Tokenizer) -> Entry:
 
 
 def _reset(unit: Unit) -> int:
-    index = unit.dialect.search
-    made = index.state(unit.connection, unit.tables, 1, thorough=True).segmentation
+    index = index_in(unit)
+    made = index.state(1, thorough=True).segmentation
     tokenizer = _made_anew(unit.settings, made)
     check_language(tokenizer.language)
-    index.reset(unit.connection, unit.tables, str(tokenizer))
-    return index.state(unit.connection, unit.tables, _COUNTLESS).pending
+    index.reset(str(tokenizer))
+    return index.state(_COUNTLESS).pending
 
 
 def _tidy(unit: Unit) -> None:
-    unit.dialect.search.tidy(unit.connection, unit.tables)
+    index_in(unit).tidy()
 
 
 # One page of a search: from a question to hits, in one look at one state of the database.
@@ -574,11 +578,8 @@ class TextSearch:
         # A block that was read before is read whole, or its hits would come twice.
         least = -MOST_READ if floor else 0
         floor, top = max(floor, self._bottom), before
-        index = unit.dialect.search
-        looks = [
-            index.looks(unit.connection, unit.tables, question, before=before, count=count)
-            for question in self._questions
-        ]
+        index = index_in(unit)
+        looks = [index.looks(each, before=before, count=count) for each in self._questions]
         for look in _together(looks, before):
             self._left -= max(look.read, _LOOK)
             reached = max(look.reached, floor)
@@ -738,7 +739,7 @@ def _catch_up(units: Units, asked: Request) -> None:
 
     def prepare(unit: Unit) -> Ready | None:
         ready = segmented(unit, asked.whose(unit))
-        may_go_on = ready.goes_on and unit.dialect.search.may_write(unit.connection)
+        may_go_on = ready.goes_on and index_in(unit).may_write()
         return ready if may_go_on else None
 
     if units.run(Mode.SNAPSHOT, _sleeps):
@@ -799,8 +800,7 @@ def waiting_under(
     """
 
     def newest(floor: int, limit: int | None) -> list[int]:
-        index = unit.dialect.search
-        return index.newest_waiting(unit.connection, unit.tables, user_id, before, floor, limit)
+        return index_in(unit).newest_waiting(user_id, before, floor, limit)
 
     found = newest(0, MOST_PENDING + 1)
     theirs = passing(found[:MOST_PENDING])
@@ -820,7 +820,7 @@ def _first_too_much(unit: Unit, pks: Sequence[int], characters: int | None) -> i
         return None
     text = 0
     for chunk in chunks(pks):
-        for pk, size in unit.dialect.search.sizes(unit.connection, unit.tables, chunk):
+        for pk, size in index_in(unit).sizes(chunk):
             text += size if characters is None else min(size, characters)
             if text > MOST_TEXT and pk != pks[0]:
                 return pk

@@ -360,8 +360,7 @@ def thread_not_being_deleted(tables: Tables, thread_id: ColumnElement[Any]) -> C
     theirs = select(threads.c.pk).where(
         threads.c.id == thread_id,
         or_(
-            threads.c.user_id.in_(being_deleted(tables)),
-            _of_deleting(tables, threads.c.session_id),
+            threads.c.user_id.in_(being_deleted(tables)), _of_deleting(tables, threads.c.session_id)
         ),
     )
     return _unless_deleting(tables, exists(theirs.correlate_except(threads)))

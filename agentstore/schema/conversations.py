@@ -257,10 +257,7 @@ branches = table(
     column("turn", INTEGER, server_default=text("0")),
     column("gone", BOOLEAN, server_default=text("false")),
     column("reserved", BOOLEAN, server_default=text("false")),
-    ForeignKeyConstraint(
-        ["session_id", "parent"],
-        ["branches.session_id", "branches.number"],
-    ),
+    ForeignKeyConstraint(["session_id", "parent"], ["branches.session_id", "branches.number"]),
     CheckConstraint("number >= 0 AND (parent < number OR parent IS NULL)", name="parent"),
     Index(None, "session_id", "name", unique=True),
     Index(None, "session_id", "parent"),
@@ -313,9 +310,7 @@ messages = table(
     nullable("payload", JSON),
     nullable("chat_keys", ARRAY),
     ForeignKeyConstraint(
-        ["session_id", "branch"],
-        ["branches.session_id", "branches.number"],
-        ondelete="CASCADE",
+        ["session_id", "branch"], ["branches.session_id", "branches.number"], ondelete="CASCADE"
     ),
     CheckConstraint(one_of("role", ROLES), name="role"),
     CheckConstraint(one_of("status", MESSAGE_STATUSES), name="status"),

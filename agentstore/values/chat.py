@@ -607,7 +607,7 @@ def plan(
     placeholders: dict[int, list[Call]] = {}
     for made in answers.made:
         if made.answer is None and made.call.required:
-            if drop or not _can_have_placeholder(made.call):
+            if drop or (made.call.form == "items" and made.call.kind not in _WITH_PLACEHOLDER):
                 gone |= _made_beside(parsed, made)
             else:
                 placeholders.setdefault(made.at, []).append(made.call)
@@ -720,10 +720,6 @@ def _matched(parsed: Sequence[ParsedMessage | None]) -> _Answers:
     return answers
 
 
-def _can_have_placeholder(call: Call) -> bool:
-    return call.form != "items" or call.kind in _WITH_PLACEHOLDER
-
-
 def _made_beside(parsed: Sequence[ParsedMessage | None], made: _Made) -> set[int]:
     """Give the messages that go with a call: its own, or the items in a row that call, and the
     reasoning before them.
@@ -765,18 +761,15 @@ def _places(
     for at, calls in calling.items():
         item = calls[0].call.form == "items"
         end = _end_of_calls(parsed, at) if item else at
-        stays = _later(calls) if item else _following(parsed, kept, at)
+        later = (m.answer for m in calls if m.answer is not None and m.answer > at)
+        stays = [*later] if item else _following(parsed, kept, at)
         for answer in stays:
             staying[answer] = frozenset(made.call.key for made in kept[answer])
-            if not item and not _mixed(parsed[answer]):
+            if not item and (one := parsed[answer]) is not None and not one.mixed:
                 end = max(end, answer)
         if at in needed or any(made.answer not in (None, *stays) for made in calls):
             moved.setdefault(end, []).append(at)
     return staying, moved
-
-
-def _later(calls: Sequence[_Made]) -> list[int]:
-    return [made.answer for made in calls if made.answer is not None and made.answer > made.at]
 
 
 def _following(
@@ -806,10 +799,6 @@ def _end_of_calls(parsed: Sequence[ParsedMessage | None], at: int) -> int:
 
 def _calls(one: ParsedMessage | None) -> bool:
     return one is not None and one.item and bool(one.calls)
-
-
-def _mixed(one: ParsedMessage | None) -> bool:
-    return one is not None and one.mixed
 
 
 def _as_it_stays(at: int, one: ParsedMessage | None, stays: frozenset[Key]) -> list[Step]:
@@ -847,33 +836,13 @@ def _without_loose_reasoning(
 # A look at a history that says, for most of them, that nothing has to be repaired.
 
 
-class Glanced(Protocol):
-    """What ``needs_no_repair`` looks at."""
-
-    @property
-    def role(self) -> str:
-        """See ``MessageRecord``."""
-
-    @property
-    def tool_calls(self) -> Any:
-        """See ``MessageRecord``."""
-
-    @property
-    def tool_call_id(self) -> str | None:
-        """See ``MessageRecord``."""
-
-    @property
-    def payload(self) -> Any:
-        """See ``MessageRecord``."""
-
-
-def needs_no_repair(messages: Sequence[Glanced], contents: Sequence[Any]) -> bool:
+def needs_no_repair(messages: Sequence[Any], contents: Sequence[Any]) -> bool:
     """Say at a glance that a history has nothing to repair: most have none.
 
     It may say no though there is nothing to repair: of calls in blocks and items always.
 
     Args:
-        messages: The history.
+        messages: The history: each has ``role``, ``tool_calls``, ``tool_call_id`` and ``payload``.
         contents: What each says; only lists matter.
     """
     waiting: set[Any] = set()
@@ -892,12 +861,10 @@ def needs_no_repair(messages: Sequence[Glanced], contents: Sequence[Any]) -> boo
             waiting.update(ids)
             if len(waiting) < len(calls) or not all(isinstance(each, str) for each in ids):
                 return False
-        elif type(content) is list and any(_is_of_tools(block) for block in content):
-            return False
+        elif type(content) is list:
+            kinds = (block.get("type") for block in content if isinstance(block, dict))
+            if any(kind in ("tool_use", "tool_result") for kind in kinds):
+                return False
         if message.payload is not None and type(message.payload) is dict:
             return False
     return not waiting
-
-
-def _is_of_tools(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") in ("tool_use", "tool_result")

@@ -52,6 +52,8 @@ _encode_fast = msgspec.json.Encoder().encode
 _decode_fast = msgspec.json.Decoder().decode
 _decoder = json.JSONDecoder(parse_constant=_no_constant)
 _lenient_decoder = json.JSONDecoder(strict=False, parse_constant=_no_constant)
+
+
 _canonical_encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
 )
@@ -95,11 +97,7 @@ def dump_json(value: Any, name: str = "value") -> str:
     Raises:
         InvalidJson: The value holds something else; the error names the place.
     """
-    _require_json(value, name)
-    try:
-        text = encode_text(_encoder.encode(value))
-    except ValueError:  # an int of more digits than Python is willing to convert
-        raise InvalidJson(name, _TOO_MANY_DIGITS) from None
+    text = encode_text(_encoded(_encoder, value, name))
     return _JSON_NUL.sub(rf"\1{_ESCAPE}0000", text) if "\\u0000" in text else text
 
 
@@ -143,11 +141,7 @@ def dump_json_bytes(value: Any, name: str = "value") -> bytes:
             return _encode_fast(value)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
             pass  # half a character, or a number of many digits: json decides
-    _require_json(value, name)
-    try:
-        return _encoder.encode(value).encode("utf-8", "surrogatepass")
-    except ValueError:  # an int of more digits than Python is willing to convert
-        raise InvalidJson(name, _TOO_MANY_DIGITS) from None
+    return _encoded(_encoder, value, name).encode("utf-8", "surrogatepass")
 
 
 def load_json_bytes(stored: bytes) -> Any:
@@ -165,11 +159,7 @@ def canonical_json(value: Any, name: str = "value") -> str:
     Keys are sorted and a float that is a whole number is written as an integer, so that ``1``
     and ``1.0``, which JSON does not tell apart, are the same.
     """
-    _require_json(value, name)
-    try:
-        return encode_text(_canonical_encoder.encode(_integral(value)))
-    except ValueError:  # an int of more digits than Python is willing to convert
-        raise InvalidJson(name, _TOO_MANY_DIGITS) from None
+    return encode_text(_encoded(_canonical_encoder, value, name, integral=True))
 
 
 def _integral(value: Any) -> Any:
@@ -224,7 +214,6 @@ def is_plain_key(key: str) -> bool:
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_.-]{0,15}|[A-Za-z_.-]{0,39})\Z")
 _LONGEST_PATH = 160
-_TOO_MANY_DIGITS = "a whole number has more digits than Python converts"
 
 
 _SCALARS = frozenset({NoneType, bool, int, float, str})
@@ -255,11 +244,15 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def _require_json(value: Any, name: str) -> None:
+def _encoded(encoder: json.JSONEncoder, value: Any, name: str, *, integral: bool = False) -> str:
+    """Write a value, if it is JSON; raises InvalidJson."""
     try:
         _check(value, 0)
+        return encoder.encode(_integral(value) if integral else value)
     except JsonRefused as found:
         raise InvalidJson(found.path(name), found.problem) from None
+    except ValueError:  # an int of more digits than Python is willing to convert
+        raise InvalidJson(name, "a whole number has more digits than Python converts") from None
 
 
 def _check(value: Any, depth: int) -> None:

@@ -94,9 +94,7 @@ def _quote(snapshot: DataSnapshot, provider: Provider, info: ModelInfo, at: date
     return Quote(info.id, provider.id, NAME, as_of, rates, tiers, _cost=cost)
 
 
-def _rates(
-    prices: Mapping[str, Any],
-) -> tuple[dict[str, Decimal], dict[int, dict[str, Decimal]]]:
+def _rates(prices: Mapping[str, Any]) -> tuple[dict[str, Decimal], dict[int, dict[str, Decimal]]]:
     rates: dict[str, Decimal] = {}
     tiers: dict[int, dict[str, Decimal]] = {}
     for key in sorted(prices, key=lambda key: (*_RATES, key).index(key)):

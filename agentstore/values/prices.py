@@ -39,11 +39,7 @@ class Prices:
     """
 
     def __init__(
-        self,
-        models: Mapping[str, Price],
-        *,
-        source: str = "own table",
-        as_of: date | None = None,
+        self, models: Mapping[str, Price], *, source: str = "own table", as_of: date | None = None
     ) -> None:
         """Take the table as it is.
 
@@ -150,10 +146,7 @@ class _Table:
             if any(getattr(use, kind) for kind in _DEARER):
                 return None
             return price.cost(
-                use.input_tokens,
-                use.output_tokens,
-                use.cached_input_tokens,
-                use.cache_write_tokens,
+                use.input_tokens, use.output_tokens, use.cached_input_tokens, use.cache_write_tokens
             )
 
         rates = {each: rate for each in RATES if (rate := getattr(price, each)) is not None}

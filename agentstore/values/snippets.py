@@ -386,14 +386,13 @@ def printable(text: str, *, kept: str = "\n\t") -> str:
         return text
     return "".join(
         character
-        if character in kept or character.isprintable() or _is_harmless(character)
+        if character in kept
+        or character.isprintable()
+        or character in _JOINERS
+        or unicodedata.category(character) == "Zs"
         else character.encode("unicode_escape").decode("ascii")
         for character in text.replace("\r\n", "\n")
     )
-
-
-def _is_harmless(character: str) -> bool:
-    return character in _JOINERS or unicodedata.category(character) == "Zs"
 
 
 def on_one_line(text: str) -> str:

@@ -382,22 +382,10 @@ class _Day(TypeDecorator[date]):
 
 
 class _Span(FunctionElement[date]):
-    """The first day of a span of time in which an instant is, in UTC."""
+    """The first day of a span of time, a unit, in which an instant is, in UTC."""
 
     name = "utc_span"
     type = _Day()
-    inherit_cache = True
-
-
-class _InDay(_Span):
-    inherit_cache = True
-
-
-class _InWeek(_Span):
-    inherit_cache = True
-
-
-class _InMonth(_Span):
     inherit_cache = True
 
 
@@ -412,17 +400,17 @@ def day(instant: Any) -> ColumnElement[date]:
         ...     models.day(Message.created_at)
         ... )
     """
-    return _InDay(instant)
+    return _Span(literal_column("'day'"), instant)
 
 
 def week(instant: Any) -> ColumnElement[date]:
     """Give the Monday of the week of an instant of ours, in UTC; see ``day``."""
-    return _InWeek(instant)
+    return _Span(literal_column("'week'"), instant)
 
 
 def month(instant: Any) -> ColumnElement[date]:
     """Give the first of the month of an instant of ours, in UTC; see ``day``."""
-    return _InMonth(instant)
+    return _Span(literal_column("'month'"), instant)
 
 
 _YEAR_1 = 62_135_596_800
@@ -432,26 +420,22 @@ _YEAR_1 = 62_135_596_800
 @compiles(_Span, "sqlite")
 def _on_sqlite(span: _Span, compiler: Any, **options: Any) -> Any:
     """Let SQLite write the day of the whole second; NULL for what is damaged."""
-    (instant,) = span.clauses
+    unit, instant = span.clauses
     micros = instant.op("+", return_type=BigInteger())(literal_column(str(_YEAR_1 * 10**6)))
     seconds = micros // 10**6 - _YEAR_1
-    change = {
-        _InWeek: ("-6 days", "weekday 1"),
-        _InMonth: ("start of month",),
-    }.get(type(span), ())
-    found = func.date(seconds, "unixepoch", *change)
+    found = func.date(seconds, "unixepoch", *_CHANGES[unit.name])
     return compiler.process(case((func.typeof(instant) == "integer", found)), **options)
+
+
+_CHANGES = {"'day'": (), "'week'": ("-6 days", "weekday 1"), "'month'": ("start of month",)}
 
 
 @compiles(_Span, "postgresql")
 def _on_postgresql(span: _Span, compiler: Any, **options: Any) -> Any:
     """Let the server write the day, in UTC whatever the connection's time zone."""
-    (instant,) = span.clauses
     # Constants, not parameters: GROUP BY must be the same expression as what is selected.
-    found = func.timezone(literal_column("'UTC'"), instant)
-    unit = {_InWeek: "'week'", _InMonth: "'month'"}.get(type(span))
-    if unit is not None:
-        found = func.date_trunc(literal_column(unit), found)
+    unit, instant = span.clauses
+    found = func.date_trunc(unit, func.timezone(literal_column("'UTC'"), instant))
     return compiler.process(func.to_char(found, literal_column("'YYYY-MM-DD'")), **options)
 
 

@@ -34,9 +34,7 @@ RAW = {"unanswered": "keep", "keep_system": False}
 @pytest.mark.parametrize("form", FORMATS)
 @given(steps, st.integers(1, 12), st.sampled_from(("placeholder", "drop")))
 @settings(max_examples=10)
-def test_every_api_accepts_what_any_cut_of_a_conversation_leaves(
-    store, form, steps, limit, unanswered
-):
+def test_every_api_accepts_what_a_cut_conversation_leaves(store, form, steps, limit, unanswered):
     write, is_accepted = FORMATS[form]
     session = store.sessions.create()
     messages = conversation(write, steps)

@@ -578,9 +578,7 @@ def test_what_is_attached_while_message_session_or_user_goes_leaves_no_bytes(pla
     assert rows(store) == (0, 0)
 
 
-def test_who_attaches_to_a_message_whose_session_is_being_deleted_finds_no_message(
-    place, store, session, message
-):
+def test_who_attaches_to_a_message_whose_session_goes_finds_none(place, store, session, message):
     with pytest.raises(NotFound, match="no message"), while_in(place, store) as (tx, beside):
         tx.sessions.delete(session.id)
         beside(store.attachments.add, message.id, PICTURE, "image/png")
@@ -651,9 +649,7 @@ def test_what_is_attached_to_a_message_taken_back_goes_with_it(place, store, ses
 
 
 @on_a_server
-def test_bytes_are_locked_in_the_order_of_their_digests_lest_two_wait_for_each_other(
-    place, store, session, message
-):
+def test_bytes_are_locked_by_digest_lest_two_wait_for_each_other(place, store, session, message):
     added = [store.attachments.add(message.id, b"%d" % n, "text/plain") for n in range(8)]
     *others, last = sorted(each.digest for each in added)
     free = "SELECT digest FROM blobs WHERE digest = ANY(%s) FOR UPDATE SKIP LOCKED"

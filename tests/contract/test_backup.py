@@ -739,9 +739,7 @@ def test_a_database_with_rows_is_not_restored_into(engine_url, tmp_path):
 
 
 @pytest.mark.parametrize("make", [migrations.upgrade, behind])
-def test_an_empty_database_with_a_schema_on_a_server_may_be_restored_into(
-    empty_url, tmp_path, sqlite_template, make
-):
+def test_a_server_s_empty_schema_may_be_restored_into(empty_url, tmp_path, sqlite_template, make):
     if not on_server(empty_url):
         return  # a file that is there is never replaced
     source = f"sqlite:///{tmp_path / 'source.db'}"
@@ -1033,7 +1031,7 @@ def test_no_backup_is_made_of_rows_that_only_a_server_can_hold(engine_url, tmp_p
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_server_takes_no_invalid_rows_from_a_file_and_copy_does_without_them(
+def test_a_server_takes_no_invalid_rows_and_copy_does_without_them(
     sqlite_template, empty_url, tmp_path
 ):
     if not on_server(empty_url):

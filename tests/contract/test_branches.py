@@ -166,9 +166,7 @@ FINDS = [
 ]  # fmt: skip
 
 
-def test_turns_are_found_by_what_the_user_said_in_any_case_and_script_every_sign_as_itself(
-    store, session, subtests
-):
+def test_turns_are_found_by_what_the_user_said_in_any_case_and_script(store, session, subtests):
     talk(store, session, *SAID)
     for text, found in FINDS:
         with subtests.test(text=text):

@@ -86,13 +86,9 @@ def test_a_checkpoint_comes_back_as_it_was_put(store):
     session = store.sessions.create(user.id)
     at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone(timedelta(hours=5, minutes=30)))
     values = {
-        "messages": [message(1), message(2)],
-        "state": {"b": 1, "a": [1e22, -0.0]},
-        "tools_result": None,
-        "image": b"\x00\xff",
-        "empty": [],
-        "nothing": b"",
-    }
+        "messages": [message(1), message(2)], "state": {"b": 1, "a": [1e22, -0.0]},
+        "tools_result": None, "image": b"\x00\xff", "empty": [], "nothing": b"",
+    }  # fmt: skip
     put = store.checkpoints.put(
         "thread",
         values,
@@ -319,9 +315,6 @@ def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(pl
     assert len(rows(place, "checkpoint_values")) == 1
 
 
-# --- Small values -----------------------------------------------------------------------------
-
-
 def test_small_values_are_in_the_row_of_their_checkpoint_and_others_on_lines(place, store):
     small = {"n": 1, "text": "x" * 500, "bytes": b"x" * 512, "object": {"a": None}}
     others = {"long": "x" * 511, "list": [], "items": Items(b"1", 1)}
@@ -368,8 +361,6 @@ def test_a_thread_that_was_put_into_is_listed_first_also_if_it_was_so_before(sto
     store.checkpoints.put_writes("one", "to come", "task", [("channel", 1)])
     assert [each.id for each in store.checkpoints.threads()] == ["one", "two"]
 
-
-# --- What others do between a put's reading and its writing ---------------------------------------
 
 GONE = ("the parent goes", "all go", "the parent again, with nothing")
 MEANWHILE: dict[str, Callable[[Any], Any]] = {
@@ -1293,9 +1284,6 @@ def test_names_may_be_long_or_empty(store):
     assert store.checkpoints.namespaces("thread") == (deep,)
 
 
-# --- At once ------------------------------------------------------------------------------------
-
-
 def test_puts_at_once_into_one_thread_make_one_line(place, store):
     with place.open() as another:
         stores = [store, another]
@@ -1344,8 +1332,6 @@ def test_a_user_is_deleted_while_others_put_for_the_user(store):
     assert all(r is None or isinstance(r, NotFound) for r in results[:3])
     assert store.checkpoints.threads().items == ()
 
-
-# --- Bad input ----------------------------------------------------------------------------------
 
 BAD_PUTS: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"thread_id": ""}, InvalidInput),
@@ -1473,9 +1459,6 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(store, subtests):
         with subtests.test(**described), pytest.raises(error):
             getattr(store.checkpoints, name)(*arguments, **options)
     assert (store.checkpoints.threads(), store.usage.totals().rows) == before
-
-
-# --- Against a model ----------------------------------------------------------------------------
 
 
 @dataclass

@@ -314,9 +314,7 @@ def test_no_secret_of_the_source_s_url_is_kept_in_the_target(new):
 
 @pytest.mark.long(but=["sqlite"])
 @each_engine
-def test_a_source_is_the_same_by_whatever_path_and_no_other_of_the_same_name(
-    new, engine, tmp_path, monkeypatch
-):
+def test_a_source_is_the_same_by_any_path_and_no_namesake_is(new, engine, tmp_path, monkeypatch):
     target = new(engine, head=True)
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()

@@ -252,9 +252,7 @@ def test_any_number_of_rows_of_each_table_may_change_at_once(new, engine, number
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 10, 11, 24])
-def test_changed_rows_are_listed_once_in_order_with_no_statement_left_open(
-    new, number, monkeypatch
-):
+def test_changed_rows_are_listed_once_in_order_and_no_statement_is_left(new, number, monkeypatch):
     monkeypatch.setattr(sqlite_moving, "_CHUNK", 10)
     source = new("sqlite", head=True)
     with closing(End(source, PLAIN, read_only=False)) as end:

@@ -191,9 +191,7 @@ def server() -> Iterator[Server]:
 
 @pytest.mark.long(but=["target"])
 @pytest.mark.parametrize("role", ["source", "target"])
-def test_a_server_that_falls_half_way_is_an_error_and_the_copy_goes_on(
-    crowded, server, role, tmp_path
-):
+def test_a_server_that_falls_half_way_is_told_and_the_copy_goes_on(crowded, server, role, tmp_path):
     there = server.create_database(f"falls_{role}")
     here = f"sqlite:///{tmp_path / 'here.db'}"
     source, target = (there, here) if role == "source" else (crowded, there)
@@ -244,9 +242,7 @@ def test_a_file_that_may_grow_no_more_is_an_error_too(crowded, new):
     assert copy(crowded, target, resume=True).equal
 
 
-def test_a_server_with_a_full_disk_says_so_and_with_room_the_copy_goes_on(
-    crowded, server, tmp_path
-):
+def test_a_server_with_a_full_disk_says_so_and_with_room_a_copy_goes_on(crowded, server, tmp_path):
     there = server.create_database("there")
     home = Path(str(make_url(there).query["host"]))
     if not can_mount(tmp_path / "try"):

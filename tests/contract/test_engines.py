@@ -121,9 +121,7 @@ def test_without_a_url_the_environment_names_the_database(make, monkeypatch, tmp
 
 @pytest.mark.parametrize("make", STORES)
 @pytest.mark.parametrize("value", [None, ""])
-def test_without_a_url_and_environment_the_database_is_a_file_in_this_folder(
-    make, value, monkeypatch, tmp_path
-):
+def test_without_any_url_the_database_is_a_file_in_this_folder(make, value, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENTSTORE_URL", raising=False)
     if value is not None:
@@ -207,9 +205,7 @@ def test_every_connection_to_a_sqlite_file_has_its_pragmas(
     "driver", [pytest.param(d, id=d.name) for d in DRIVERS if d.engine == "postgresql"]
 )
 @pytest.mark.parametrize("threshold", [None, 0, 5, 7])
-def test_the_threshold_for_preparing_statements_reaches_every_connection(
-    driver, threshold, postgresql
-):
+def test_the_threshold_for_preparing_reaches_every_connection(driver, threshold, postgresql):
     with driver.open(postgresql, prepare_threshold=threshold, pool_size=3) as store:
         found = on_connections(store, 3, lambda c: c.connection.driver_connection.prepare_threshold)
         assert found == [threshold] * 3

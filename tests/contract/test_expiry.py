@@ -292,7 +292,7 @@ def test_a_transaction_deletes_no_more_rows_than_it_may(timed, clock, monkeypatc
     assert [count for count in deleted if count][:4] == [3 + 4, 5, 6, 7 + 3]
 
 
-def test_who_uses_a_session_that_is_being_deleted_in_pieces_hears_that_it_is_gone(
+def test_who_uses_a_session_deleted_in_pieces_hears_that_it_is_gone(
     place, timed, clock, monkeypatch
 ):
     monkeypatch.setattr(deletion, "ROWS", 10)

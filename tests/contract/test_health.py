@@ -34,9 +34,7 @@ def test_a_healthy_store_says_what_it_is_and_how_long_that_took(store, place):
     assert (found.search_pending, found.search_problem) == (0, None)
 
 
-def test_pending_changes_of_the_search_index_are_counted_and_no_further_than_a_bound(
-    store, session, monkeypatch
-):
+def test_pending_changes_of_the_index_are_counted_up_to_a_bound(store, session, monkeypatch):
     store.messages.save_many(session.id, [{"role": "user", "content": "x"}] * 3)
     assert store.health().search_pending == 3
     monkeypatch.setattr(health, "_COUNT_TO", 2)

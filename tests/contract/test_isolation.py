@@ -121,7 +121,7 @@ def own_level(store: Any) -> Any:
 
 
 @pytest.mark.parametrize(("make", "chosen"), CHOSEN)
-def test_transactions_begin_at_the_level_that_the_application_chose_and_so_do_its_own(
+def test_transactions_begin_at_the_level_of_the_application_like_its_own(
     url, make, chosen, asynchronous
 ):
     with on_its_engine(make, url, asynchronous=asynchronous) as store:
@@ -222,9 +222,7 @@ def test_many_who_write_to_one_session_lose_nothing_at_a_strict_level(url, level
         assert store.sessions.verify(session).agree
 
 
-def test_an_engine_that_sqlalchemy_takes_for_one_that_was_disposed_of_keeps_its_level(
-    url, asynchronous, monkeypatch
-):
+def test_an_engine_that_looks_disposed_of_keeps_its_level(url, asynchronous, monkeypatch):
     # event.contains goes by id(), and the pool of a new engine may lie where an old one lay.
     monkeypatch.setattr(event, "contains", lambda *_: True)
     with on_its_engine(by_create_engine("SERIALIZABLE"), url, asynchronous=asynchronous) as store:

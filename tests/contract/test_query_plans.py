@@ -535,14 +535,9 @@ def test_limits_of_what_is_called_often_stand_in_the_statements(filled):
 
 
 OF_ONE_SESSION = (
-    "sessions.restore(*",
-    "messages.save(*",
-    "messages.history(*",
-    "messages.chat(*",
-    "messages.payloads(*",
-    "messages.page(*",
-    "messages.find_by_external_id(*",
-)
+    "sessions.restore(*", "messages.save(*", "messages.history(*", "messages.chat(*",
+    "messages.payloads(*", "messages.page(*", "messages.find_by_external_id(*",
+)  # fmt: skip
 """What agents call all day about one session."""
 
 BY_ID = {

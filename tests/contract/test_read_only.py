@@ -297,9 +297,7 @@ def test_a_file_that_somebody_has_open_is_read_with_what_is_in_its_wal(folder, r
         assert read_as_nobody(path) == "hello 0 True"
 
 
-def test_a_wal_that_needs_its_index_to_be_read_is_an_error_that_says(
-    folder, tmp_path, read_as_nobody
-):
+def test_a_wal_that_cannot_be_read_alone_is_an_error_that_says_so(folder, tmp_path, read_as_nobody):
     path = folder / "crashed.db"
     with Store(f"sqlite:///{tmp_path / 'live.db'}") as writer:
         writer.sessions.create(id="s")

@@ -339,7 +339,7 @@ HIDDEN = [None, None, None, None, False, None, None]
         ("2 (a, b)", "on", [HIDDEN, HIDDEN, HIDDEN], None, None, "may not see"),
     ],
 )
-def test_commits_hang_where_fewer_stream_than_the_setting_needs(
+def test_commits_hang_where_too_few_standbys_stream(
     names, level, standbys, waiting, problem, warning
 ):
     answer = {

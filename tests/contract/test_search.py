@@ -646,19 +646,17 @@ def test_what_a_process_did_not_live_to_index_another_one_indexes(place):
 def test_a_batch_that_fails_half_way_loses_nothing(place, store, session, monkeypatch):
     save(store, session, *(f"apple {n}" for n in range(5)))
     index = dialect_for(parse_url(place.url)).search
-    write = type(index).write
+    write = index.write
 
-    def fail(
-        self: Any, connection: Any, tables: Any, removed: Any, added: Any, **options: Any
-    ) -> None:
-        write(self, connection, tables, removed, added[:2], **options)
+    def fail(self: Any, removed: Any, added: Any, **options: Any) -> None:
+        write(self, removed, added[:2], **options)
         raise RuntimeError("the power is gone")
 
-    monkeypatch.setattr(type(index), "write", fail)
+    monkeypatch.setattr(index, "write", fail)
     with pytest.raises(RuntimeError, match="power"):
         store.messages.search("apple")
     assert in_the_index(place, "apple") == 0
-    monkeypatch.setattr(type(index), "write", write)
+    monkeypatch.setattr(index, "write", write)
     assert len(store.messages.search("apple")) == 5
 
 

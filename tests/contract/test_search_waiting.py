@@ -37,7 +37,7 @@ def words(characters: int, name: str = "w") -> str:
 
 
 def index_of(place):
-    return type(dialect_for(parse_url(place.url)).search)
+    return dialect_for(parse_url(place.url)).search
 
 
 def tenants(store, *names):
@@ -83,10 +83,10 @@ def watched(store, place, monkeypatch):
             cut_under.extend(held)
             return tokens(text)
 
-        def written(self, connection, tables, removed, added, **options):
+        def written(self, removed, added, **options):
             entries = (*removed, *added)
             sizes.append([sum(map(len, entry.tokens)) + len(entry.tokens) for entry in entries])
-            write(self, connection, tables, removed, added, **options)
+            write(self, removed, added, **options)
 
         monkeypatch.setattr(tokenizers, "tokens", cut)
         monkeypatch.setattr(index_of(place), "write", written)

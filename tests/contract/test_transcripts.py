@@ -298,7 +298,7 @@ keys_of_messages = st.lists(st.sampled_from(["role", "content", "x", "id", "name
     role=st.sampled_from(["user", "assistant", "tool"]),
 )
 @settings(max_examples=15 if FULL else 8)
-def test_whatever_a_tenant_writes_its_line_is_its_own_and_can_be_imported(
+def test_whatever_a_tenant_writes_its_line_can_be_imported(
     store, metadata, layout, keys, payload, role
 ):
     if store.users.find("alice") is None:

@@ -584,7 +584,7 @@ def test_a_client_that_goes_away_leaves_a_finished_message(engine_url, gone):
 
 
 @pytest.mark.parametrize("call", ["begin", "finish"])
-def test_a_message_whose_call_was_cancelled_once_it_was_committed_ends_with_its_turn(
+def test_a_message_whose_call_was_cancelled_after_it_ends_with_its_turn(
     engine_url, call, monkeypatch
 ):
     async def run() -> None:
@@ -622,9 +622,7 @@ async def prepared(store: AsyncStore) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("where", ["_set_aside", "usage", "the block", "_settle"])
-def test_a_task_that_is_cancelled_in_a_turn_settles_first_and_the_cancellation_goes_on(
-    engine_url, where, monkeypatch
-):
+def test_a_task_cancelled_in_a_turn_settles_before_that_goes_on(engine_url, where, monkeypatch):
     reached: list[asyncio.Event] = []
 
     def announce(name: str) -> None:

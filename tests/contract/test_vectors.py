@@ -79,7 +79,7 @@ def test_memories_are_found_by_meaning_the_nearest_first_as_they_are_now(meant, 
     assert by_meaning(meant, "of a store without embeddings", ["n"], limit=1) == ["9"]
 
 
-def test_of_what_means_the_same_the_newest_comes_first_on_pages_of_any_size(place, monkeypatch):
+def test_of_equal_meaning_the_newest_comes_first_on_pages_of_any_size(place, monkeypatch):
     dims, shift = 256, {"asked": 1.0, "said": 2.0, "nearer": 1.5}
 
     def waves(texts):

@@ -32,7 +32,7 @@ JUMP, RETURN = (7200, 0, "save"), (-7200, 0, "save")
 @example([LATE, LATE, BACK], 20, 70)  # the last is of the window, the second is of after it
 @example([JUMP, RETURN, JUMP], 7000, 1000)
 @example([LATE, JUMP, RETURN], 0, 100)
-def test_a_window_has_the_messages_that_were_created_in_it_however_clocks_jump(
+def test_a_window_has_the_messages_of_its_time_however_clocks_jump(
     timed, clock, steps, begin, length
 ):
     user = timed.users.create("Alice").id

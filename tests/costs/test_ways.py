@@ -96,14 +96,9 @@ def history_of_a_fork(store: Any) -> Callable[[], Any]:
 
 
 CALLS = {
-    "save": save,
-    "history": history,
-    "put": put,
-    "history of a fork": history_of_a_fork,
-    "put a memory": put_a_memory,
-    "get a memory": get_a_memory,
-    "list sessions": list_sessions,
-}
+    "save": save, "history": history, "put": put, "history of a fork": history_of_a_fork,
+    "put a memory": put_a_memory, "get a memory": get_a_memory, "list sessions": list_sessions,
+}  # fmt: skip
 
 
 class Watch:

@@ -132,9 +132,6 @@ def home(engine_url: str, request: pytest.FixtureRequest) -> Iterator[Home]:
     return Home(engine_url, request.param == "async")
 
 
-# --- A graph ---------------------------------------------------------------------------------
-
-
 @dataclass
 class Plan:
     """Something of an application's own in the state."""
@@ -479,9 +476,6 @@ def test_what_a_serializer_encrypts_is_nowhere_in_the_clear(home):
     assert {entry.kind for entries in held for entry in entries.values()} == {"bytes"}
 
 
-# --- What is read ----------------------------------------------------------------------------
-
-
 def test_the_latest_is_that_of_the_largest_id_and_lists_go_down_from_there(home):
     times = ("1f0a0000-0000", "1f0a0000-0001", "1f0b0000-0000", "1f0a0000-0002")
     ids = [f"{time}-6000-8000-00000000000{9 - n}" for n, time in enumerate(times)]
@@ -554,9 +548,6 @@ def test_what_is_not_there_is_none_or_nothing(home):
     home.run(test)
 
 
-# --- Writes, versions, and what is deleted -----------------------------------------------------
-
-
 def test_the_first_write_stays_but_of_what_is_special_the_last(home):
     async def test(saver: Saver) -> None:
         soon = {"configurable": THREAD["configurable"] | {"checkpoint_id": "0001"}}
@@ -570,15 +561,10 @@ def test_the_first_write_stays_but_of_what_is_special_the_last(home):
         await saver("put_writes", soon, [("__resume__", 2), ("a", 8)], "mixed")
         await saver.put({}, "0001")
         assert (await saver("get_tuple", THREAD)).pending_writes == [
-            ("mixed", "__resume__", 2),
-            ("mixed", "a", 7),
-            ("task", "__interrupt__", 2),
-            ("task", "__error__", "last"),
-            ("earlier", "a", 6),
-            ("task", "a", 1),
-            ("task", "b", 2),
+            ("mixed", "__resume__", 2), ("mixed", "a", 7), ("task", "__interrupt__", 2),
+            ("task", "__error__", "last"), ("earlier", "a", 6), ("task", "a", 1), ("task", "b", 2),
             ("task", "c", 5),
-        ]
+        ]  # fmt: skip
 
     home.run(test)
 
@@ -1067,9 +1053,7 @@ def test_a_saver_on_a_store_takes_awaited_calls_too_and_one_on_an_asynchronous_o
     home.run(test)
 
 
-def test_an_awaited_call_on_a_store_that_is_cancelled_has_ended_when_that_goes_on(
-    home, monkeypatch
-):
+def test_an_awaited_call_that_is_cancelled_has_ended_when_that_goes_on(home, monkeypatch):
     async def test(saver: Saver) -> None:
         begun, may_end = threading.Event(), threading.Event()
         put = saver.saver._checkpoints.put

@@ -148,6 +148,8 @@ def test_however_often_a_thread_is_read_that_is_written_down_once_in_a_tenth_of_
     async def test() -> None:
         async with opened() as saver:
             await saver.put({"n": 1}, "0001")
+            assert await read(saver, 20) == 0  # to put it was a use
+        async with opened() as saver:
             assert await read(saver, 20) == 1
             first = await touched(saver)
             clock.now += 5 * MINUTE
@@ -173,6 +175,7 @@ def test_a_read_succeeds_where_its_use_cannot_be_written_down(
     async def test() -> None:
         async with opened() as saver:
             await saver.put({"n": "a secret"}, "0001")
+        async with opened() as saver:
 
             def busy(*_: Any, **__: Any) -> Any:
                 raise DatabaseBusy("Others write.")

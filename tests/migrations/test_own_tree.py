@@ -111,9 +111,7 @@ def test_an_application_s_tree_makes_its_own_tables_and_leaves_ours(databases):
 
 @pytest.mark.parametrize("path", ["public", "agents"])
 @pytest.mark.parametrize("attached", [False, True])
-def test_tables_in_the_schema_of_the_connection_are_left_when_the_schema_is_named(
-    empty_server, path, attached
-):
+def test_tables_of_the_connection_s_schema_stay_where_one_is_named(empty_server, path, attached):
     run_sql(empty_server, "CREATE SCHEMA agents")
     url = f"{empty_server}&options=-csearch_path%3D{path}"
     migrations.upgrade(url, names=Names(path))

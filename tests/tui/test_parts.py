@@ -31,7 +31,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.long(but=["sqlite*"])
 @pytest.mark.parametrize("elsewhere", [130, 2_600], ids=lambda n: f"{n} on another branch")
-def test_a_branch_is_read_both_ways_from_any_place_and_little_held(
+def test_a_branch_is_read_both_ways_from_anywhere_and_little_held(
     engine_url, elsewhere, monkeypatch
 ):
     monkeypatch.setattr(lists, "MOST", 100)

@@ -290,9 +290,7 @@ def test_a_cut_finds_a_write_that_was_acknowledged_before_it_was_synced(arena, w
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["prune", "delete", "upgrade"])
-def test_a_cut_finds_that_what_was_done_is_undone_or_has_taken_something_else_along(
-    arena, tmp_path, name
-):
+def test_a_cut_finds_that_what_was_done_is_undone_or_took_something_along(arena, tmp_path, name):
     scenario = recorded.SCENARIOS[name]
     folder = tmp_path / "cut"
     folder.mkdir()

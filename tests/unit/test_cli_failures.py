@@ -112,7 +112,7 @@ NOT_THERE = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), NOT_THERE.items())
-def test_what_is_not_there_exits_with_1_and_names_commands_and_no_methods(
+def test_what_is_not_there_exits_with_1_and_names_commands(
     run, talk, monkeypatch, arguments, words
 ):
     monkeypatch.setattr("agentstore.cli.ui.is_terminal", lambda: True)

@@ -29,9 +29,6 @@ def filled(engine_url):
     return engine_url
 
 
-# --- prune -----------------------------------------------------------------------------------
-
-
 def test_prune_deletes_what_a_dry_run_said_it_would(run, filled):
     arguments = ("prune", "--url", filled, "--sessions-idle", "90d", "--tool-logs", "30d")
     foreseen = json.loads(run(*arguments, "--dry-run", "--json").stdout)
@@ -82,9 +79,7 @@ def test_flags_override_the_rules_of_a_file(run, filled, tmp_path):
         (("--policy", "wrong.toml"), "must be a timedelta, or text such as 30d"),
     ],
 )
-def test_what_is_no_policy_is_refused_in_a_line_that_says_what_to_do(
-    run, tmp_path, arguments, advice
-):
+def test_what_is_no_policy_is_refused_in_a_line_that_helps(run, tmp_path, arguments, advice):
     (tmp_path / "empty.toml").write_text("[other]\n")
     (tmp_path / "broken.toml").write_text("[retention\n")
     (tmp_path / "unknown.toml").write_text('[retention]\ntool_log = "30d"\n')
@@ -93,9 +88,6 @@ def test_what_is_no_policy_is_refused_in_a_line_that_says_what_to_do(
     done = run("prune", *arguments, code=1 if advice == "No such file" else 2)
     assert advice in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-# --- users -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -190,9 +182,7 @@ def test_erase_user_says_what_may_be_left_and_makes_the_index_anew_if_asked(run,
 @pytest.mark.parametrize(
     ("error", "code"), [(DatabaseBusy("Others write."), 1), (KeyboardInterrupt(), 130)]
 )
-def test_the_receipt_comes_even_if_the_index_cannot_be_made_anew(
-    run, filled, monkeypatch, error, code
-):
+def test_the_receipt_comes_even_if_no_index_can_be_made(run, filled, monkeypatch, error, code):
     def fail(*_):
         raise error
 

@@ -95,7 +95,7 @@ def test_progress_and_warnings_are_not_among_the_json(run, tmp_path):
 
 @pytest.mark.long(but=["*-options0"])
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_what_was_restored_is_told_though_the_search_index_cannot_be_made(
+def test_what_was_restored_is_told_though_no_index_can_be_made(
     run, tmp_path, empty_url, monkeypatch, options
 ):
     if empty_url.startswith("sqlite"):

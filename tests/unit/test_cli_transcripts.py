@@ -109,9 +109,7 @@ def test_a_file_that_is_replaced_is_whole_at_any_moment(told, filled, folder, mo
 
 
 @pytest.mark.crash
-def test_an_export_that_is_killed_leaves_nothing_to_read_and_the_next_one_tidies_up(
-    told, filled, folder, tmp_path
-):
+def test_a_killed_export_leaves_nothing_and_the_next_one_tidies_up(told, filled, folder, tmp_path):
     target = folder / "out.jsonl"
     script = tmp_path / "killed.py"
     script.write_text(

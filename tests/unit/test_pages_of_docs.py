@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from agentstore import errors, migrations
-from agentstore.settings import _READERS, Settings, variable
+from agentstore.settings import _KINDS, Settings, variable
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -54,4 +54,6 @@ def test_the_page_about_failures_lists_every_error():
 def test_the_page_about_production_lists_every_setting():
     settings = {field.name for field in dataclasses.fields(Settings) if field.init}
     assert settings <= named_in_tables(page("production"))
-    assert {variable(name) for name in _READERS} <= named_in_tables(page("production"))
+    assert {variable(name) for name, kind in _KINDS.items() if kind.read} <= named_in_tables(
+        page("production")
+    )

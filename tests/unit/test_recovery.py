@@ -52,9 +52,7 @@ def found(error, mode, *, committing, dialect=POSTGRESQL):
     + [from_postgresql(s, broken=True) for s in (None, "25P03", "57P01", "XX000")],
     ids=lambda e: f"{e.orig.sqlstate}-{e.connection_invalidated}",
 )
-def test_a_broken_connection_leaves_a_write_in_doubt_from_its_commit_on_and_a_read_never(
-    error, mode, committing
-):
+def test_a_broken_connection_leaves_a_write_in_doubt_from_its_commit_on(error, mode, committing):
     result = found(error, mode, committing=committing)
     assert isinstance(result.error, errors.ConnectionLost)
     in_doubt = mode is Mode.STATEMENT or (mode is Mode.WRITE and committing)
@@ -65,9 +63,7 @@ def test_a_broken_connection_leaves_a_write_in_doubt_from_its_commit_on_and_a_re
 
 @pytest.mark.parametrize(("mode", "committing"), MOMENTS)
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "40000", "23505", "23503"])
-def test_what_the_server_rolled_back_for_anothers_sake_may_be_repeated_at_any_moment(
-    sqlstate, mode, committing
-):
+def test_what_the_server_rolled_back_for_others_may_always_be_repeated(sqlstate, mode, committing):
     result = found(from_postgresql(sqlstate), mode, committing=committing)
     assert isinstance(result.error, errors.TransactionConflict)
     assert (result.repeatable, result.in_doubt) == (True, False)

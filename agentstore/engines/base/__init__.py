@@ -3,8 +3,8 @@
 ``dialect`` has ``EngineDialect``, the list of all differences. Larger parts of it have a base class
 of their own:
 
-- ``dialect`` has ``Space``, the space of deleted rows; ``TaskSignal``, what a worker waits for
-  between two claims; and ``Files``, databases that are files.
+- ``dialect`` has ``Space``, the space of deleted rows; and ``TaskSignal``, what a worker waits for
+  between two claims.
 - ``search`` has ``SearchIndex``, the index for full-text search.
 - ``moving`` has ``Moving``, how a database is read whole and loaded whole, and the form in which
   rows travel; and ``Checks``, what a database reports of itself and what ``agentstore doctor``

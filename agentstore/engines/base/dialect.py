@@ -14,18 +14,26 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from pathlib import Path
+from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     URL,
     BigInteger,
+    BindParameter,
+    ColumnElement,
     Connection,
+    CursorResult,
     Delete,
     Engine,
+    Executable,
+    FromClause,
     Insert,
+    Select,
+    Table,
+    TableClause,
     Update,
     event,
     func,
@@ -34,30 +42,16 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+from sqlalchemy.types import TypeEngine
 
 from agentstore.errors import AgentStoreError, DatabaseError, InvalidRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sqlalchemy import (
-        URL,
-        BindParameter,
-        ColumnElement,
-        Connection,
-        CursorResult,
-        Executable,
-        FromClause,
-        Select,
-        Table,
-        TableClause,
-    )
     from sqlalchemy.ext.asyncio import AsyncEngine
-    from sqlalchemy.sql.base import ReadOnlyColumnCollection
-    from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
-    from sqlalchemy.types import TypeEngine
 
-    from agentstore.engines.base.moving import Checks, Examination, Moving
+    from agentstore.engines.base.moving import Checks, Moving
     from agentstore.engines.base.search import SearchIndex
     from agentstore.engines.sqlite.moving import ChangeLog
     from agentstore.schema import Names, Tables
@@ -141,7 +135,7 @@ class EngineDialect(ABC):
     most_bytes: int
     """The most bytes in one column that can be stored and read again."""
 
-    search: SearchIndex
+    search: type[SearchIndex]
     """The engine's index for full-text search."""
 
     space: Space
@@ -159,24 +153,22 @@ class EngineDialect(ABC):
         """The log of changes that a copy follows; None where the engine has none."""
         return None
 
+    # What is asked now and then is loaded when it is: a store at work needs none of it.
+
+    package: str
+    """The engine's own, of which ``moving`` and ``checks`` are loaded when they are asked for."""
+
     @property
-    @abstractmethod
     def moving(self) -> Moving:
         """How the engine is read whole, and loaded whole."""
+        moving: Moving = import_module(f"{self.package}.moving").MOVING
+        return moving
 
     @property
-    @abstractmethod
     def checks(self) -> Checks:
-        """What the engine reports of itself: its state and its size."""
-
-    @property
-    @abstractmethod
-    def examinations(self) -> tuple[Examination, ...]:
-        """What ``agentstore doctor`` looks at, apart from what it always does."""
-
-    @abstractmethod
-    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
-        """Name the row that could not be read, as far as it is found soon; nothing is changed."""
+        """What the engine reports of itself, and what ``agentstore doctor`` looks at there."""
+        checks: Checks = import_module(f"{self.package}.checks").CHECKS
+        return checks
 
     @abstractmethod
     def url(self, url: URL, *, asynchronous: bool) -> URL:
@@ -282,11 +274,12 @@ class EngineDialect(ABC):
             synchronous_commit: What commits wait for on a server; see ``Settings``.
         """
 
-    @abstractmethod
     def async_modes(
         self, engine: AsyncEngine, synchronous_commit: str | None = None
     ) -> dict[Mode, AsyncEngine]:
         """Do the same for an asynchronous engine."""
+        modes = self.modes(engine.sync_engine, synchronous_commit)
+        return {mode: type(engine)(tagged) for mode, tagged in modes.items()}
 
     def require_file(self, connection: Connection, *, each_time: bool = True) -> None:
         """Refuse a database whose file was deleted or replaced since it was opened.
@@ -329,9 +322,12 @@ class EngineDialect(ABC):
     def unlock_after_migration(self, connection: Connection) -> None:
         """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
 
-    @abstractmethod
     def has_no_room(self, error: DBAPIError) -> bool:
-        """Say whether a SUM of whole numbers failed because its result has no room for it."""
+        """Say whether a SUM of whole numbers failed because its result has no room for it.
+
+        Nowhere where a sum has room for any number.
+        """
+        return False
 
     @abstractmethod
     def take_activity(self, connection: Connection, tables: Tables) -> int:
@@ -346,8 +342,8 @@ class EngineDialect(ABC):
         return column
 
     @abstractmethod
-    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
-        """Say that a text has no other characters."""
+    def octets(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Give the bytes that a text takes, which is not NULL."""
 
     @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:
@@ -740,7 +736,7 @@ class Space(ABC):
         """
 
 
-# What is needed to save a database in a file: a Protocol.
+# What is needed to save a database in a file.
 #
 # A backup is a database that can be opened as it is. The engine whose databases are files makes
 # and checks it, whatever engine the rows come from.
@@ -775,57 +771,6 @@ class Holdings:
             if name in other.digests and other.digests[name] != digest and name not in found
         ]
         return tuple(found)
-
-
-class Files(Protocol):
-    """Databases that are files."""
-
-    def url(self, file: Path) -> URL:
-        """Name a file."""
-
-    def path(self, url: URL) -> Path:
-        """Give the file of a URL.
-
-        Raises:
-            InvalidInput: The database lives in memory.
-        """
-
-    def beside(self, file: Path) -> tuple[Path, ...]:
-        """Give the files that would be taken for a part of the database if they were there."""
-
-    def copy(self, connection: Connection, file: Path, progress: OnSteps) -> None:
-        """Copy the state that a connection sees into a file that is empty.
-
-        Args:
-            connection: In a transaction that has read already. Others may write meanwhile.
-            file: Where to; whatever is in it after an error is of no use.
-            progress: Gets the pages.
-        """
-
-    def finish(self, file: Path) -> None:
-        """Make a database one file, with nothing beside it; nobody else has it open."""
-
-    def check(self, file: Path) -> int:
-        """Read a file whole, and see whether it is sound.
-
-        Returns:
-            How many rows refer to nothing.
-
-        Raises:
-            DatabaseCorrupt: It is damaged.
-        """
-
-    def counts(self, connection: Connection) -> dict[str, int]:
-        """Count the rows of every table in the file, of all users."""
-
-    def code(self, connection: Connection) -> list[tuple[str, str, str]]:
-        """Give kind, name and SQL of all that is neither a plain table nor an index."""
-
-    def logs(self, trigger: str, names: Names) -> bool:
-        """Say whether a trigger is named as those that keep the log of a copy that follows."""
-
-    def unfollow(self, file: Path, names: Names) -> None:
-        """Take out of a file the log of changes that a copy follows, by its objects' names."""
 
 
 def count_rows(

@@ -24,7 +24,7 @@ from enum import Enum
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
+from sqlalchemy import BigInteger, Boolean, Float, LargeBinary, Text, column, table
 from sqlalchemy.types import TypeEngine
 
 from agentstore.schema import indexed_texts
@@ -32,8 +32,9 @@ from agentstore.schema.conversations import SessionId
 from agentstore.values.types import EnumText, Json, Nanos, OwnId, SafeText, UtcDateTime
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Column, Connection, Table
+    from sqlalchemy import URL, Column, ColumnElement, Connection, Table
 
+    from agentstore.errors import InvalidRow
     from agentstore.records.upkeep import Finding, ReplicationRecord
     from agentstore.schema import Names, Tables
 
@@ -92,6 +93,11 @@ class TableShape:
         """Where the columns of the key are among the columns."""
         names = [name for name, _ in self.columns]
         return tuple(names.index(name) for name in self.key)
+
+    @property
+    def shown_key(self) -> tuple[str, ...]:
+        """The columns by which a row is named to people: the key, and ``id`` where there is one."""
+        return self.key if "id" in self.key or "id" not in self.table.c else (*self.key, "id")
 
 
 _KINDS: tuple[tuple[type[Any], Kind], ...] = (
@@ -317,6 +323,10 @@ class Moving(ABC):
         Others may write meanwhile.
         """
 
+    @abstractmethod
+    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
+        """Name the row that could not be read, as far as it is found soon; nothing is changed."""
+
 
 # Digests of rows that were read as text; ``agentstore.engines.base.moving`` has the formula.
 
@@ -416,6 +426,12 @@ _WRITERS: dict[Kind, Callable[[Sequence[Any]], list[bytes]]] = {
 #
 # Kept beside ``EngineDialect`` and loaded only when somebody asks: a store that works pays nothing
 # for it.
+
+
+def version_of(names: Names) -> ColumnElement[str | None]:
+    """Give the column in which Alembic keeps the schema's revision."""
+    name = f"{names.prefix}alembic_version"
+    return table(name, column("version_num", Text), schema=names.schema).c.version_num
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,6 +557,9 @@ class Checks(ABC):
 
     system: str
     """The engine's name in lower case, as tools that watch databases call it."""
+
+    examinations: tuple[Examination, ...]
+    """What ``agentstore doctor`` looks at, apart from what it always does."""
 
     @abstractmethod
     def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:

@@ -174,16 +174,20 @@ class Candidates:
 
 
 class SearchIndex(ABC):
-    """One engine's index. All methods work in the transaction of the connection."""
+    """One database's index, in the transaction of a connection."""
 
     holds_deleted_text: bool
     """Whether the queue holds the text of deleted messages until it is drained."""
 
+    def __init__(self, connection: Connection, tables: Tables) -> None:
+        """Ask nothing yet."""
+        self.connection, self.tables, self.names = connection, tables, tables.names
+        self.execute = connection.execute
+        self.progress = state_of(tables.names)
+
     @abstractmethod
     def state(
         self,
-        connection: Connection,
-        tables: Tables,
         count_to: int,
         user_id: str | None = None,
         session_id: str | None = None,
@@ -193,8 +197,6 @@ class SearchIndex(ABC):
         """Say what the index is.
 
         Args:
-            connection: Where to look.
-            tables: The tables.
             count_to: How far to count the changes that wait.
             user_id: Count those of this user's messages alone.
             session_id: Say the number of this session too.
@@ -202,73 +204,53 @@ class SearchIndex(ABC):
         """
 
     @abstractmethod
-    def is_empty(self, connection: Connection, tables: Tables) -> bool:
+    def is_empty(self) -> bool:
         """Say whether the index holds nothing yet, for anybody."""
 
-    def adopt(self, connection: Connection, tables: Tables, former: str, segmentation: str) -> None:
+    def adopt(self, former: str, segmentation: str) -> None:
         """Give an index that still holds nothing, and has still the former tokenizer, another.
 
         In a write transaction; ``take`` may follow.
         """
-        state = state_of(tables.names)
-        turn = select(state.c.segmentation).with_for_update(skip_locked=True)
-        if connection.execute(turn).scalar() == former and self.is_empty(connection, tables):
-            connection.execute(update(state).values(segmentation=segmentation))
+        turn = select(self.progress.c.segmentation).with_for_update(skip_locked=True)
+        if self.execute(turn).scalar() == former and self.is_empty():
+            self.execute(update(self.progress).values(segmentation=segmentation))
 
-    def wake(self, connection: Connection, tables: Tables) -> None:
+    def wake(self) -> None:
         """Have changes noted from now on, where that begins with the first search.
 
         In a write transaction. It waits for writers that are under way, for a moment at most.
         """
 
     @abstractmethod
-    def waiting_queries(
-        self, connection: Connection, tables: Tables, user_id: str | None
-    ) -> list[Select[Any]]:
+    def waiting_queries(self, user_id: str | None) -> list[Select[Any]]:
         """Give queries for the row numbers of messages whose changes are not in the index yet.
 
         Those of messages that are gone may be among them.
         """
 
     def newest_waiting(
-        self,
-        connection: Connection,
-        tables: Tables,
-        user_id: str | None,
-        before: int,
-        floor: int,
-        limit: int | None,
+        self, user_id: str | None, before: int, floor: int, limit: int | None
     ) -> list[int]:
         """Give those of the row numbers that are under one and not under another, largest first."""
         found: set[int] = set()
-        for query in self.waiting_queries(connection, tables, user_id):
+        for query in self.waiting_queries(user_id):
             pk = query.selected_columns[0]
             newest = query.distinct().where(pk >= floor, pk < before).order_by(pk.desc())
-            found.update(connection.execute(newest.limit(limit)).scalars())
+            found.update(self.execute(newest.limit(limit)).scalars())
         return sorted(found, reverse=True)[:limit]
 
     @abstractmethod
-    def sizes(
-        self, connection: Connection, tables: Tables, pks: Sequence[int]
-    ) -> Iterator[tuple[int, int]]:
+    def sizes(self, pks: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Say of messages, the newest first, how many bytes searching has to read, or nearly so."""
 
     @abstractmethod
-    def read(
-        self,
-        connection: Connection,
-        tables: Tables,
-        rows: int,
-        size: int,
-        user_id: str | None = None,
-        *,
-        new: bool = True,
-    ) -> Batch:
+    def read(self, rows: int, size: int, user_id: str | None = None, *, new: bool = True) -> Batch:
         """Read changes that wait; nothing is locked, and nothing taken.
 
+        In a transaction that sees one state.
+
         Args:
-            connection: In a transaction that sees one state.
-            tables: The tables.
             rows: How many at most.
             size: How many bytes of messages at most, though always one message.
             user_id: Only those of this user's messages.
@@ -276,23 +258,13 @@ class SearchIndex(ABC):
         """
 
     @abstractmethod
-    def take(
-        self,
-        connection: Connection,
-        tables: Tables,
-        segmentation: str,
-        batch: Batch,
-        *,
-        wait: bool,
-    ) -> dict[int, bool] | None:
+    def take(self, segmentation: str, batch: Batch, *, wait: bool) -> dict[int, bool] | None:
         """Take those changes of a batch that are still as they were read.
 
-        ``write`` must follow in this transaction, of these and no others. The rest is left for
-        the next reader: others have taken it, or the message has changed again.
+        In a write transaction. ``write`` must follow in it, of these and no others. The rest is
+        left for the next reader: others have taken it, or the message has changed again.
 
         Args:
-            connection: In a write transaction.
-            tables: The tables.
             segmentation: Take nothing if the index was rebuilt with another segmentation meanwhile.
             batch: What was read.
             wait: Whether to wait for others that are taking, where that is possible.
@@ -304,52 +276,35 @@ class SearchIndex(ABC):
 
     @abstractmethod
     def write(
-        self,
-        connection: Connection,
-        tables: Tables,
-        removed: Sequence[Entry],
-        added: Sequence[Entry],
-        *,
-        bulk: bool = False,
+        self, removed: Sequence[Entry], added: Sequence[Entry], *, bulk: bool = False
     ) -> None:
-        """Take entries out of the index, then put entries in.
+        """Take entries out of the index, then put entries in; in a write transaction.
 
         Args:
-            connection: In a write transaction.
-            tables: The tables.
             removed: What goes.
             added: What comes.
             bulk: Whether many more follow, and ``tidy`` at last.
         """
 
     @abstractmethod
-    def looks(
-        self,
-        connection: Connection,
-        tables: Tables,
-        question: Question,
-        *,
-        before: int,
-        count: int,
-    ) -> Iterator[Candidates]:
+    def looks(self, question: Question, *, before: int, count: int) -> Iterator[Candidates]:
         """Look for messages that may be hits, from a row number down, a bounded piece at a time.
 
         A look reads at most a few thousand rows, so a caller that stops after n looks has read at
         most n times as many. A look may find nothing and yet not be the last one.
 
         Args:
-            connection: Where to look.
-            tables: The tables.
             question: What for.
             before: Under which row number.
             count: How many are wanted, for a first guess.
         """
 
+    @staticmethod
     @abstractmethod
-    def among(self, column: ColumnElement[int]) -> ColumnElement[bool]:
+    def among(column: ColumnElement[int]) -> ColumnElement[bool]:
         """Say that a column is one of the parameter ``numbers``: a list, sent as one value."""
 
-    def may_write(self, connection: Connection) -> bool:
+    def may_write(self) -> bool:
         """Say whether a write need not wait for somebody who keeps the engine's one writer's lock.
 
         Where each may have its turn beside others, it need not. The connection is in a transaction
@@ -357,53 +312,47 @@ class SearchIndex(ABC):
         """
         return True
 
-    def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
+    def held(self, limit: int) -> list[Change]:
         """Give the oldest changes of those messages whose former text the queue holds."""
         return []
 
-    def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
+    def forget(self, changes: Sequence[Change]) -> None:
         """Let go of former text; ``write`` has taken it out. What messages are now still waits."""
 
-    def forget_sessions(
-        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
-    ) -> None:
+    def forget_sessions(self, session_ids: Sequence[str]) -> None:
         """Let go of the names of sessions that are about to be deleted, where the queue has them.
 
         Their messages are still there.
         """
 
     @abstractmethod
-    def reset(
-        self, connection: Connection, tables: Tables, segmentation: str, *, asleep: bool = False
-    ) -> None:
+    def reset(self, segmentation: str, *, asleep: bool = False) -> None:
         """Empty the index, restore what is missing of it, and have every message walked again.
 
         Where it is to be asleep, that waits for the first search; see ``wake``.
         """
 
-    def tidy(self, connection: Connection, tables: Tables) -> None:
+    def tidy(self) -> None:
         """Make the index quick to read after much was written."""
 
+    def whose(
+        self, message_pk: ColumnElement[int], user_id: str | None
+    ) -> tuple[ColumnElement[bool], ...]:
+        """Give the condition that a message is a user's; none for all users'."""
+        if user_id is None:
+            return ()
+        messages, sessions = self.tables.messages.alias().c, self.tables.sessions.alias().c
+        theirs = select(messages.pk).where(
+            messages.pk == message_pk,
+            messages.session_id == sessions.pk,
+            sessions.user_id == user_id,
+        )
+        return (theirs.exists(),)
 
-def whose(
-    tables: Tables, message_pk: ColumnElement[int], user_id: str | None
-) -> tuple[ColumnElement[bool], ...]:
-    """Give the condition that a message with this row number is a user's; none for all users'."""
-    if user_id is None:
-        return ()
-    messages, sessions = tables.messages.alias().c, tables.sessions.alias().c
-    theirs = select(messages.pk).where(
-        messages.pk == message_pk,
-        messages.session_id == sessions.pk,
-        sessions.user_id == user_id,
-    )
-    return (theirs.exists(),)
-
-
-def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
-    """Count what a query finds, no further than so."""
-    counted = select(func.count()).select_from(query.limit(count_to).subquery())
-    return int(connection.execute(counted).scalar_one())
+    def count(self, query: Select[Any], count_to: int) -> int:
+        """Count what a query finds, no further than so."""
+        counted = select(func.count()).select_from(query.limit(count_to).subquery())
+        return int(self.execute(counted).scalar_one())
 
 
 # What the two search indexes have in common below the models: names, and the row of their state.

@@ -15,8 +15,8 @@ What follows from being a server:
   and prepares no statements there. Connections that died while they were idle are found, too.
 - A fork shares sockets. ``sever`` replaces them in the child.
 
-``dialect`` is the entry, and loads what a store at work does not need (``ServerParts``) when it is
-asked for. ``append`` has messages, signals, checkpoints and forks; ``search`` the search index.
+``dialect`` is the entry; what a store at work does not need is loaded when it is asked for.
+``append`` has messages, signals, checkpoints and forks; ``search`` the search index.
 
 The invariant: saving messages locks the rows of their sessions, and nothing else.
 """

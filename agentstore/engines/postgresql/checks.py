@@ -13,21 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    Connection,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    column,
-    func,
-    select,
-    text,
-)
-from sqlalchemy import (
-    table as named_table,
-)
+from sqlalchemy import ARRAY, Connection, Table, Text, bindparam, cast, func, select, text
 from sqlalchemy.dialects.postgresql import OID, REGCLASS
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
@@ -42,6 +28,7 @@ from agentstore.engines.base.moving import (
     Footprint,
     Hidden,
     TableSize,
+    version_of,
 )
 from agentstore.engines.base.search import INDEX, QUEUE, STATE
 from agentstore.engines.postgresql.row_security import (
@@ -85,12 +72,10 @@ class PostgreSQLChecks(Checks):
 
     def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:
         """Ask the server everything in one statement."""
-        version = _version_table(tables.names)
-        revision = select(version.c.version_num).scalar_subquery()
         found = connection.execute(
             select(
                 func.current_setting("server_version"),
-                revision,
+                select(version_of(tables.names)).scalar_subquery(),
                 func.pg_is_in_recovery(),
                 func.current_setting("transaction_read_only"),
             )
@@ -221,7 +206,8 @@ def replication_of(found: Any, asked: str | None) -> ReplicationRecord:
                 "shows gets older."
             )
     elif needed:
-        ready = sum(_confirms(state, place, flushed) for _, state, _, place, flushed, *_ in rows)
+        confirming = [row for row in rows if row[1] in ("streaming", "stopping")]
+        ready = sum(bool(place) and flushed for *_, place, flushed, _, _ in confirming)
         hidden = sum(state is None for _, state, *_ in rows)
         setting = f"synchronous_standby_names = '{found.names}'"
         if ready + hidden < needed:
@@ -266,10 +252,6 @@ def replication_of(found: Any, asked: str | None) -> ReplicationRecord:
     )
 
 
-def _confirms(state: str | None, priority: int | None, flushed: bool) -> bool:
-    return state in ("streaming", "stopping") and bool(priority) and flushed
-
-
 def _has_room(connection: Connection) -> bool:
     """Have the server write a file that is gone at once, on the disk of the database."""
     try:
@@ -292,11 +274,6 @@ def qualified(names: Names, tables: list[str]) -> list[str]:
     """Give the names of tables as ``to_regclass`` reads them."""
     schema = f'"{names.schema}".' if names.schema else ""
     return [f'{schema}"{name}"' for name in tables]
-
-
-def _version_table(names: Names) -> Any:
-    name = f"{names.prefix}alembic_version"
-    return named_table(name, column("version_num", Text), schema=names.schema)
 
 
 # Whether the policies on PostgreSQL are those that the revisions made, and who needs a GRANT.
@@ -390,11 +367,7 @@ def grants(context: CheckContext) -> Iterator[Finding]:
     """
     names = context.tables.names
     search = qualified(names, [f"{names.prefix}{name}" for name in (INDEX, QUEUE, STATE)])
-    asked = {
-        "wanted": search,
-        "messages": _quoted(context, "messages"),
-        "state": search[-1],
-    }
+    asked = {"wanted": search, "messages": _quoted(context, "messages"), "state": search[-1]}
     for role, tables in context.connection.execute(_LACKING, asked):
         yield Finding(
             Severity.WARNING,
@@ -655,37 +628,32 @@ def settings(context: CheckContext) -> Iterator[Finding]:
             name,
             f"psql -c 'ALTER DATABASE \"{found.datname}\" SET {name} = {_SAID[name]}'",
         )
-    if found.encoding != "UTF8":
-        yield Finding(
-            Severity.ERROR,
-            "settings",
+    name = found.datname
+    for wrong, what, fix in (
+        (
+            found.encoding != "UTF8",
             f"The database is in {found.encoding}: not every text can be stored.",
-            found.datname,
             "Copy it with agentstore to one made with ENCODING 'UTF8'",
-        )
-    if found.recorded is not None and found.recorded != found.actual:
-        yield Finding(
-            Severity.ERROR,
-            "settings",
+        ),
+        (
+            found.recorded is not None and found.recorded != found.actual,
             f"The system's collation has changed ({found.recorded} to {found.actual}): indexes on "
             "text may be in the wrong order.",
-            found.datname,
-            f'REINDEX DATABASE "{found.datname}"; '
-            f'ALTER DATABASE "{found.datname}" REFRESH COLLATION VERSION;',
-        )
-    if found.age > _OLDEST_TRANSACTION:
-        yield Finding(
-            Severity.ERROR,
-            "settings",
+            f'REINDEX DATABASE "{name}"; ALTER DATABASE "{name}" REFRESH COLLATION VERSION;',
+        ),
+        (
+            found.age > _OLDEST_TRANSACTION,
             f"The oldest row is {found.age:,} transactions old; at 2,100,000,000 all writes stop.",
-            found.datname,
             "VACUUM (FREEZE); and look for transactions that stay open",
-        )
+        ),
+    ):
+        if wrong:
+            yield Finding(Severity.ERROR, "settings", what, name, fix)
 
 
 def replication(context: CheckContext) -> Iterator[Finding]:
     """Look at who follows the server, and at whether commits wait for somebody who is gone."""
-    found = PostgreSQLChecks().replication(context.connection, context.synchronous_commit)
+    found = CHECKS.replication(context.connection, context.synchronous_commit)
     if found is None:
         return
     where = "synchronous_standby_names"
@@ -820,7 +788,7 @@ def bloat(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-EXAMINATIONS = (
+PostgreSQLChecks.examinations = (
     Examination("engine", engine),
     Examination("settings", settings),
     Examination("connections", connections),
@@ -830,6 +798,7 @@ EXAMINATIONS = (
     Examination("row_security", policies, at_head=True),
     Examination("grants", grants, at_head=True),
 )
+CHECKS = PostgreSQLChecks()
 
 
 def _scalar(context: CheckContext, setting: str) -> Any:

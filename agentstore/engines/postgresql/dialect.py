@@ -31,7 +31,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
-    Executable,
     FromClause,
     Insert,
     Integer,
@@ -54,7 +53,6 @@ from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
 from sqlalchemy.pool import PoolResetState
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
-from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
@@ -72,7 +70,6 @@ from agentstore.engines.base.dialect import (
     is_heard_by,
     listen_once,
 )
-from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.statements import NO_TRANSACTION, run_sql
 from agentstore.engines.postgresql.append import (
     NotifyingTasks,
@@ -93,12 +90,7 @@ from agentstore.settings import AUTO, Settings
 from agentstore.values.types import number_statements_from
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
     from agentstore.engines.base.dialect import Change
-    from agentstore.engines.base.moving import Checks, Examination, Moving
-    from agentstore.errors import InvalidRow
 
 
 # How transactions begin and end on PostgreSQL, and connections of an application's own engine.
@@ -396,7 +388,9 @@ def timeouts(url: URL, settings: Settings) -> dict[str, int]:
 
 def test_those_idle(engine: Engine, settings: Settings) -> None:
     """Have an engine's pool test a connection that lay idle before it is used again."""
-    patience = _patience(engine.url, settings)
+    given = engine.url.query.get("connect_timeout")
+    chosen = isinstance(given, str) and given.isdecimal() and int(given) > 0
+    patience = float(str(given)) if chosen else max(1.0, settings.connect_timeout)
 
     @event.listens_for(engine, "checkout")
     def test_if_idle(driver_s: Any, record: Any, _proxy: Any) -> None:
@@ -412,13 +406,6 @@ def test_those_idle(engine: Engine, settings: Settings) -> None:
             raise DisconnectionError("the connection died while it lay idle") from error
         if not alive:
             raise DisconnectionError("the server did not answer on a connection that lay idle")
-
-
-def _patience(url: URL, settings: Settings) -> float:
-    given = url.query.get("connect_timeout")
-    if isinstance(given, str) and given.isdecimal() and int(given) > 0:
-        return float(given)
-    return max(1.0, settings.connect_timeout)
 
 
 def _answers(pgconn: pq.abc.PGconn, seconds: float) -> bool:
@@ -464,42 +451,6 @@ def _asking(pgconn: pq.abc.PGconn) -> Generator[None]:
         pgconn.consume_input()
 
 
-# What a server is asked now and then, each part loaded when it is: a store at work needs none.
-
-
-class ServerParts:
-    """The parts; see ``EngineDialect``."""
-
-    file_based = False
-
-    @property
-    def moving(self) -> Moving:
-        """How a schema is read whole, and loaded whole."""
-        from agentstore.engines.postgresql.moving import PostgreSQLMoving
-
-        return PostgreSQLMoving()
-
-    @property
-    def checks(self) -> Checks:
-        """What a server says of itself."""
-        from agentstore.engines.postgresql.checks import PostgreSQLChecks
-
-        return PostgreSQLChecks()
-
-    @property
-    def examinations(self) -> tuple[Examination, ...]:
-        """What ``agentstore doctor`` looks at on a server."""
-        from agentstore.engines.postgresql.checks import EXAMINATIONS
-
-        return EXAMINATIONS
-
-    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
-        """Look for it, in a transaction or a savepoint of its own."""
-        from agentstore.engines.postgresql.moving import name_row
-
-        return name_row(connection, tables, error)
-
-
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
 """Any number that no other program locks: the letters "agntstor"."""
 
@@ -510,64 +461,61 @@ _POOLER = (
     "the server, open the store with prepare_threshold=None."
 )
 
-_ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
+_ADVICE: dict[str, tuple[type[errors.DatabaseError], str]] = {
     "40": (
-        Failure.ROLLED_BACK,
         errors.TransactionConflict,
         "The server rolled the transaction back to resolve a conflict. Repeat the transaction.",
     ),
     "53100": (
-        Failure.FINAL,
         errors.DatabaseFull,
         "The server's disk is full; nothing was written. Free some space and repeat the call.",
     ),
     "53300": (
-        Failure.FINAL,
         errors.DatabaseUnreachable,
         "The server takes no more connections. Lower pool_size and max_overflow, or put "
         "pgbouncer in front.",
     ),
-    "55P03": (Failure.FINAL, errors.DatabaseBusy, "Timed out waiting for a lock. Retry."),
+    "55P03": (errors.DatabaseBusy, "Timed out waiting for a lock. Retry."),
     "57014": (
-        Failure.FINAL,
         errors.DatabaseBusy,
         "The server cancelled the statement, most likely because of statement_timeout. Raise it.",
     ),
-    "26000": (Failure.FINAL, errors.DatabaseError, f"Nothing was written. {_POOLER}"),
-    "42P05": (Failure.FINAL, errors.DatabaseError, f"Nothing was written. {_POOLER}"),
+    "26000": (errors.DatabaseError, f"Nothing was written. {_POOLER}"),
+    "42P05": (errors.DatabaseError, f"Nothing was written. {_POOLER}"),
     "57P": (
-        Failure.DISCONNECTED,
         errors.ConnectionLost,
         "The server is shutting down or starting up. Retry when it is back.",
     ),
-    "08P01": (Failure.DISCONNECTED, errors.ConnectionLost, f"The connection broke. {_POOLER}"),
-    "08": (Failure.DISCONNECTED, errors.ConnectionLost, "The connection broke."),
+    "08P01": (errors.ConnectionLost, f"The connection broke. {_POOLER}"),
+    "08": (errors.ConnectionLost, "The connection broke."),
     "25006": (
-        Failure.FINAL,
         errors.DatabaseReadOnly,
         "The server or the transaction is read-only; the server may be a standby. Connect to the "
         "primary.",
     ),
     "42501": (
-        Failure.FINAL,
         errors.DatabaseReadOnly,
         "The role lacks a permission. GRANT it on the schema and its tables.",
     ),
     "42P01": (
-        Failure.FINAL,
         errors.SchemaDamaged,
         "A table is missing. Run agentstore upgrade, and check schema and table_prefix; agentstore "
         "doctor compares the whole schema.",
     ),
     "42703": (
-        Failure.FINAL,
         errors.SchemaDamaged,
         "A column is missing. Run agentstore doctor, which compares the whole schema.",
     ),
-    "XX001": (Failure.FINAL, errors.DatabaseCorrupt, "The data is damaged. Restore a backup."),
-    "XX002": (Failure.FINAL, errors.DatabaseCorrupt, "An index is damaged. Run REINDEX."),
+    "XX001": (errors.DatabaseCorrupt, "The data is damaged. Restore a backup."),
+    "XX002": (errors.DatabaseCorrupt, "An index is damaged. Run REINDEX."),
 }
 """By SQLSTATE, or its beginning. Source: PostgreSQL documentation, appendix A."""
+
+_FAILURES = {
+    errors.TransactionConflict: Failure.ROLLED_BACK,
+    errors.ConnectionLost: Failure.DISCONNECTED,
+}
+"""Of these errors; all others are final."""
 
 _RACES = ("23503", "23505")
 """A foreign key, or a unique one, is violated."""
@@ -577,17 +525,21 @@ _WRITTEN = select(cast(func.pg_current_wal_insert_lsn(), Text))
 _REPLAYED = select(case((func.pg_is_in_recovery(), cast(func.pg_last_wal_replay_lsn(), Text))))
 
 
-class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
+class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
     """The dialect of PostgreSQL; see ``EngineDialect`` for what each method promises."""
 
+    package = "agentstore.engines.postgresql"
     schemas = True
+    file_based = False
     single_writer = False
     threads_async_work = False
     most_bytes = 536_870_000  # they come back in hexadecimal, in a message of up to 1 GiB
-    search: SearchIndex = PostgreSQLSearch()
+    search = PostgreSQLSearch
     space: Space = ServerSpace()
     append_messages = staticmethod(append_messages)
     require_joinable = staticmethod(require_joinable)
+    storing_writes = staticmethod(storing_writes)
+    putting = staticmethod(putting)
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name psycopg, which is both sync and async."""
@@ -654,24 +606,13 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
             for mode in Mode
         }
 
-    def async_modes(
-        self, engine: AsyncEngine, synchronous_commit: str | None = None
-    ) -> dict[Mode, AsyncEngine]:
-        """Tag the engine with the mode, for the begin event."""
-        sync_engine = engine.sync_engine
-        modes = {
-            mode: engine.execution_options(**tags(sync_engine, mode, synchronous_commit))
-            for mode in Mode
-        }
-        for tagged in modes.values():
-            beginning(tagged.sync_engine, sync_engine)
-        return modes
-
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Read the SQLSTATE; a connection that was never made, or broke, has none."""
         state = getattr(error.orig, "sqlstate", None)
-        constraint = _constraint(error)
-        if constraint is not None:
+        if state is not None and state.startswith("23"):
+            constraint = (
+                getattr(getattr(error.orig, "diag", None), "constraint_name", None) or state
+            )
             if state in _RACES:
                 # The writer had looked before. The next look finds what is there, or not, now.
                 conflict = errors.TransactionConflict(
@@ -687,9 +628,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
             return _without_sqlstate(error)
         for length in (5, 3, 2):
             if (known := _ADVICE.get(state[:length])) is not None:
-                failure, kind, advice = known
+                kind, advice = known
                 words = _words(error)
-                return Diagnosis(failure, _make(kind, f"{words}. {advice}"), f"{words}.")
+                said = f"{words}. {advice}"
+                lost = kind is errors.ConnectionLost
+                found = errors.ConnectionLost(said, in_doubt=False) if lost else kind(said)
+                return Diagnosis(_FAILURES.get(kind, Failure.FINAL), found, f"{words}.")
         words = f"{_words(error)} ({state})."
         return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{words} {UNKNOWN}"), words)
 
@@ -715,10 +659,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
             if names.schema not in schemas:
                 connection.execute(CreateSchema(names.schema))
 
-    def has_no_room(self, error: DBAPIError) -> bool:
-        """Its sums of whole numbers are numeric, which has room for any."""
-        return False
-
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Take the next of the sequence."""
         return int(connection.execute(select(next_activity(tables))).scalar_one())
@@ -727,9 +667,9 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Say it, whatever the database's own order is."""
         return collate(column, "C")
 
-    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
-        """Compare its characters with its bytes."""
-        return func.char_length(text) == func.octet_length(text)
+    def octets(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Ask for them."""
+        return func.octet_length(text)
 
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""
@@ -743,22 +683,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
             "key", "value", name="held"
         )
         return held, cast(held.c.key, BigInteger), cast(held.c.value, BigInteger)
-
-    def storing_writes(
-        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool
-    ) -> Select[Any] | None:
-        """Say it in common table expressions."""
-        return storing_writes(entered, tables, replace=replace)
-
-    def putting(
-        self,
-        tables: Tables,
-        entered: ReturningInsert[Any] | ReturningUpdate[Any] | None,
-        *,
-        merges: bool,
-    ) -> Executable | None:
-        """Say it in common table expressions: one round trip instead of three or four."""
-        return putting(tables, entered, merges=merges)
 
     def together(self, *changes: Change) -> Sequence[Change]:
         """Say all but the last in common table expressions."""
@@ -838,25 +762,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         return new, new["session_id"].in_(select(free.c.id))
 
 
-def _constraint(error: DBAPIError) -> str | None:
-    state = getattr(error.orig, "sqlstate", None)
-    if state is None or not state.startswith("23"):
-        return None
-    return str(getattr(getattr(error.orig, "diag", None), "constraint_name", None) or state)
-
-
 def _words(error: DBAPIError) -> str:
     """Give the server's first line, without a value; the others may quote whole rows."""
     diagnostics = getattr(error.orig, "diag", None)
     primary = getattr(diagnostics, "message_primary", None)
     words = str(primary or type(error.orig).__name__)
     return words.partition(': "')[0] if isinstance(error, DataError) else words
-
-
-def _make(kind: type[errors.DatabaseError], message: str) -> errors.DatabaseError:
-    if kind is errors.ConnectionLost:
-        return errors.ConnectionLost(message, in_doubt=False)
-    return kind(message)
 
 
 def _without_sqlstate(error: DBAPIError) -> Diagnosis:

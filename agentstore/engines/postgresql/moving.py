@@ -246,11 +246,24 @@ FROM (
 
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop the keys too."""
-        return strip(connection, tables)
+        last = self.loosen(connection, tables)
+        ours = _list(connection, tables)
+        indexes = driver_of(connection).execute(_INDEXES, [ours]).fetchall()
+        again = _drop_keys(connection, ours, "p", "u")
+        for name, _ in indexes:
+            connection.exec_driver_sql(f"DROP INDEX {name}")
+        return Stripped(again | dict(indexes), last)
 
     def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
         """Drop references, and bind no owner by policies: no COPY goes where they are forced."""
-        return loosen(connection, tables)
+        for statement in search.drops(tables.names.schema, tables.names.prefix):
+            connection.exec_driver_sql(statement)
+        ours = _list(connection, tables)
+        last = _drop_keys(connection, ours, "f")
+        for (table,) in driver_of(connection).execute(_FORCED, [ours]).fetchall():
+            connection.exec_driver_sql(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
+            last[f"{table} row security"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
+        return last
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read the sequences: of the row numbers, and of the activity."""
@@ -302,11 +315,14 @@ FROM (
 
     def unproven(self, statement: str) -> str:
         """Add references as NOT VALID: they hold for every row that is written from then on."""
-        return unproven(statement)
+        return statement + _NOT_VALID if " FOREIGN KEY " in statement else statement
 
     def prove(self, connection: Connection, tables: Tables) -> None:
         """Validate them, one by one."""
-        prove(connection, tables)
+        driver = driver_of(connection)
+        for table, name in driver.execute(_UNPROVEN, [_list(connection, tables)]).fetchall():
+            with connection.begin():
+                driver.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}".encode())
 
     def _sequences(self, connection: Connection, tables: Tables) -> Iterator[tuple[str, str]]:
         """Give the sequences' names, quoted, by what they number."""
@@ -320,6 +336,27 @@ FROM (
                 assert row is not None
                 yield table.name[prefix:], row[0]
         yield _ACTIVITY, qualified(names.schema, f"{names.prefix}activity").as_string(driver)
+
+    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
+        """Say of the first row found, in the table or in any, that its column is not sound."""
+        places = [
+            (shape, column, condition, what)
+            for shape in shapes(tables)
+            if error.table in ("", shape.name)
+            for column, condition, what in invalid_values(shape)
+            if error.column in ("", column)
+        ]
+        with suppress(DBAPIError), _for_a_moment(connection):
+            for shape, column, condition, what in places:
+                row = connection.exec_driver_sql(_query(shape, condition)).first()
+                if row is not None:
+                    pairs = zip(shape.shown_key, row, strict=True)
+                    key = ", ".join(f"{name}={named(value)}" for name, value in pairs)
+                    return InvalidRow(shape.name, column, what, key)
+        return error
+
+
+MOVING = PostgreSQLMoving()
 
 
 def _copy_in(
@@ -451,44 +488,6 @@ WHERE NOT convalidated AND conrelid = ANY(%s::regclass[]) ORDER BY 1, 2"""
 _ADD, _NOT_VALID = "ALTER TABLE {} ADD CONSTRAINT {} {}", " NOT VALID"
 
 
-def strip(connection: Connection, tables: Tables) -> Stripped:
-    """Drop the keys too."""
-    last = loosen(connection, tables)
-    driver = driver_of(connection)
-    ours = _list(connection, tables)
-    indexes = driver.execute(_INDEXES, [ours]).fetchall()
-    again = _drop_keys(connection, ours, "p", "u")
-    for name, _ in indexes:
-        connection.exec_driver_sql(f"DROP INDEX {name}")
-    return Stripped(again | dict(indexes), last)
-
-
-def loosen(connection: Connection, tables: Tables) -> dict[str, str]:
-    """Drop references, and bind no owner by policies: no COPY goes where they are forced."""
-    names = tables.names
-    for statement in search.drops(names.schema, names.prefix):
-        connection.exec_driver_sql(statement)
-    ours = _list(connection, tables)
-    last = _drop_keys(connection, ours, "f")
-    for (table,) in driver_of(connection).execute(_FORCED, [ours]).fetchall():
-        connection.exec_driver_sql(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
-        last[f"{table} row security"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
-    return last
-
-
-def unproven(statement: str) -> str:
-    """Add references as NOT VALID: they hold for every row that is written from then on."""
-    return statement + _NOT_VALID if " FOREIGN KEY " in statement else statement
-
-
-def prove(connection: Connection, tables: Tables) -> None:
-    """Validate them, one by one."""
-    driver = driver_of(connection)
-    for table, name in driver.execute(_UNPROVEN, [_list(connection, tables)]).fetchall():
-        with connection.begin():
-            driver.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}".encode())
-
-
 def _list(connection: Connection, tables: Tables) -> list[str]:
     driver = driver_of(connection)
     return [named_object(table).as_string(driver) for table in tables.metadata.sorted_tables]
@@ -546,25 +545,6 @@ _MORE = {
 _JSON_TYPES = {dict: "object", list: "array"}
 
 
-def name_row(connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
-    """Say of the first row found, in the table or in any, that its column is not sound."""
-    places = [
-        (shape, column, condition, what)
-        for shape in shapes(tables)
-        if error.table in ("", shape.name)
-        for column, condition, what in invalid_values(shape)
-        if error.column in ("", column)
-    ]
-    with suppress(DBAPIError), _for_a_moment(connection):
-        for shape, column, condition, what in places:
-            row = connection.exec_driver_sql(_query(shape, condition)).first()
-            if row is not None:
-                pairs = zip(_key(shape), row, strict=True)
-                key = ", ".join(f"{name}={named(value)}" for name, value in pairs)
-                return InvalidRow(shape.name, column, what, key)
-    return error
-
-
 @contextmanager
 def _for_a_moment(connection: Connection) -> Iterator[None]:
     """Begin a transaction, or a savepoint in one, in which no statement takes long."""
@@ -607,15 +587,10 @@ def either(conditions: Iterable[sql.Composable]) -> sql.Composed:
     return sql.SQL("({})").format(sql.SQL(" OR ").join([sql.SQL("false"), *conditions]))
 
 
-def _key(shape: TableShape) -> tuple[str, ...]:
-    beside = tuple(name for name in ("id",) if name in shape.table.c and name not in shape.key)
-    return shape.key + beside
-
-
 def _query(shape: TableShape, condition: sql.Composable) -> str:
-    table = shape.table
-    place = (table.schema, table.name) if table.schema else (table.name,)
     query = sql.SQL("SELECT {} FROM {} WHERE {} LIMIT 1").format(
-        sql.SQL(", ").join(map(sql.Identifier, _key(shape))), sql.Identifier(*place), condition
+        sql.SQL(", ").join(map(sql.Identifier, shape.shown_key)),
+        named_object(shape.table),
+        condition,
     )
     return query.as_string(None).replace("%", "%%")

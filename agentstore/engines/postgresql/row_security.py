@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import ARRAY, Connection, Select, Text, bindparam, func, select, text, true
 
 from agentstore.engines.base.moving import Hidden
-from agentstore.engines.postgresql import row_security
 from agentstore.schema import Names, Tables
 from agentstore.values.types import SafeText
 
@@ -56,10 +55,7 @@ _POLICIES = {
         "{s}{p}session_number_in_scope(session)",
     ),
     "checkpoint_threads": f"({_OF_ME} OR ((user_id IS NULL) AND {_OF_A_SESSION}))",
-    **dict.fromkeys(
-        ("checkpoints", "checkpoint_values", "checkpoint_writes"),
-        _OF_A_THREAD,
-    ),
+    **dict.fromkeys(("checkpoints", "checkpoint_values", "checkpoint_writes"), _OF_A_THREAD),
     "blobs": _ATTACHED,
     "search_queue": _OF_A_MESSAGE,
     "search_index": _OF_A_MESSAGE,
@@ -328,10 +324,8 @@ def _named(sql: str, names: Names, table: str = "", **places: str) -> str:
 # Scopes on PostgreSQL: what its row-level security is told, and who does what a scope cannot.
 
 
-_ENTER = select(
-    func.set_config(row_security.SETTING, bindparam("user_id", type_=SafeText()), true())
-)
-_CURRENT = select(func.current_setting(row_security.SETTING, true()))
+_ENTER = select(func.set_config(SETTING, bindparam("user_id", type_=SafeText()), true()))
+_CURRENT = select(func.current_setting(SETTING, true()))
 
 
 class SecuredRows:
@@ -352,9 +346,7 @@ class SecuredRows:
         dropped = connection.execute(_dropped(tables.names), {"digests": [*digests]})
         return int(dropped.scalar_one())
 
-    def grants(self, names: Names, role: str) -> list[str]:
-        """Say GRANT."""
-        return row_security.grants(names, role)
+    grants = staticmethod(grants)
 
 
 @lru_cache(maxsize=256)

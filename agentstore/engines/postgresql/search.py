@@ -37,7 +37,7 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy.dialects.postgresql import OID, TSQUERY
 
 from agentstore.engines.base.search import (
     INDEX,
@@ -53,208 +53,14 @@ from agentstore.engines.base.search import (
     SearchIndex,
     Source,
     all_named,
-    count_of,
     named,
     state_of,
-    whose,
 )
 from agentstore.engines.postgresql.row_security import policy
 from agentstore.schema import Names, Tables
 from agentstore.schema.conversations import number_of
 from agentstore.values.tokens import is_unspaced
 from agentstore.values.types import MAX_INTEGER, SafeText
-
-# What waits for PostgreSQL's search index: reading it, and taking what is still as it was read.
-#
-# Texts are cut into tokens between the two, while nothing is locked. Who takes has the turn,
-# which is the lock on the index's state. A search does not wait for it, nor for a message that
-# somebody is deleting: it leaves both, and reads what is not indexed itself.
-
-
-class PostgreSQLQueue(SearchIndex):
-    """The half of PostgreSQL's index that has to do with changes; see ``SearchIndex``."""
-
-    def among(self, column: ColumnElement[int]) -> ColumnElement[bool]:
-        """Send an array."""
-        return column == any_(bindparam("numbers", type_=ARRAY(BigInteger)))
-
-    def wake(self, connection: Connection, tables: Tables) -> None:
-        """Queue what there is, and have the trigger queue what comes; of many, walk them instead.
-
-        Writers who saw the index asleep hold a lock that they share until they have ended. Once
-        they have, all that they wrote is seen here; who writes later sees that it is awake.
-
-        A role that policies bind would queue what it sees, and nobody would ever find the rest. So
-        it leaves the index asleep, and its searches read what there is.
-        """
-        name = _quoted(tables.messages)
-        if not connection.execute(select(func.has_table_privilege(name, "TRUNCATE"))).scalar_one():
-            return
-        self._wait_for_writers(connection, tables)
-        state, messages = state_of(tables.names), tables.messages
-        waking = update(state).where(state.c.walk_through.is_(None))
-        newest = select(func.coalesce(func.max(messages.c.pk), 0)).scalar_subquery()
-        many = select(messages.c.pk).offset(_MOST_QUEUED).limit(1)
-        if connection.execute(many).first() is not None:
-            connection.execute(waking.values(walk_through=newest))
-        elif connection.execute(waking.values(walk_through=0)).rowcount:
-            names = ["message_pk", "session"]
-            rest = select(messages.c.pk, messages.c.session_id).order_by(messages.c.pk)
-            connection.execute(insert(queue_of(tables.names)).from_select(names, rest))
-
-    def _wait_for_writers(self, connection: Connection, tables: Tables) -> None:
-        """Wait for those who saw the index asleep; other locks are waited for as before."""
-        before = connection.execute(select(func.current_setting("lock_timeout"))).scalar_one()
-        connection.execute(select(func.set_config("lock_timeout", f"{_PATIENCE}ms", true())))
-        oid = cast(cast(func.to_regclass(_quoted(tables.messages)), _Oid()), BigInteger)
-        connection.execute(select(func.pg_advisory_xact_lock(literal_column(_ASLEEP) + oid)))
-        connection.execute(select(func.set_config("lock_timeout", before, true())))
-
-    def is_empty(self, connection: Connection, tables: Tables) -> bool:
-        """Look for a row."""
-        return not connection.execute(select(select(index_of(tables.names)).exists())).scalar()
-
-    def waiting_queries(
-        self, connection: Connection, tables: Tables, user_id: str | None
-    ) -> list[Select[Any]]:
-        """Ask the queue, and for what the walk has not come to."""
-        state = state_of(tables.names).c
-        through, walk_through = connection.execute(
-            select(state.indexed_through, state.walk_through)
-        ).one()
-        return queries_for_waiting(tables, through, walk_through, user_id)
-
-    def sizes(
-        self, connection: Connection, tables: Tables, pks: Sequence[int]
-    ) -> Iterator[tuple[int, int]]:
-        """Ask for what the server knows without reading them: documents count compressed."""
-        pk = tables.messages.c.pk
-        query = select(pk, _size(tables)).where(_among(pk, pks)).order_by(pk.desc())
-        yield from (tuple(row) for row in connection.execute(query))
-
-    def read(
-        self,
-        connection: Connection,
-        tables: Tables,
-        rows: int,
-        size: int,
-        user_id: str | None = None,
-        *,
-        new: bool = True,
-    ) -> Batch:
-        """Read the queue first, then continue the walk."""
-        queue, state = queue_of(tables.names).c, state_of(tables.names).c
-        messages = tables.messages.c
-        through, walk_through = connection.execute(
-            select(state.indexed_through, state.walk_through)
-        ).one()
-        room = Room(rows, size)
-        some = select(queue.pk, queue.message_pk, queue.session)
-        some = some.order_by(queue.session, queue.pk)
-        if user_id is not None:
-            some = own_entries(tables, user_id)
-        entries = connection.execute(some.limit(rows)).all()
-        sized = select(messages.pk, _size(tables)).where(
-            _among(messages.pk, {entry.message_pk for entry in entries})
-        )
-        sizes = {row[0]: row[1] for row in connection.execute(sized)} if entries else {}
-        queued: dict[int, list[tuple[int, int]]] = {}
-        whole = len(entries) < rows
-        for pk, message_pk, session in entries:
-            if message_pk not in queued and not room.takes(sizes.get(message_pk, 0)):
-                whole = False
-                break
-            queued.setdefault(message_pk, []).append((session, pk))
-        walked: list[int] = []
-        walk = None
-        if new and whole and not room.full and through < walk_through:
-            ahead = select(messages.pk, _size(tables)).where(
-                messages.pk > through, messages.pk <= walk_through
-            )
-            last = walk_through
-            for pk, bytes_ in connection.execute(ahead.order_by(messages.pk).limit(rows)).all():
-                if pk not in queued and not room.takes(bytes_):
-                    whole, last = False, walked[-1] if walked else through
-                    break
-                walked.append(pk)
-            else:
-                if len(walked) == rows:
-                    whole, last = False, walked[-1]
-            walk = (through, last)
-        sources = _sources(connection, tables, {*queued, *walked})
-        changes = [
-            Change(pk, None, sources.get(pk), tuple(seen)) for pk, seen in sorted(queued.items())
-        ]
-        changes += [
-            Change(pk, None, sources[pk], ()) for pk in walked if pk not in queued and pk in sources
-        ]
-        return Batch(changes, whole and not room.full, walk)
-
-    def take(
-        self,
-        connection: Connection,
-        tables: Tables,
-        segmentation: str,
-        batch: Batch,
-        *,
-        wait: bool,
-    ) -> dict[int, bool] | None:
-        """Take entries that are not taken yet, of messages that no transaction is deleting.
-
-        A message that was changed meanwhile has another entry, which stays.
-        """
-        queue, state = queue_of(tables.names), state_of(tables.names)
-        messages, index = tables.messages.c, index_of(tables.names)
-        columns = (state.c.segmentation, state.c.indexed_through)
-        turn = connection.execute(select(*columns).with_for_update(skip_locked=not wait)).first()
-        if turn is None:
-            return {} if wait else None
-        if turn.segmentation != segmentation:
-            return {}
-        walks = batch.walk is not None and batch.walk[0] == turn.indexed_through
-        changes = [change for change in batch.changes if change.seen or walks]
-        pks = [change.message_pk for change in changes]
-        these = select(messages.pk).where(_among(messages.pk, pks))
-        there = set(connection.execute(these).scalars())
-        # A deletion of one of them has to wait now, as long as the insertion takes; the other way
-        # round nobody waits, and so nobody for each other.
-        kept = these.order_by(messages.pk).with_for_update(
-            read=True, key_share=True, skip_locked=True
-        )
-        held = set(connection.execute(kept).scalars())
-        left = there - held
-        seen = [entry for c in changes if c.message_pk not in left for entry in c.seen]
-        free = set[int]()
-        if seen:
-            # Both columns of the key, each by itself: row numbers of the queue are unique.
-            theirs = queue.c.session.in_({session for session, _ in seen})
-            taken = _unlocked(queue, theirs, _among(queue.c.pk, [pk for _, pk in seen]))
-            free.update(connection.execute(taken.returning(queue.c.message_pk)).scalars())
-        if walks:
-            # What is in the index although the walk has not come to it was changed, and taken in
-            # by its entry: that is newer than what the walk has read.
-            ahead = {c.message_pk for c in changes if not c.seen and c.message_pk not in left}
-            newer = select(index.c.message_pk).where(_among(index.c.message_pk, ahead))
-            free |= ahead.difference(connection.execute(newer).scalars())
-            later = [c.message_pk for c in changes if not c.seen and c.message_pk in left]
-            if later:
-                names = ["message_pk", "session"]
-                rest = select(messages.pk, messages.session_id).where(messages.pk.in_(later))
-                connection.execute(insert(queue).from_select(names, rest))
-            assert batch.walk is not None
-            connection.execute(update(state).values(indexed_through=batch.walk[1]))
-        if free:
-            connection.execute(delete(index).where(_among(index.c.message_pk, free)))
-        return {pk: pk in held for pk in free}
-
-    def forget_sessions(
-        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
-    ) -> None:
-        """Delete their entries, but for those that somebody is taking at this moment."""
-        queue = queue_of(tables.names)
-        sessions = tables.sessions.c
-        theirs = select(sessions.pk).where(sessions.id.in_(session_ids))
-        connection.execute(_unlocked(queue, queue.c.session.in_(theirs)))
 
 
 def _unlocked(queue: Table, theirs: ColumnElement[bool], *conditions: Any) -> Delete:
@@ -264,24 +70,6 @@ def _unlocked(queue: Table, theirs: ColumnElement[bool], *conditions: Any) -> De
     """
     free = select(queue.c.pk).where(theirs, *conditions).with_for_update(skip_locked=True)
     return delete(queue).where(theirs, queue.c.pk.in_(free))
-
-
-def queries_for_waiting(
-    tables: Tables, through: int, walk_through: int | None, user_id: str | None
-) -> list[Select[Any]]:
-    """Give the queries for the messages that wait, in the queue and ahead of the walk."""
-    queue, messages = queue_of(tables.names).c, tables.messages.c
-    queued = select(queue.message_pk)
-    if user_id is not None:
-        own = own_entries(tables, user_id)
-        queued = own.with_only_columns(own.selected_columns.message_pk)
-    queries = [queued]
-    if walk_through is None:  # it is asleep: all messages wait
-        walk_through = MAX_INTEGER
-    if through < walk_through:
-        ahead = select(messages.pk).where(messages.pk > through, messages.pk <= walk_through)
-        queries.append(ahead.where(*whose(tables, messages.pk, user_id)))
-    return queries
 
 
 def own_entries(tables: Tables, user_id: Any) -> Select[Any]:
@@ -314,20 +102,6 @@ def _size(tables: Tables) -> ColumnElement[int]:
         func.coalesce(func.pg_column_size(messages[name]), 0) for name in ("blocks", "payload")
     )
     return sum(documents, text)
-
-
-def _sources(connection: Connection, tables: Tables, pks: set[int]) -> dict[int, Source]:
-    if not pks:
-        return {}
-    messages = tables.messages.c
-    query = select(
-        messages.pk,
-        number_of(messages.session_id),
-        messages.content,
-        messages.blocks,
-        messages.payload,
-    ).where(_among(messages.pk, pks))
-    return {pk: Source(*source) for pk, *source in connection.execute(query).all()}
 
 
 @lru_cache(maxsize=256)
@@ -418,17 +192,6 @@ def _scope(session: int) -> int:
     return (session + 2**31) % 2**32 - 2**31
 
 
-def partition_token(level: int, number: int) -> str:
-    """Give the lexeme of a partition."""
-    return f"'E{PARTITIONS[level]}x{max(0, number):x}'"
-
-
-def runs_of(question: Question) -> list[str]:
-    """Give the runs of three characters and more that a row must hold."""
-    runs = [run for phrase in question.phrases for run in _split(phrase.tokens)[1]]
-    return [run for run in runs if len(run) > 2]
-
-
 def _split(tokens: Sequence[str]) -> tuple[dict[str, None], dict[str, None]]:
     """Give the words among tokens, and the runs that the others were cut from, each once."""
     words, runs, run = dict[str, None](), dict[str, None](), ""
@@ -488,32 +251,18 @@ as few as the server allows, but while all is indexed: then 64 took 4,400 rows a
 11,800, and 4,096 17,400, which stay in the index as free pages. Row by row it was 2,700."""
 
 
-class _TsQuery(UserDefinedType[str]):
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "tsquery"
-
-
-class _Oid(UserDefinedType[int]):
-    """The number of an object."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        """Name the type."""
-        return "oid"
-
-
-class PostgreSQLSearch(PostgreSQLQueue):
+class PostgreSQLSearch(SearchIndex):
     """The index of PostgreSQL; see ``SearchIndex`` for what each method promises."""
 
     holds_deleted_text = False
 
+    def __init__(self, connection: Connection, tables: Tables) -> None:
+        """Describe its tables."""
+        super().__init__(connection, tables)
+        self.queue, self.index = queue_of(tables.names), index_of(tables.names)
+
     def state(
         self,
-        connection: Connection,
-        tables: Tables,
         count_to: int,
         user_id: str | None = None,
         session_id: str | None = None,
@@ -521,12 +270,12 @@ class PostgreSQLSearch(PostgreSQLQueue):
         thorough: bool = False,
     ) -> IndexState:
         """Read it in one statement; what is missing would otherwise be an error of the server's."""
-        missing = _missing(connection, tables) if thorough else ()
+        missing = self._missing() if thorough else ()
         if missing:
             return IndexState(None, 0, 0, 0, missing)
-        query = _state_query(tables, of_a_user=user_id is not None)
+        query = _state_query(self.tables, of_a_user=user_id is not None)
         asked = {"user_id": user_id, "session_id": session_id}
-        row = connection.execute(query, asked).one()
+        row = self.execute(query, asked).one()
         newest = int(row.newest or 0)
         if row.segmentation is None:
             return IndexState(None, newest, 0, 0, ())
@@ -536,8 +285,8 @@ class PostgreSQLSearch(PostgreSQLQueue):
         walked = min(through, newest) if walks else newest
         waiting = 0
         if row.queued or walks:
-            queries = queries_for_waiting(tables, through, walk_through, user_id)
-            waiting = sum(count_of(connection, query, count_to) for query in queries)
+            queries = self.waiting_from(through, walk_through, user_id)
+            waiting = sum(self.count(query, count_to) for query in queries)
         return IndexState(
             row.segmentation,
             newest,
@@ -550,34 +299,19 @@ class PostgreSQLSearch(PostgreSQLQueue):
         )
 
     def write(
-        self,
-        connection: Connection,
-        tables: Tables,
-        removed: Sequence[Entry],
-        added: Sequence[Entry],
-        *,
-        bulk: bool = False,
+        self, removed: Sequence[Entry], added: Sequence[Entry], *, bulk: bool = False
     ) -> None:
         """Insert; what there was of a message went when its change was taken."""
         if rows := [row for entry in added for row in parts(entry)]:
             pending = str(PENDING_IN_BULK if bulk else PENDING)
-            connection.execute(select(func.set_config("gin_pending_list_limit", pending, true())))
-            connection.execute(
-                _insert(tables.names), {"rows": json.dumps(rows, ensure_ascii=False)}
-            )
+            self.execute(select(func.set_config("gin_pending_list_limit", pending, true())))
+            self.execute(_insert(self.names), {"rows": json.dumps(rows, ensure_ascii=False)})
 
-    def looks(
-        self,
-        connection: Connection,
-        tables: Tables,
-        question: Question,
-        *,
-        before: int,
-        count: int,
-    ) -> Iterator[Candidates]:
+    def looks(self, question: Question, *, before: int, count: int) -> Iterator[Candidates]:
         """Look at partitions, the newest first, at more and longer ones where they hold less."""
-        runs = runs_of(question)
-        query = _found(tables, len(runs), guarded=question.reader is not None)
+        split = (_split(phrase.tokens)[1] for phrase in question.phrases)
+        runs = [run for each in split for run in each if len(run) > 2]
+        query = _found(self.tables, len(runs), guarded=question.reader is not None)
         parameters: dict[str, Any] = {f"run_{n}": run for n, run in enumerate(runs)}
         parameters["reader"] = question.reader
         if question.reader is not None:  # all that a reader wrote there is listed at each look
@@ -592,7 +326,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
                 newest = max(0, before - 1) >> PARTITIONS[of]
                 oldest = max(0, newest - most + 1)
                 floor = oldest << PARTITIONS[of]
-                looked_at = [partition_token(of, n) for n in range(newest, oldest - 1, -1)]
+                looked_at = [f"'E{PARTITIONS[of]}x{n:x}'" for n in range(newest, oldest - 1, -1)]
                 wanted += f" & ({' | '.join(looked_at)})"
             parameters |= {
                 "lexemes": wanted,
@@ -600,7 +334,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
                 "floor": floor,
                 "most": MOST_ROWS + 1 if level else None,
             }
-            found = connection.execute(query, parameters).all()
+            found = self.execute(query, parameters).all()
             if level and len(found) > MOST_ROWS:
                 level -= 1
                 top = min(top, max(level, 2))  # the longest looks fail once
@@ -614,49 +348,263 @@ class PostgreSQLSearch(PostgreSQLQueue):
             if len(found) << (PARTITIONS[1] - PARTITIONS[0]) <= MOST_ROWS:
                 level = min(level + 1, top)
 
-    def reset(
-        self, connection: Connection, tables: Tables, segmentation: str, *, asleep: bool = False
-    ) -> None:
+    def reset(self, segmentation: str, *, asleep: bool = False) -> None:
         """Empty the index; the walk goes to the newest message, later ones are queued."""
-        names = tables.names
-        missing = _missing(connection, tables)
+        names = self.names
+        missing = self._missing()
         for name, statement in objects(names.schema, names.prefix).items():
             if name in missing:
-                connection.exec_driver_sql(statement)
+                self.connection.exec_driver_sql(statement)
                 for secured in policy(names, name.removeprefix(names.prefix)):
-                    connection.exec_driver_sql(secured)
-        state, queue, index = state_of(names), queue_of(names), index_of(names)
+                    self.connection.exec_driver_sql(secured)
+        state, queue, index = self.progress, self.queue, self.index
         if not asleep:
-            self._wait_for_writers(connection, tables)
-        turn = connection.execute(select(state.c.number).with_for_update()).first()
-        connection.execute(delete(index))
-        newest = select(func.coalesce(func.max(tables.messages.c.pk), 0)).scalar_subquery()
+            self._wait_for_writers()
+        turn = self.execute(select(state.c.number).with_for_update()).first()
+        self.execute(delete(index))
+        newest = select(func.coalesce(func.max(self.tables.messages.c.pk), 0)).scalar_subquery()
         # The row is kept, because others may be waiting for the lock on it.
         new: dict[str, Any] = {"segmentation": segmentation, "indexed_through": 0}
         new["walk_through"] = None if asleep else newest
         row = insert(state).values(number=1, **new) if turn is None else update(state).values(new)
-        connection.execute(row)
+        self.execute(row)
         # What the walk will come to need not wait in the queue; what is not committed yet must.
         if asleep:
-            connection.execute(delete(queue))
+            self.execute(delete(queue))
             return
         through = select(state.c.walk_through).scalar_subquery()
-        there = select(tables.messages.c.pk).scalar_subquery()
-        connection.execute(
+        there = select(self.tables.messages.c.pk).scalar_subquery()
+        self.execute(
             delete(queue).where(queue.c.message_pk <= through, queue.c.message_pk.in_(there))
         )
 
-    def tidy(self, connection: Connection, tables: Tables) -> None:
+    def tidy(self) -> None:
         """Sort in what waits, if this role may."""
-        names = tables.names
+        names = self.names
         name = f"ix_{names.prefix}search_index_words"
         name = f'"{names.schema}".{name}' if names.schema else name
         index = table("pg_class", column("oid"), column("relowner"), schema="pg_catalog").c
-        connection.execute(
+        self.execute(
             select(func.gin_clean_pending_list(index.oid)).where(
                 index.oid == func.to_regclass(name), func.pg_has_role(index.relowner, "USAGE")
             )
         )
+
+    # What waits: reading it, and taking what is still as it was read.
+    #
+    # Texts are cut into tokens between the two, while nothing is locked. Who takes has the turn,
+    # which is the lock on the index's state. A search does not wait for it, nor for a message that
+    # somebody is deleting: it leaves both, and reads what is not indexed itself.
+
+    @staticmethod
+    def among(column: ColumnElement[int]) -> ColumnElement[bool]:
+        """Send an array."""
+        return column == any_(bindparam("numbers", type_=ARRAY(BigInteger)))
+
+    def wake(self) -> None:
+        """Queue what there is, and have the trigger queue what comes; of many, walk them instead.
+
+        Writers who saw the index asleep hold a lock that they share until they have ended. Once
+        they have, all that they wrote is seen here; who writes later sees that it is awake.
+
+        A role that policies bind would queue what it sees, and nobody would ever find the rest. So
+        it leaves the index asleep, and its searches read what there is.
+        """
+        name = _quoted(self.tables.messages)
+        if not self.execute(select(func.has_table_privilege(name, "TRUNCATE"))).scalar_one():
+            return
+        self._wait_for_writers()
+        state, messages = self.progress, self.tables.messages
+        waking = update(state).where(state.c.walk_through.is_(None))
+        newest = select(func.coalesce(func.max(messages.c.pk), 0)).scalar_subquery()
+        many = select(messages.c.pk).offset(_MOST_QUEUED).limit(1)
+        if self.execute(many).first() is not None:
+            self.execute(waking.values(walk_through=newest))
+        elif self.execute(waking.values(walk_through=0)).rowcount:
+            names = ["message_pk", "session"]
+            rest = select(messages.c.pk, messages.c.session_id).order_by(messages.c.pk)
+            self.execute(insert(self.queue).from_select(names, rest))
+
+    def _wait_for_writers(self) -> None:
+        """Wait for those who saw the index asleep; other locks are waited for as before."""
+        before = self.execute(select(func.current_setting("lock_timeout"))).scalar_one()
+        self.execute(select(func.set_config("lock_timeout", f"{_PATIENCE}ms", true())))
+        oid = cast(cast(func.to_regclass(_quoted(self.tables.messages)), OID), BigInteger)
+        self.execute(select(func.pg_advisory_xact_lock(literal_column(_ASLEEP) + oid)))
+        self.execute(select(func.set_config("lock_timeout", before, true())))
+
+    def is_empty(self) -> bool:
+        """Look for a row."""
+        return not self.execute(select(select(self.index).exists())).scalar()
+
+    def waiting_queries(self, user_id: str | None) -> list[Select[Any]]:
+        """Ask the queue, and for what the walk has not come to."""
+        state = self.progress.c
+        reached = select(state.indexed_through, state.walk_through)
+        through, walk_through = self.execute(reached).one()
+        return self.waiting_from(through, walk_through, user_id)
+
+    def sizes(self, pks: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Ask for what the server knows without reading them: documents count compressed."""
+        pk = self.tables.messages.c.pk
+        query = select(pk, _size(self.tables)).where(_among(pk, pks)).order_by(pk.desc())
+        yield from (tuple(row) for row in self.execute(query))
+
+    def read(self, rows: int, size: int, user_id: str | None = None, *, new: bool = True) -> Batch:
+        """Read the queue first, then continue the walk."""
+        queue, state = self.queue.c, self.progress.c
+        messages = self.tables.messages.c
+        reached = select(state.indexed_through, state.walk_through)
+        through, walk_through = self.execute(reached).one()
+        room = Room(rows, size)
+        some = select(queue.pk, queue.message_pk, queue.session)
+        some = some.order_by(queue.session, queue.pk)
+        if user_id is not None:
+            some = own_entries(self.tables, user_id)
+        entries = self.execute(some.limit(rows)).all()
+        sized = select(messages.pk, _size(self.tables)).where(
+            _among(messages.pk, {entry.message_pk for entry in entries})
+        )
+        sizes = {row[0]: row[1] for row in self.execute(sized)} if entries else {}
+        queued: dict[int, list[tuple[int, int]]] = {}
+        whole = len(entries) < rows
+        for pk, message_pk, session in entries:
+            if message_pk not in queued and not room.takes(sizes.get(message_pk, 0)):
+                whole = False
+                break
+            queued.setdefault(message_pk, []).append((session, pk))
+        walked: list[int] = []
+        walk = None
+        if new and whole and not room.full and through < walk_through:
+            ahead = select(messages.pk, _size(self.tables)).where(
+                messages.pk > through, messages.pk <= walk_through
+            )
+            last = walk_through
+            for pk, bytes_ in self.execute(ahead.order_by(messages.pk).limit(rows)).all():
+                if pk not in queued and not room.takes(bytes_):
+                    whole, last = False, walked[-1] if walked else through
+                    break
+                walked.append(pk)
+            else:
+                if len(walked) == rows:
+                    whole, last = False, walked[-1]
+            walk = (through, last)
+        sources = self._sources({*queued, *walked})
+        changes = [
+            Change(pk, None, sources.get(pk), tuple(seen)) for pk, seen in sorted(queued.items())
+        ]
+        changes += [
+            Change(pk, None, sources[pk], ()) for pk in walked if pk not in queued and pk in sources
+        ]
+        return Batch(changes, whole and not room.full, walk)
+
+    def take(self, segmentation: str, batch: Batch, *, wait: bool) -> dict[int, bool] | None:
+        """Take entries that are not taken yet, of messages that no transaction is deleting.
+
+        A message that was changed meanwhile has another entry, which stays.
+        """
+        queue, state = self.queue, self.progress
+        messages, index = self.tables.messages.c, self.index
+        columns = (state.c.segmentation, state.c.indexed_through)
+        turn = self.execute(select(*columns).with_for_update(skip_locked=not wait)).first()
+        if turn is None:
+            return {} if wait else None
+        if turn.segmentation != segmentation:
+            return {}
+        walks = batch.walk is not None and batch.walk[0] == turn.indexed_through
+        changes = [change for change in batch.changes if change.seen or walks]
+        pks = [change.message_pk for change in changes]
+        these = select(messages.pk).where(_among(messages.pk, pks))
+        there = set(self.execute(these).scalars())
+        # A deletion of one of them has to wait now, as long as the insertion takes; the other way
+        # round nobody waits, and so nobody for each other.
+        kept = these.order_by(messages.pk).with_for_update(
+            read=True, key_share=True, skip_locked=True
+        )
+        held = set(self.execute(kept).scalars())
+        left = there - held
+        seen = [entry for c in changes if c.message_pk not in left for entry in c.seen]
+        free = set[int]()
+        if seen:
+            # Both columns of the key, each by itself: row numbers of the queue are unique.
+            theirs = queue.c.session.in_({session for session, _ in seen})
+            taken = _unlocked(queue, theirs, _among(queue.c.pk, [pk for _, pk in seen]))
+            free.update(self.execute(taken.returning(queue.c.message_pk)).scalars())
+        if walks:
+            # What is in the index although the walk has not come to it was changed, and taken in
+            # by its entry: that is newer than what the walk has read.
+            ahead = {c.message_pk for c in changes if not c.seen and c.message_pk not in left}
+            newer = select(index.c.message_pk).where(_among(index.c.message_pk, ahead))
+            free |= ahead.difference(self.execute(newer).scalars())
+            later = [c.message_pk for c in changes if not c.seen and c.message_pk in left]
+            if later:
+                names = ["message_pk", "session"]
+                rest = select(messages.pk, messages.session_id).where(messages.pk.in_(later))
+                self.execute(insert(queue).from_select(names, rest))
+            assert batch.walk is not None
+            self.execute(update(state).values(indexed_through=batch.walk[1]))
+        if free:
+            self.execute(delete(index).where(_among(index.c.message_pk, free)))
+        return {pk: pk in held for pk in free}
+
+    def forget_sessions(self, session_ids: Sequence[str]) -> None:
+        """Delete their entries, but for those that somebody is taking at this moment."""
+        queue = self.queue
+        sessions = self.tables.sessions.c
+        theirs = select(sessions.pk).where(sessions.id.in_(session_ids))
+        self.execute(_unlocked(queue, queue.c.session.in_(theirs)))
+
+    def waiting_from(
+        self, through: int, walk_through: int | None, user_id: str | None
+    ) -> list[Select[Any]]:
+        """Give the queries for the messages that wait, in the queue and ahead of the walk."""
+        queue, messages = self.queue.c, self.tables.messages.c
+        queued = select(queue.message_pk)
+        if user_id is not None:
+            own = own_entries(self.tables, user_id)
+            queued = own.with_only_columns(own.selected_columns.message_pk)
+        queries = [queued]
+        if walk_through is None:  # it is asleep: all messages wait
+            walk_through = MAX_INTEGER
+        if through < walk_through:
+            ahead = select(messages.pk).where(messages.pk > through, messages.pk <= walk_through)
+            queries.append(ahead.where(*self.whose(messages.pk, user_id)))
+        return queries
+
+    def _sources(self, pks: set[int]) -> dict[int, Source]:
+        if not pks:
+            return {}
+        messages = self.tables.messages.c
+        query = select(
+            messages.pk,
+            number_of(messages.session_id),
+            messages.content,
+            messages.blocks,
+            messages.payload,
+        ).where(_among(messages.pk, pks))
+        return {pk: Source(*source) for pk, *source in self.execute(query).all()}
+
+    def _missing(self) -> tuple[str, ...]:
+        """Give the names of the objects that are gone."""
+        names = self.names
+        schema = f'"{names.schema}".' if names.schema else ""
+        triggers = table(
+            "pg_trigger", column("tgname", Text), column("tgrelid", Integer), schema="pg_catalog"
+        ).c
+        messages = func.to_regclass(f"{schema}{self.tables.messages.name}")
+        checks: dict[str, ColumnElement[bool]] = {}
+        for name in objects(names.schema, names.prefix):
+            if name.endswith(")"):
+                checks[name] = func.to_regprocedure(f"{schema}{name}").is_not(None)
+            elif name.endswith(("search_inserted", "search_updated")):
+                own = select(triggers.tgname).where(
+                    triggers.tgrelid == messages, triggers.tgname == name
+                )
+                checks[name] = own.exists()
+            else:
+                checks[name] = func.to_regclass(f"{schema}{name}").is_not(None)
+        there = self.execute(select(*(check.label(name) for name, check in checks.items())))
+        return tuple(name for name, found in zip(checks, there.one(), strict=True) if not found)
 
 
 @lru_cache(maxsize=256)
@@ -685,7 +633,7 @@ def _found(tables: Tables, runs: int, *, guarded: bool) -> Select[Any]:
     vector = getattr(functions, f"{names.prefix}search_lexemes")(
         *index.c["message_pk", "scope", "words"]
     )
-    query = cast(bindparam("lexemes", type_=Text), _TsQuery())
+    query = cast(bindparam("lexemes", type_=Text), TSQUERY)
     held = [func.strpos(index.c.words, bindparam(f"run_{n}", type_=Text)) > 0 for n in range(runs)]
     holds = or_(and_(*held), func.starts_with(index.c.words, LONG)) if held else true()
     floor, before = (bindparam(name, type_=BigInteger) for name in ("floor", "before"))
@@ -715,7 +663,7 @@ def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
     queued = waits.exists().label("queued")
     index = index_of(tables.names)
     regclass = func.to_regclass(_quoted(index))
-    guarded = func.row_security_active(cast(regclass, _Oid())).label("guarded")
+    guarded = func.row_security_active(cast(regclass, OID)).label("guarded")
     sessions = tables.sessions.c
     session = select(sessions.pk).where(sessions.id == bindparam("session_id"))
     number = session.scalar_subquery().label("session")
@@ -728,29 +676,6 @@ def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
 
 def _quoted(of: Table) -> str:
     return f'"{of.schema}"."{of.name}"' if of.schema else f'"{of.name}"'
-
-
-def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
-    """Give the names of the objects that are gone."""
-    names = tables.names
-    schema = f'"{names.schema}".' if names.schema else ""
-    triggers = table(
-        "pg_trigger", column("tgname", Text), column("tgrelid", Integer), schema="pg_catalog"
-    ).c
-    messages = func.to_regclass(f"{schema}{tables.messages.name}")
-    checks: dict[str, ColumnElement[bool]] = {}
-    for name in objects(names.schema, names.prefix):
-        if name.endswith(")"):
-            checks[name] = func.to_regprocedure(f"{schema}{name}").is_not(None)
-        elif name.endswith(("search_inserted", "search_updated")):
-            own = select(triggers.tgname).where(
-                triggers.tgrelid == messages, triggers.tgname == name
-            )
-            checks[name] = own.exists()
-        else:
-            checks[name] = func.to_regclass(f"{schema}{name}").is_not(None)
-    there = connection.execute(select(*(check.label(name) for name, check in checks.items())))
-    return tuple(name for name, found in zip(checks, there.one(), strict=True) if not found)
 
 
 # The tables, trigger and function of PostgreSQL's search index, as SQL; see the base's.

@@ -12,9 +12,9 @@ What follows from being a file in this process:
 - Workers learn of tasks by asking whether the file has changed.
 - A fork is dangerous: SQLite notes locks by process. ``append`` sees to what a child inherits.
 
-``dialect`` is the entry: transactions, error codes, and what a store at work does not need
-(``FileParts``), loaded when it is asked for. ``files`` sets up connections, ``search`` is the FTS5
-index, ``moving`` reads and loads whole files and has the log of changes that a copy follows.
+``dialect`` is the entry: transactions, error codes, and databases as files. ``files`` sets up
+connections, ``search`` is the FTS5 index, ``moving`` reads and loads whole files and has the log of
+changes that a copy follows; ``checks`` is loaded when it is asked for.
 
 The invariant: no transaction begins as a reader and then writes.
 """

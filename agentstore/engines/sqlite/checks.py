@@ -16,7 +16,6 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import (
     URL,
@@ -30,9 +29,7 @@ from sqlalchemy import (
     literal_column,
     select,
 )
-from sqlalchemy import (
-    table as named_table,
-)
+from sqlalchemy import table as named_table
 from sqlalchemy.exc import OperationalError
 
 from agentstore.engines.base.moving import (
@@ -42,11 +39,12 @@ from agentstore.engines.base.moving import (
     Examination,
     Footprint,
     TableSize,
+    version_of,
 )
 from agentstore.engines.base.search import INDEX
 from agentstore.engines.sqlite.files import WATCHED, in_memory
 from agentstore.records.upkeep import Finding, Severity, listed
-from agentstore.schema import Names, Tables
+from agentstore.schema import Tables
 
 _SAMPLE = 100
 """Rows that an estimate of a table's size looks at."""
@@ -71,8 +69,7 @@ class SQLiteChecks(Checks):
         watched = connection.info.get(WATCHED)
         if watched is not None:
             watched.look()
-        version = _version_table(tables.names)
-        revision = connection.execute(select(version.c.version_num)).scalar()
+        revision = connection.execute(select(version_of(tables.names))).scalar()
         return DatabaseStatus(sqlite3.sqlite_version, revision, _writable(connection))
 
     def footprint(self, connection: Connection, tables: Tables) -> Footprint:
@@ -135,10 +132,6 @@ def database_file(connection: Connection) -> Path | None:
 def pragma(connection: Connection, statement: str) -> int:
     """Read a pragma that is a number."""
     return int(connection.exec_driver_sql(statement).scalar_one())
-
-
-def _version_table(names: Names) -> Any:
-    return named_table(f"{names.prefix}alembic_version", column("version_num"))
 
 
 def _writable(connection: Connection) -> bool:
@@ -405,7 +398,7 @@ def disk(context: CheckContext) -> Iterator[Finding]:
             )
 
 
-EXAMINATIONS = (
+SQLiteChecks.examinations = (
     Examination("engine", engine, unconnected=True),
     Examination("permissions", permissions, unconnected=True),
     Examination("disk", disk, unconnected=True),
@@ -414,6 +407,7 @@ EXAMINATIONS = (
     Examination("integrity", integrity),
     Examination("bloat", bloat),
 )
+CHECKS = SQLiteChecks()
 
 
 def _files(url: URL) -> list[Path]:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import (
@@ -68,7 +68,6 @@ from agentstore.engines.base.dialect import (
     listen_once,
     of_the_module,
 )
-from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.statements import NO_TRANSACTION, run_sql
 from agentstore.engines.sqlite.append import (
     FileTasks,
@@ -87,7 +86,13 @@ from agentstore.engines.sqlite.files import (
     only_read,
 )
 from agentstore.engines.sqlite.files import configure as configure_new
-from agentstore.engines.sqlite.moving import change_log_of, driver_of, drop_log, take_activity
+from agentstore.engines.sqlite.moving import (
+    ChangeLog,
+    change_log_of,
+    driver_of,
+    drop_log,
+    take_activity,
+)
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import DatabaseCorrupt, InvalidInput, TransactionMisuse
 from agentstore.schema import Names, Tables
@@ -99,15 +104,6 @@ from agentstore.values.types import (
     is_in_autocommit,
     raise_as_sqlalchemy,
 )
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
-    from agentstore.engines.base.moving import Checks, Examination, Moving
-    from agentstore.engines.sqlite.moving import ChangeLog
-    from agentstore.errors import InvalidRow
-
 
 # How transactions begin on SQLite, and the application's own on an engine that it handed in.
 #
@@ -354,49 +350,6 @@ def diagnose(error: DBAPIError) -> Diagnosis:
     return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice.replace('{}', long)}"))
 
 
-# What a file is asked now and then, each part loaded when it is: a store at work needs none.
-
-
-class FileParts:
-    """The parts; see ``EngineDialect``."""
-
-    file_based = True
-
-    @property
-    def change_log(self) -> ChangeLog:
-        """How a file is followed while others write to it."""
-        from agentstore.engines.sqlite.moving import ChangeLog
-
-        return ChangeLog()
-
-    @property
-    def moving(self) -> Moving:
-        """How a file is read whole, and loaded whole."""
-        from agentstore.engines.sqlite.moving import SQLiteMoving
-
-        return SQLiteMoving()
-
-    @property
-    def checks(self) -> Checks:
-        """What a file says of itself."""
-        from agentstore.engines.sqlite.checks import SQLiteChecks
-
-        return SQLiteChecks()
-
-    @property
-    def examinations(self) -> tuple[Examination, ...]:
-        """What ``agentstore doctor`` looks at in a file."""
-        from agentstore.engines.sqlite.checks import EXAMINATIONS
-
-        return EXAMINATIONS
-
-    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
-        """Look for it, for a short time."""
-        from agentstore.engines.sqlite.moving import name_row
-
-        return name_row(connection, tables, error)
-
-
 _SYNCHRONOUS = "agentstore_synchronous"
 _FULL = 2
 _PAUSES = (0.001, 0.006)
@@ -418,19 +371,30 @@ def _of_both(known: Settings, more: Settings) -> Settings:
     return replace(known, synchronous=level, read_only=read_only)
 
 
-class SQLite(FileTasks, FileParts, EngineDialect):
+class SQLite(FileTasks, EngineDialect):
     """The dialect of SQLite; see ``EngineDialect`` for what each method promises."""
 
+    package = "agentstore.engines.sqlite"
     schemas = False
+    file_based = True
     single_writer = True
     threads_async_work = True
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
-    search: SearchIndex = SQLiteSearch()
+    search = SQLiteSearch
     space: Space = FileSpace()
     append_messages = staticmethod(append_messages)
     require_joinable = staticmethod(require_joinable)
     join_to_write = staticmethod(join_to_write)
     refuse_to_wait_for_caller = staticmethod(refuse_to_wait_for_caller)
+    diagnose = staticmethod(diagnose)
+    leave_behind = staticmethod(leave_behind)
+    abandon = staticmethod(abandon)
+    take_activity = staticmethod(take_activity)
+
+    @property
+    def change_log(self) -> ChangeLog:
+        """How a file is followed while others write to it."""
+        return ChangeLog()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name pysqlite or aiosqlite."""
@@ -501,14 +465,6 @@ class SQLite(FileTasks, FileParts, EngineDialect):
             only_read(engine)
         if in_memory(engine.url):
             event.listen(engine, "handle_error", _keep_connection)
-
-    def leave_behind(self, connection: Connection, *, busy: bool) -> None:
-        """Keep it for good, or until the child opens the file."""
-        leave_behind(connection, busy=busy)
-
-    def abandon(self, connection: Connection) -> None:
-        """Keep it for good."""
-        abandon(connection)
 
     def many_connections(self, url: URL) -> bool:
         """Memory has but one."""
@@ -591,16 +547,6 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Tag the engine with the mode, for the begin event."""
         return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
 
-    def async_modes(
-        self, engine: AsyncEngine, synchronous_commit: str | None = None
-    ) -> dict[Mode, AsyncEngine]:
-        """Tag the engine with the mode, for the begin event."""
-        return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
-
-    def diagnose(self, error: DBAPIError) -> Diagnosis:
-        """Read SQLite's result code."""
-        return diagnose(error)
-
     def brings_itself_to_head(self, connection: Connection) -> bool:
         """Accept a file without a single table."""
         return not connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first()
@@ -645,17 +591,13 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Look for what SQLite says where a sum is more than 64 bits hold."""
         return str(error.orig) == "integer overflow"
 
-    def take_activity(self, connection: Connection, tables: Tables) -> int:
-        """Count on the row numbers of messages."""
-        return take_activity(connection, tables)
-
     def message_number(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Take it of the counter."""
         return {"pk": take_activity(connection, tables)}
 
-    def is_ascii(self, text: ColumnElement[str]) -> ColumnElement[bool]:
-        """Compare its characters with its bytes."""
-        return func.length(text) == func.length(cast(text, LargeBinary))
+    def octets(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Count them; not every library has a function for it."""
+        return func.length(cast(text, LargeBinary))
 
     def next_put(self, tables: Tables) -> Any:
         """Count on from the largest; there is one writer, so no two can take the same."""
@@ -761,14 +703,18 @@ _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 
 
 
 class SQLiteFiles:
-    """See ``Files`` for what each method promises."""
+    """Databases that are files, for whoever makes one: a backup, a copy, an import."""
 
     def url(self, file: Path) -> URL:
-        """Name it by its whole path."""
+        """Name a file by its whole path."""
         return URL.create("sqlite", database=str(file.absolute()))
 
     def path(self, url: URL) -> Path:
-        """Take the name of the file, or the path of a URI."""
+        """Give the file of a URL, or of a URI in it.
+
+        Raises:
+            InvalidInput: The database lives in memory.
+        """
         if in_memory(url):
             raise InvalidInput(
                 "A database in memory can be neither saved nor restored. Use a database file."
@@ -778,14 +724,20 @@ class SQLiteFiles:
         return Path(plain if plain == database else plain.partition("?")[0])
 
     def beside(self, file: Path) -> tuple[Path, ...]:
-        """Name the WAL, its index and the rollback journal.
+        """Name what would be taken for a part of the database if it was there.
 
         A WAL is brought into whatever database it lies beside, even where that is another one.
         """
         return tuple(file.with_name(file.name + suffix) for suffix in ("-wal", "-journal", "-shm"))
 
     def copy(self, connection: Connection, file: Path, progress: OnSteps) -> None:
-        """Use the backup API; see the module."""
+        """Copy the state that a connection sees into a file that is empty; see above.
+
+        Args:
+            connection: In a transaction that has read already. Others may write meanwhile.
+            file: Where to; whatever is in it after an error is of no use.
+            progress: Gets the pages.
+        """
         with _translating(), closing(_open(file)) as target:
             # Nobody ever goes on with what is in the file after a failure.
             target.execute("PRAGMA journal_mode=OFF")
@@ -797,12 +749,19 @@ class SQLiteFiles:
             )
 
     def finish(self, file: Path) -> None:
-        """Bring the WAL into the file, and leave that mode."""
+        """Make a database one file, with nothing beside it; nobody else has it open."""
         with _translating(), closing(_open(file)) as database:
             database.execute("PRAGMA journal_mode=DELETE").fetchall()
 
     def check(self, file: Path) -> int:
-        """Run ``integrity_check`` and ``foreign_key_check``, without writing."""
+        """Read a file whole, and see whether it is sound; nothing is written.
+
+        Returns:
+            How many rows refer to nothing.
+
+        Raises:
+            DatabaseCorrupt: It is damaged.
+        """
         with _translating(), closing(_open(file, "mode=ro")) as database:
             found = database.execute("PRAGMA integrity_check(3)").fetchall()
             if found != [("ok",)]:
@@ -815,12 +774,15 @@ class SQLiteFiles:
             return sum(1 for _ in database.execute("PRAGMA foreign_key_check"))
 
     def counts(self, connection: Connection) -> dict[str, int]:
-        """Count what is a table of its own, the insides of the search index included."""
+        """Count the rows of every table in the file, of all users and of the search index."""
         names = connection.exec_driver_sql(_TABLES).scalars().all()
         return count_rows(connection, map(table, names), set(names))
 
     def code(self, connection: Connection) -> list[tuple[str, str, str]]:
-        """Judge by the SQL: SQLite refuses a file in which other columns say otherwise."""
+        """Give kind, name and SQL of all that is neither a plain table nor an index.
+
+        By the SQL: SQLite refuses a file in which other columns say otherwise.
+        """
         query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
         found = []
         for name, sql in connection.exec_driver_sql(query):
@@ -830,11 +792,11 @@ class SQLiteFiles:
         return found
 
     def logs(self, trigger: str, names: Names) -> bool:
-        """Look how it begins."""
+        """Say whether a trigger is named as those that keep the log of a copy that follows."""
         return trigger.startswith(f"{change_log_of(names)}_")
 
     def unfollow(self, file: Path, names: Names) -> None:
-        """Drop the triggers, whatever they do, and the table."""
+        """Take out of a file the log of changes that a copy follows, by its objects' names."""
         with _translating(), closing(_open(file, "mode=rw")) as database:
             drop_log(database, names)
 
@@ -855,4 +817,4 @@ def _translating() -> Iterator[None]:
     except sqlite3.Error as error:
         wrapped = DBAPIError.instance(None, None, error, sqlite3.Error, hide_parameters=True)
         assert isinstance(wrapped, DBAPIError)
-        raise SQLite().diagnose(wrapped).error from error
+        raise diagnose(wrapped).error from error

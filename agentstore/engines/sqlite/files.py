@@ -110,7 +110,11 @@ def _switch_to_wal(cursor: Any, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            _make_able_to_shrink(cursor)
+            cursor.execute("PRAGMA page_count")
+            # A file that is new can give back free pages later, see FileSpace. Said to one that
+            # can do so already, it would write, and wait for other writers.
+            if cursor.fetchone()[0] == 0:
+                cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
             cursor.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
@@ -120,16 +124,6 @@ def _switch_to_wal(cursor: Any, timeout: float) -> None:
             if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-def _make_able_to_shrink(cursor: Any) -> None:
-    """Let a file that is new give back free pages later; see ``FileSpace``.
-
-    Only then: said to a file that can do so already it would write, and wait for other writers.
-    """
-    cursor.execute("PRAGMA page_count")
-    if cursor.fetchone()[0] == 0:
-        cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
 
 
 class Watch:

@@ -209,6 +209,32 @@ class SQLiteMoving(Moving):
         for pragma in ("foreign_keys=OFF", "synchronous=NORMAL", "cache_size=-8192"):
             driver_of(connection).execute(f"PRAGMA {pragma}")
 
+    def name_row(self, connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
+        """Say of the first row found, in the table or in any, that its column is not sound.
+
+        What a query calls by another name than its column's, which may be that of another column,
+        is looked for in all columns of text.
+        """
+        # Not driver_connection, which one that is detached from its pool does not have.
+        driver: Any = connection.connection.dbapi_connection
+        if not isinstance(driver, sqlite3.Connection):
+            return error
+        columns = [(shape, *column) for shape in shapes(tables) for column in shape.columns]
+        so_called = [each for each in columns if each[1] == error.column]
+        own = [each for each in so_called if error.table in ("", each[0].name)]
+        if not error.table:
+            own += [each for each in columns if each[2] in (Kind.TEXT, Kind.JSON)]
+        with _for_a_moment(driver), suppress(sqlite3.Error):
+            for shape, column, kind in own:
+                if (row := driver.execute(_query(shape, column, kind)).fetchone()) is not None:
+                    key = _row_key(shape, row, column)
+                    return InvalidRow(shape.name, column, error.problem, key)
+            # It is of another table, or no row is like that by now.
+            return InvalidRow("", "", error.problem)
+        return error if error.table else InvalidRow("", "", error.problem)
+
+
+MOVING = SQLiteMoving()
 
 _NOT_IN = "NOT IN (SELECT value FROM json_each(?))"
 
@@ -438,7 +464,7 @@ class ChangeLog:
             The log's identity.
         """
         identity = secrets.token_hex(8)
-        self.end(connection, names, shapes)
+        self.end(connection, names)
         log = quoted(change_log_of(names))
         driver_of(connection).execute(
             f"CREATE TABLE {log} (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, key TEXT)"
@@ -448,13 +474,9 @@ class ChangeLog:
             driver_of(connection).execute(trigger)
         return identity
 
-    def end(self, connection: Connection, names: Names, shapes: Sequence[TableShape]) -> None:
+    def end(self, connection: Connection, names: Names) -> None:
         """Drop the log, if there is one, and the triggers that keep it."""
-        for shape in shapes:
-            for event in ("INSERT", "DELETE", "UPDATE"):
-                trigger = _trigger(names, shape, event)
-                driver_of(connection).execute(f"DROP TRIGGER IF EXISTS {trigger}")
-        driver_of(connection).execute(f"DROP TABLE IF EXISTS {quoted(change_log_of(names))}")
+        drop_log(driver_of(connection), names)
 
     def newest(self, connection: Connection, names: Names) -> int:
         """Give the number of the last change; 0 if there is none."""
@@ -738,13 +760,12 @@ def sound_rows(connection: Connection, shape: TableShape, query: str, parameters
     with bytes_for_text(connection) as driver:
         for row in driver.execute(query, parameters):
             with suppress(UnicodeDecodeError):
-                pairs = zip(kinds, row, strict=True)
-                found.append(tuple(_decoded(kind, value) for kind, value in pairs))
+                decoded = (
+                    value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
+                    for kind, value in zip(kinds, row, strict=True)
+                )
+                found.append(tuple(decoded))
     return found
-
-
-def _decoded(kind: Kind, value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
 
 
 # The counter of SQLite: activity, and the row numbers of messages, count together.
@@ -816,29 +837,6 @@ _STEPS = 10_000
 """Of SQLite's machine, between two looks at the clock: less than a millisecond."""
 
 
-def name_row(connection: Connection, tables: Tables, error: InvalidRow) -> InvalidRow:
-    """Say of the first row found, in the table or in any, that its column is not sound.
-
-    What a query calls by another name than its column's, which may be that of another column, is
-    looked for in all columns of text.
-    """
-    # Not driver_connection, which one that is detached from its pool does not have.
-    driver: Any = connection.connection.dbapi_connection
-    if not isinstance(driver, sqlite3.Connection):
-        return error
-    columns = [(shape, *column) for shape in shapes(tables) for column in shape.columns]
-    so_called = [each for each in columns if each[1] == error.column]
-    own = [each for each in so_called if error.table in ("", each[0].name)]
-    if not error.table:
-        own += [each for each in columns if each[2] in (Kind.TEXT, Kind.JSON)]
-    with _for_a_moment(driver), suppress(sqlite3.Error):
-        for shape, column, kind in own:
-            if (row := driver.execute(_query(shape, column, kind)).fetchone()) is not None:
-                return InvalidRow(shape.name, column, error.problem, _row_key(shape, row, column))
-        return InvalidRow("", "", error.problem)  # of another table, or no row is like that by now
-    return error if error.table else InvalidRow("", "", error.problem)
-
-
 def _query(shape: TableShape, column: str, kind: Kind) -> str:
     place = quoted(column)
     wrong = f"NOT {sound_value(shape, column, kind)}"
@@ -847,18 +845,13 @@ def _query(shape: TableShape, column: str, kind: Kind) -> str:
     if (words := words_of(shape, column)) is not None:
         wrong += f" OR {place} NOT IN {words}"
     kinds = dict(shape.columns)
-    key = ", ".join(travels(kinds[name], quoted(name)) for name in _key_columns(shape))
+    key = ", ".join(travels(kinds[name], quoted(name)) for name in shape.shown_key)
     table = quoted(shape.table.name)
     return f"SELECT {key} FROM {table} WHERE {wrong}"
 
 
-def _key_columns(shape: TableShape) -> tuple[str, ...]:
-    beside = tuple(name for name in ("id",) if name in shape.table.c and name not in shape.key)
-    return shape.key + beside
-
-
 def _row_key(shape: TableShape, row: tuple[Any, ...], invalid: str) -> str:
-    pairs = zip(_key_columns(shape), row, strict=True)
+    pairs = zip(shape.shown_key, row, strict=True)
     return ", ".join(
         f"{name}={named(value.decode(errors='replace') if isinstance(value, bytes) else value)}"
         for name, value in pairs

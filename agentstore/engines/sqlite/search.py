@@ -61,23 +61,14 @@ from agentstore.engines.base.search import (
     SearchIndex,
     Source,
     all_named,
-    count_of,
     named,
     state_of,
-    whose,
 )
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.schema import Names, Tables
 from agentstore.schema.conversations import number_of
 from agentstore.values.encoding import decode_text, load_json
 from agentstore.values.types import Json, SafeText
-
-# What waits for SQLite's search index: reading it, and taking what is still as it was read.
-#
-# Texts are cut into tokens between the two, before the one writer's turn is asked for. What was
-# read is known again by its value: row numbers of the queue come again, and new messages are in
-# no queue.
-
 
 PASSED = 2_000
 """Messages of others that a user's search passes in one transaction, by queueing them: some ms."""
@@ -91,180 +82,6 @@ PATIENCE = 0.1
 _PAUSE = 0.003
 _ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
 """A text may be as large as memory; the driver in this process fetches row by row anyway."""
-
-
-class SQLiteQueue(SearchIndex):
-    """The half of SQLite's index that has to do with changes; see ``SearchIndex``."""
-
-    def among(self, column: ColumnElement[int]) -> ColumnElement[bool]:
-        """Send JSON."""
-        numbers = func.json_each(bindparam("numbers", type_=Json(list)))
-        return column.in_(select(numbers.table_valued("value", name="numbers").c.value))
-
-    def is_empty(self, connection: Connection, tables: Tables) -> bool:
-        """Look whether it has begun: contentless FTS5 cannot be asked what it holds."""
-        through = select(state_of(tables.names).c.indexed_through)
-        return connection.execute(through).scalar() == 0
-
-    def waiting_queries(
-        self, connection: Connection, tables: Tables, user_id: str | None
-    ) -> list[Select[Any]]:
-        """Ask the queue, and for what is newer than all that was indexed."""
-        through = connection.execute(select(state_of(tables.names).c.indexed_through)).scalar()
-        return queries_for_waiting(connection, tables, through or 0, user_id)
-
-    def sizes(
-        self, connection: Connection, tables: Tables, pks: Sequence[int]
-    ) -> Iterator[tuple[int, int]]:
-        """Count characters, one message after the other: to count is to read."""
-        messages = tables.messages.c
-        sizes = (func.coalesce(func.length(_raw(messages[name])), 0) for name in _TEXTS)
-        query = select(messages.pk, sum(sizes, literal(0))).where(messages.pk.in_(pks))
-        newest = query.order_by(messages.pk.desc())
-        with connection.execute(newest, execution_options=_ONE_BY_ONE) as rows:
-            yield from (tuple(row) for row in rows)
-
-    def read(
-        self,
-        connection: Connection,
-        tables: Tables,
-        rows: int,
-        size: int,
-        user_id: str | None = None,
-        *,
-        new: bool = True,
-    ) -> Batch:
-        """Read the queue first; of several changes of one message the oldest says what is in."""
-        queue, messages = queue_of(tables.names).c, tables.messages
-        through = connection.execute(select(state_of(tables.names).c.indexed_through)).scalar_one()
-        room, changes, end = Room(rows, size), list[Change](), None
-        oldest = select(func.min(queue.pk)).group_by(queue.message_pk).limit(rows)
-        walk = select(messages.c.pk, *_raw_columns(messages)).where(messages.c.pk > through)
-        whole = True
-        if user_id is not None:
-            theirs = list[int]()
-            for query in queries_for_waiting(connection, tables, through, user_id):
-                theirs += connection.execute(query.limit(rows)).scalars()
-            oldest = oldest.where(queue.message_pk.in_(theirs))
-            # What others wrote in between is queued, so that the walk can pass it.
-            ahead = select(messages.c.pk).where(messages.c.pk > through).order_by(messages.c.pk)
-            passed = select(func.max(ahead.limit(PASSED).subquery().c.pk))
-            end = connection.execute(passed).scalar() or through
-            walk = walk.where(messages.c.pk <= end, messages.c.pk.in_(theirs))
-            whole = len(theirs) < rows and max(theirs, default=0) <= max(end, through)
-        query = (
-            _entries(tables, oldest)
-            .add_columns(messages.c.pk.label("there"), *_raw_columns(messages, "now_"))
-            .outerjoin(messages, messages.c.pk == queue.message_pk)
-        )
-        with connection.execute(query, execution_options=_ONE_BY_ONE) as found:
-            for row in found:
-                was, now = _held(row), None if row.there is None else Raw(*row[-len(_RAW) :])
-                if not room.takes(_bytes(was) + _bytes(now)):
-                    return Batch(changes, whole=False)
-                changes.append(_change(row.message_pk, was, now))
-        if not new or room.full:
-            return Batch(changes, whole=whole and not room.full)
-        last = through
-        with connection.execute(
-            walk.order_by(messages.c.pk), execution_options=_ONE_BY_ONE
-        ) as found:
-            for pk, *source in found:
-                now = Raw(*source)
-                if not room.takes(_bytes(now)):
-                    return Batch(changes, whole=False, walk=(through, last))
-                changes.append(_change(pk, None, now))
-                last = pk
-        if end is not None and (last > through or not changes):
-            last = end
-        return Batch(changes, whole, walk=(through, last))
-
-    def take(
-        self,
-        connection: Connection,
-        tables: Tables,
-        segmentation: str,
-        batch: Batch,
-        *,
-        wait: bool,
-    ) -> dict[int, bool] | None:
-        """Compare what was read with what is: the same text before is the same work to do."""
-        queue, state, messages = (
-            queue_of(tables.names),
-            state_of(tables.names),
-            tables.messages.c,
-        )
-        turn = connection.execute(select(state.c.segmentation, state.c.indexed_through)).first()
-        if turn is None or turn.segmentation != segmentation:
-            return {}
-        pks = [change.message_pk for change in batch.changes]
-        oldest = select(func.min(queue.c.pk)).where(queue.c.message_pk.in_(pks))
-        entries = connection.execute(_entries(tables, oldest.group_by(queue.c.message_pk))).all()
-        before = {entry.message_pk: _held(entry) for entry in entries}
-        there = select(messages.pk, *_raw_columns(tables.messages)).where(messages.pk.in_(pks))
-        now = {pk: Raw(*source) for pk, *source in connection.execute(there).all()}
-        queued, walked = [], []
-        for change in batch.changes:
-            pk = change.message_pk
-            if change.seen[1] != now.get(pk):
-                continue
-            if pk in before:
-                if change.seen[0] == before[pk]:
-                    queued.append(pk)
-            elif pk > turn.indexed_through and change.seen[0] is None:
-                walked.append(pk)
-        if queued:
-            connection.execute(delete(queue).where(queue.c.message_pk.in_(queued)))
-        end = turn.indexed_through if batch.walk is None else batch.walk[1]
-        if end > turn.indexed_through:
-            left = select(messages.pk, literal(0)).where(
-                messages.pk > turn.indexed_through, messages.pk <= end, messages.pk.not_in(walked)
-            )
-            connection.execute(insert(queue).from_select(["message_pk", "was_indexed"], left))
-            connection.execute(update(state).values(indexed_through=end))
-        else:
-            walked = []
-        return {pk: pk in now for pk in (*queued, *walked)}
-
-    def may_write(self, connection: Connection) -> bool:
-        """Try, for a tenth of a second: who queued behind a long transaction would wait for it."""
-        connection.exec_driver_sql("ROLLBACK")
-        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
-        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
-        deadline = time.monotonic() + PATIENCE
-        try:
-            while True:
-                try:
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
-                except OperationalError as error:
-                    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-                    if code != sqlite3.SQLITE_BUSY:
-                        raise
-                else:
-                    connection.exec_driver_sql("ROLLBACK")
-                    return True
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(_PAUSE)
-        finally:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(patience)}")
-            connection.exec_driver_sql("BEGIN")  # the caller ends it
-
-    def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
-        """Look from the newest entry back: what this transaction left is there."""
-        entries = _held_entries(tables, dialect_of(connection))
-        return [
-            _change(pk, Raw(*held) if was_indexed else None, None)
-            for pk, was_indexed, *held in entries.rows(connection, {"limit": limit})
-        ]
-
-    def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
-        """Queue what is still there again, as if it had never been indexed."""
-        queue, messages = queue_of(tables.names), tables.messages.c
-        pks = [change.message_pk for change in changes]
-        connection.execute(delete(queue).where(queue.c.message_pk.in_(pks)))
-        there = select(messages.pk, literal(0)).where(messages.pk.in_(pks))
-        connection.execute(insert(queue).from_select(["message_pk", "was_indexed"], there))
 
 
 class Raw(NamedTuple):
@@ -330,33 +147,6 @@ def _bytes(raw: Raw | None) -> int:
     return 0 if raw is None else sum(len(text.encode()) for text in raw[1:] if text is not None)
 
 
-def queries_for_waiting(
-    connection: Connection, tables: Tables, through: int, user_id: str | None
-) -> list[Select[Any]]:
-    """Give the queries for the messages that wait, in the queue and after it.
-
-    A user's are looked for among all that wait, or where that would be too many, all of the
-    user's are looked at.
-    """
-    queue, messages, sessions = queue_of(tables.names).c, tables.messages.c, tables.sessions.c
-    queued = select(queue.message_pk).distinct()
-    fresh = select(messages.pk).where(messages.pk > through)
-    if user_id is None:
-        return [queued, fresh]
-    if sum(count_of(connection, query, FEW) for query in (queued, fresh)) < FEW:
-        return [
-            queued.where(*whose(tables, queue.message_pk, user_id)),
-            fresh.where(*whose(tables, messages.pk, user_id)),
-        ]
-    theirs = (
-        select(messages.pk)
-        .join_from(tables.sessions, tables.messages, messages.session_id == sessions.pk)
-        .where(sessions.user_id == user_id)
-    )
-    waits = select(queue.pk).where(queue.message_pk == messages.pk).exists()
-    return [theirs.where(waits), theirs.where(messages.pk + 0 > through)]
-
-
 @lru_cache(maxsize=256)
 def queue_of(names: Names) -> Table:
     """Describe the queue."""
@@ -377,15 +167,18 @@ MOST_ROWS = 1_000
 """Rows of one look: 1 ms."""
 
 
-class SQLiteSearch(SQLiteQueue):
+class SQLiteSearch(SearchIndex):
     """The index of SQLite; see ``SearchIndex`` for what each method promises."""
 
     holds_deleted_text = True
 
+    def __init__(self, connection: Connection, tables: Tables) -> None:
+        """Describe its tables."""
+        super().__init__(connection, tables)
+        self.queue = queue_of(tables.names)
+
     def state(
         self,
-        connection: Connection,
-        tables: Tables,
         count_to: int,
         user_id: str | None = None,
         session_id: str | None = None,
@@ -393,93 +186,252 @@ class SQLiteSearch(SQLiteQueue):
         thorough: bool = False,
     ) -> IndexState:
         """Read it in one statement, which fails if a table is gone and counts the triggers."""
-        names = tables.names
+        names = self.names
         try:
-            row = connection.execute(_state_query(tables), {"session_id": session_id}).one()
+            row = self.execute(_state_query(self.tables), {"session_id": session_id}).one()
         except OperationalError:
-            if not (missing := _missing(connection, names)):
+            if not (missing := self._missing()):
                 raise
             return IndexState(None, 0, 0, 0, missing)
         newest = int(row.newest or 0)
         if row.objects < len(objects(names.prefix)):
-            return IndexState(None, newest, 0, 0, _missing(connection, names))
+            return IndexState(None, newest, 0, 0, self._missing())
         if row.indexed_through is None:
             return IndexState(None, newest, 0, 0, ())
         waiting = 0
         if row.queued or newest > row.indexed_through:
-            queries = queries_for_waiting(connection, tables, row.indexed_through, user_id)
-            waiting = sum(count_of(connection, query, count_to) for query in queries)
+            queries = self.waiting_from(row.indexed_through, user_id)
+            waiting = sum(self.count(query, count_to) for query in queries)
         waiting = min(waiting, count_to)
         through = row.indexed_through
         return IndexState(row.segmentation, newest, through, waiting, (), session=row.session)
 
     def write(
-        self,
-        connection: Connection,
-        tables: Tables,
-        removed: Sequence[Entry],
-        added: Sequence[Entry],
-        *,
-        bulk: bool = False,
+        self, removed: Sequence[Entry], added: Sequence[Entry], *, bulk: bool = False
     ) -> None:
         """Tell FTS5 the old tokens, then the new ones."""
         gone, come = ([_row(entry) for entry in entries] for entries in (removed, added))
-        for index in _indexes(tables.names):
+        for index in _indexes(self.names):
             values: dict[str, Any] = {
                 part: bindparam(f"{part}_") for part in ("rowid", *index.parts)
             }
             if removed:
                 forget = insert(index.table).values({index.name: "delete", **values})
-                connection.execute(forget, gone)
+                self.execute(forget, gone)
             if added:
                 add = insert(index.table).values(values)
-                connection.execute(add, come)
+                self.execute(add, come)
 
-    def looks(
-        self,
-        connection: Connection,
-        tables: Tables,
-        question: Question,
-        *,
-        before: int,
-        count: int,
-    ) -> Iterator[Candidates]:
+    def looks(self, question: Question, *, before: int, count: int) -> Iterator[Candidates]:
         """Walk the index from the largest row number down, which FTS5 does without sorting."""
-        query = _under(tables.names, words=bool(question.phrases))
+        query = _under(self.names, words=bool(question.phrases))
         count = min(count, MOST_ROWS)
         while True:
             parameters = {"match": _match(question), "before": before, "count": count}
-            found = connection.execute(query, parameters).scalars().all()
+            found = self.execute(query, parameters).scalars().all()
             before = found[-1] if len(found) == count else 0
             yield Candidates(found, before, len(found))
             if not before:
                 return
             count = min(2 * count, MOST_ROWS)
 
-    def reset(
-        self, connection: Connection, tables: Tables, segmentation: str, *, asleep: bool = False
-    ) -> None:
+    def reset(self, segmentation: str, *, asleep: bool = False) -> None:
         """Drop the index, whatever state it is in, and make an empty one."""
-        names = tables.names
-        missing = set(_missing(connection, names))
+        names = self.names
+        missing = set(self._missing())
         for index in _indexes(names):
             if index.name not in missing:
-                connection.execute(DropTable(Table(index.name, MetaData())))
+                self.execute(DropTable(Table(index.name, MetaData())))
                 missing.add(index.name)
         for name, statement in objects(names.prefix).items():
             if name in missing:
-                connection.exec_driver_sql(statement)
-        connection.execute(delete(queue_of(names)))
-        state = state_of(names)
-        connection.execute(delete(state))
-        connection.execute(
-            insert(state).values(number=1, segmentation=segmentation, indexed_through=0)
-        )
+                self.connection.exec_driver_sql(statement)
+        self.execute(delete(self.queue))
+        state = self.progress
+        self.execute(delete(state))
+        self.execute(insert(state).values(number=1, segmentation=segmentation, indexed_through=0))
 
-    def tidy(self, connection: Connection, tables: Tables) -> None:
+    def tidy(self) -> None:
         """Merge the pieces that the index was written in."""
-        for index in _indexes(tables.names):
-            connection.execute(insert(index.table).values({index.name: "optimize"}))
+        for index in _indexes(self.names):
+            self.execute(insert(index.table).values({index.name: "optimize"}))
+
+    # What waits: reading it, and taking what is still as it was read.
+    #
+    # Texts are cut into tokens between the two, before the one writer's turn is asked for. What was
+    # read is known again by its value: row numbers of the queue come again, and new messages are in
+    # no queue.
+
+    @staticmethod
+    def among(column: ColumnElement[int]) -> ColumnElement[bool]:
+        """Send JSON."""
+        numbers = func.json_each(bindparam("numbers", type_=Json(list)))
+        return column.in_(select(numbers.table_valued("value", name="numbers").c.value))
+
+    def is_empty(self) -> bool:
+        """Look whether it has begun: contentless FTS5 cannot be asked what it holds."""
+        through = select(self.progress.c.indexed_through)
+        return self.execute(through).scalar() == 0
+
+    def waiting_queries(self, user_id: str | None) -> list[Select[Any]]:
+        """Ask the queue, and for what is newer than all that was indexed."""
+        through = self.execute(select(self.progress.c.indexed_through)).scalar()
+        return self.waiting_from(through or 0, user_id)
+
+    def sizes(self, pks: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Count characters, one message after the other: to count is to read."""
+        messages = self.tables.messages.c
+        sizes = (func.coalesce(func.length(_raw(messages[name])), 0) for name in _TEXTS)
+        query = select(messages.pk, sum(sizes, literal(0))).where(messages.pk.in_(pks))
+        newest = query.order_by(messages.pk.desc())
+        with self.execute(newest, execution_options=_ONE_BY_ONE) as rows:
+            yield from (tuple(row) for row in rows)
+
+    def read(self, rows: int, size: int, user_id: str | None = None, *, new: bool = True) -> Batch:
+        """Read the queue first; of several changes of one message the oldest says what is in."""
+        queue, messages = self.queue.c, self.tables.messages
+        through = self.execute(select(self.progress.c.indexed_through)).scalar_one()
+        room, changes, end = Room(rows, size), list[Change](), None
+        oldest = select(func.min(queue.pk)).group_by(queue.message_pk).limit(rows)
+        walk = select(messages.c.pk, *_raw_columns(messages)).where(messages.c.pk > through)
+        whole = True
+        if user_id is not None:
+            theirs = list[int]()
+            for query in self.waiting_from(through, user_id):
+                theirs += self.execute(query.limit(rows)).scalars()
+            oldest = oldest.where(queue.message_pk.in_(theirs))
+            # What others wrote in between is queued, so that the walk can pass it.
+            ahead = select(messages.c.pk).where(messages.c.pk > through).order_by(messages.c.pk)
+            passed = select(func.max(ahead.limit(PASSED).subquery().c.pk))
+            end = self.execute(passed).scalar() or through
+            walk = walk.where(messages.c.pk <= end, messages.c.pk.in_(theirs))
+            whole = len(theirs) < rows and max(theirs, default=0) <= max(end, through)
+        query = (
+            _entries(self.tables, oldest)
+            .add_columns(messages.c.pk.label("there"), *_raw_columns(messages, "now_"))
+            .outerjoin(messages, messages.c.pk == queue.message_pk)
+        )
+        with self.execute(query, execution_options=_ONE_BY_ONE) as found:
+            for row in found:
+                was, now = _held(row), None if row.there is None else Raw(*row[-len(_RAW) :])
+                if not room.takes(_bytes(was) + _bytes(now)):
+                    return Batch(changes, whole=False)
+                changes.append(_change(row.message_pk, was, now))
+        if not new or room.full:
+            return Batch(changes, whole=whole and not room.full)
+        last = through
+        with self.execute(walk.order_by(messages.c.pk), execution_options=_ONE_BY_ONE) as found:
+            for pk, *source in found:
+                now = Raw(*source)
+                if not room.takes(_bytes(now)):
+                    return Batch(changes, whole=False, walk=(through, last))
+                changes.append(_change(pk, None, now))
+                last = pk
+        if end is not None and (last > through or not changes):
+            last = end
+        return Batch(changes, whole, walk=(through, last))
+
+    def take(self, segmentation: str, batch: Batch, *, wait: bool) -> dict[int, bool] | None:
+        """Compare what was read with what is: the same text before is the same work to do."""
+        queue, state, messages = self.queue, self.progress, self.tables.messages.c
+        turn = self.execute(select(state.c.segmentation, state.c.indexed_through)).first()
+        if turn is None or turn.segmentation != segmentation:
+            return {}
+        pks = [change.message_pk for change in batch.changes]
+        oldest = select(func.min(queue.c.pk)).where(queue.c.message_pk.in_(pks))
+        entries = self.execute(_entries(self.tables, oldest.group_by(queue.c.message_pk))).all()
+        before = {entry.message_pk: _held(entry) for entry in entries}
+        there = select(messages.pk, *_raw_columns(self.tables.messages)).where(messages.pk.in_(pks))
+        now = {pk: Raw(*source) for pk, *source in self.execute(there).all()}
+        queued, walked = [], []
+        for change in batch.changes:
+            pk = change.message_pk
+            if change.seen[1] != now.get(pk):
+                continue
+            if pk in before:
+                if change.seen[0] == before[pk]:
+                    queued.append(pk)
+            elif pk > turn.indexed_through and change.seen[0] is None:
+                walked.append(pk)
+        if queued:
+            self.execute(delete(queue).where(queue.c.message_pk.in_(queued)))
+        end = turn.indexed_through if batch.walk is None else batch.walk[1]
+        if end > turn.indexed_through:
+            left = select(messages.pk, literal(0)).where(
+                messages.pk > turn.indexed_through, messages.pk <= end, messages.pk.not_in(walked)
+            )
+            self.execute(insert(queue).from_select(["message_pk", "was_indexed"], left))
+            self.execute(update(state).values(indexed_through=end))
+        else:
+            walked = []
+        return {pk: pk in now for pk in (*queued, *walked)}
+
+    def may_write(self) -> bool:
+        """Try, for a tenth of a second: who queued behind a long transaction would wait for it."""
+        connection = self.connection
+        connection.exec_driver_sql("ROLLBACK")
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while True:
+                try:
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                except OperationalError as error:
+                    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+                    if code != sqlite3.SQLITE_BUSY:
+                        raise
+                else:
+                    connection.exec_driver_sql("ROLLBACK")
+                    return True
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_PAUSE)
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(patience)}")
+            connection.exec_driver_sql("BEGIN")  # the caller ends it
+
+    def held(self, limit: int) -> list[Change]:
+        """Look from the newest entry back: what this transaction left is there."""
+        entries = _held_entries(self.tables, dialect_of(self.connection))
+        return [
+            _change(pk, Raw(*held) if was_indexed else None, None)
+            for pk, was_indexed, *held in entries.rows(self.connection, {"limit": limit})
+        ]
+
+    def forget(self, changes: Sequence[Change]) -> None:
+        """Queue what is still there again, as if it had never been indexed."""
+        queue, messages = self.queue, self.tables.messages.c
+        pks = [change.message_pk for change in changes]
+        self.execute(delete(queue).where(queue.c.message_pk.in_(pks)))
+        there = select(messages.pk, literal(0)).where(messages.pk.in_(pks))
+        self.execute(insert(queue).from_select(["message_pk", "was_indexed"], there))
+
+    def waiting_from(self, through: int, user_id: str | None) -> list[Select[Any]]:
+        """Give the queries for the messages that wait, in the queue and after it.
+
+        A user's are looked for among all that wait, or where that would be too many, all of the
+        user's are looked at.
+        """
+        queue, messages, sessions = self.queue.c, self.tables.messages.c, self.tables.sessions.c
+        queued = select(queue.message_pk).distinct()
+        fresh = select(messages.pk).where(messages.pk > through)
+        if user_id is None:
+            return [queued, fresh]
+        if sum(self.count(query, FEW) for query in (queued, fresh)) < FEW:
+            return [
+                queued.where(*self.whose(queue.message_pk, user_id)),
+                fresh.where(*self.whose(messages.pk, user_id)),
+            ]
+        own = messages.session_id == sessions.pk
+        theirs = select(messages.pk).join_from(self.tables.sessions, self.tables.messages, own)
+        theirs = theirs.where(sessions.user_id == user_id)
+        waits = select(queue.pk).where(queue.message_pk == messages.pk).exists()
+        return [theirs.where(waits), theirs.where(messages.pk + 0 > through)]
+
+    def _missing(self) -> tuple[str, ...]:
+        there = set(self.connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
+        return tuple(name for name in objects(self.names.prefix) if name not in there)
 
 
 def _match(question: Question) -> str:
@@ -513,11 +465,6 @@ def _row(entry: Entry) -> dict[str, Any]:
         "scope_": scope,
         "characters_": " ".join([scope, *entry.beginnings]),
     }
-
-
-def _missing(connection: Connection, names: Names) -> tuple[str, ...]:
-    there = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
-    return tuple(name for name in objects(names.prefix) if name not in there)
 
 
 @lru_cache(maxsize=256)

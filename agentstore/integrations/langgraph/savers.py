@@ -88,7 +88,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         self._revive = revive
         self.ttl_config = checked(ttl)
         minutes = (ttl or {}).get("default_ttl")
-        self._kept = None if minutes is None else timedelta(minutes=minutes)
+        self._part = None if minutes is None else timedelta(minutes=minutes) / _PARTS
         self._refreshes = (ttl or {}).get("refresh_on_read", True)
 
     @abstractmethod
@@ -97,11 +97,10 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
     def _touch(self, thread: str) -> Calls[None]:
         """Have a thread count as used: one write at most in a tenth of its time to live."""
-        if self._kept is None or not self._seen.is_due(thread, self._kept / _PART):
+        if self._part is None or not self._seen.is_due(thread, self._part):
             return
-        every = self._kept / _PART
         try:
-            yield lambda c: c.touch(thread, every=every)
+            yield lambda c: c.touch(thread, every=self._part)
         except AgentStoreError as error:  # what was asked for is done all the same
             log.warning("%s", error)
 
@@ -109,9 +108,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
         """Say which threads have expired: a tenth later, because not every use is written down."""
         if not hasattr(store, "prune"):
             raise NotAllowedInScope("sweep_ttl()")
-        if self._kept is None:
+        if self._part is None:
             return None
-        idle = self._kept + self._kept / _PART
+        idle = self._part * (_PARTS + 1)
         return RetentionPolicy(threads_idle=idle, thread_namespaces=(_ROOT,))
 
     def _if_missing(self, config: RunnableConfig) -> Literal["make", "refuse"]:
@@ -170,6 +169,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
             # The parent has gone since it was seen, or is another one.
             yield self._put(config, checkpoint, metadata, set(), missing)
         self._seen.add((thread, space, id), checkpoint)
+        if self._part is not None:
+            self._seen.is_due(thread, self._part)  # a put is a use by itself
         return config_of(thread, space, id)
 
     def _put(
@@ -372,7 +373,7 @@ def _place(config: RunnableConfig) -> tuple[str, str, Any]:
 _PAGE = 50
 """Checkpoints that a list reads at a time, with their values."""
 
-_PART = 10
+_PARTS = 10
 """Parts of its time to live; in each, the use of a thread is written down once at most."""
 
 
