@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -864,10 +865,9 @@ def test_pauses_give_others_their_turn_where_writers_wait_for_each_other(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("agentstore.execution.unit.time", SimpleNamespace(sleep=slept.append))
-    monkeypatch.setattr(
-        "agentstore.execution.unit.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
-    )
+    for module, instead in (time, slept.append), (asyncio, sleep):
+        patched = SimpleNamespace(**{**vars(module), "sleep": instead})
+        monkeypatch.setattr(f"agentstore.execution.unit.{module.__name__}", patched)
     monkeypatch.setattr(pruning, "ROWS", 8)
     much(timed, clock)
     timed.prune(RetentionPolicy(finished_tasks=DAY), reclaim=False)
