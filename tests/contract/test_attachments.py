@@ -3,7 +3,6 @@
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -27,12 +26,11 @@ from agentstore.repositories.attachments import attached_to, drop_unattached
 from agentstore.schema import tables
 from agentstore.values.validation import NO_BRANCH
 from tests.conftest import on_a_server
-from tests.contract.clocks import paged
+from tests.contract.clocks import NOON, paged
 from tests.programs.probes import checked_out, connect, engine_of
 from tests.raw_sql import execute
 from tests.strategies import keys, texts
 
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 PICTURE = b"\x89PNG\r\n\x1a\n\x00\xff\x00"
 SECRET = b"what I told only you: hunter2"
 

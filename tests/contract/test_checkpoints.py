@@ -34,10 +34,8 @@ from agentstore.repositories.checkpoints import threads
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import tables
 from tests.conftest import FULL, on
-from tests.contract.clocks import at_once, paged
+from tests.contract.clocks import NOON, at_once, paged
 from tests.strategies import exact, json_values, keys, texts
-
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
 
 def message(number: int, text: str = "m") -> dict[str, Any]:

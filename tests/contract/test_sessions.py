@@ -2,7 +2,7 @@ import decimal
 import itertools
 import random
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -28,11 +28,11 @@ from agentstore.schema import tables
 from agentstore.values.redaction import Secrets
 from agentstore.values.validation import LISTED_WITHIN, SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.conftest import on
-from tests.contract.clocks import Clock, at_once, paged
+from tests.contract.clocks import NOON, Clock, at_once, paged
 from tests.drivers import FULL
+from tests.programs.probes import engine_of
 from tests.raw_sql import execute, raw
 
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
 
 WAYS = {
@@ -410,7 +410,7 @@ def test_a_server_plans_a_list_once_also_where_all_sessions_are_alike(place):
     """Planning takes longer than reading; it is done anew where it might depend on parameters."""
     with Store(place.url, pool_size=1, max_overflow=0) as store:
         store.sessions.create()
-        with store._engine.connect() as connection:
+        with engine_of(store).connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             named = {"pk", "id", "activity", "listed_activity"}
             same = ", ".join(c.name for c in tables().sessions.c if c.name not in named)
@@ -421,7 +421,7 @@ def test_a_server_plans_a_list_once_also_where_all_sessions_are_alike(place):
             connection.exec_driver_sql("VACUUM ANALYZE")
         for _ in range(20):
             store.sessions.list(limit=20)
-        with store._engine.connect() as connection:
+        with engine_of(store).connect() as connection:
             kept = connection.exec_driver_sql(
                 "SELECT generic_plans, custom_plans FROM pg_prepared_statements"
                 " WHERE generic_plans + custom_plans >= 10"

@@ -6,9 +6,7 @@ import pytest
 from agentstore import AgentStoreError
 from agentstore.errors import IllegalTransition, InvalidInput, NotFound
 from agentstore.values.validation import TASK_STATUSES, TASK_TRANSITIONS
-from tests.contract.clocks import at_once, paged
-
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
+from tests.contract.clocks import NOON, at_once, paged
 
 WAYS = {
     "start": "running", "complete": "completed", "fail": "failed", "pause": "paused",

@@ -1,7 +1,7 @@
 import itertools
 import json
 import math
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta, timezone
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,9 +10,8 @@ from sqlalchemy import create_engine, text
 
 from agentstore.errors import InvalidCursor, InvalidInput, NotFound, SecretRefused, WrongSession
 from agentstore.values.redaction import Secrets
-from tests.contract.clocks import paged
+from tests.contract.clocks import NOON, paged
 
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
 
 

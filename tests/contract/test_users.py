@@ -11,12 +11,11 @@ from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
 from agentstore.repositories import users
 from agentstore.schema import tables
 from agentstore.values.types import new_id
-from tests.contract.clocks import at_once, paged
+from tests.contract.clocks import NOON, at_once, paged
 from tests.drivers import FULL
 from tests.programs.probes import give_vectors, with_a_vector
 from tests.raw_sql import execute
 
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 STRANGE_IDS = [
     "alice", "Alice", "alice ", "a%", "a_", "';--", "爱丽丝", "a\x00b", "\ud800", "x" * 255,
 ]  # fmt: skip

@@ -6,12 +6,8 @@ from sqlalchemy.pool import QueuePool
 from agentstore.engines.base.dialect import is_heard_by, listen_once
 
 
-def an_engine():
-    return create_engine("sqlite://", poolclass=QueuePool)
-
-
 def test_a_listener_is_told_once_however_often_it_is_given():
-    engine, heard = an_engine(), []
+    engine, heard = create_engine("sqlite://", poolclass=QueuePool), []
 
     def listener(_connection, _record):
         heard.append("checkin")
