@@ -58,7 +58,7 @@ from agentstore.records.work import (
 from agentstore.repositories import search as pages
 from agentstore.repositories import vectors
 from agentstore.repositories.branches import Teller
-from agentstore.repositories.checkpoints.removal import CheckpointFilters, CheckpointOrder
+from agentstore.repositories.checkpoints import removal
 from agentstore.repositories.checkpoints.threads import ROOT
 from agentstore.repositories.claims import DEFAULT_LEASE
 from agentstore.repositories.messages.append import Marks, NewMessage, OnDuplicate, Unknown
@@ -543,7 +543,7 @@ class AsyncCheckpoints(AsyncRepository):
         namespace: str = ROOT,
         *,
         writes: bool = False,
-        order: CheckpointOrder = "step",
+        order: removal.CheckpointOrder = "step",
     ) -> CheckpointRecord | None:
         """Give the latest checkpoint of a thread with its values; None if there is none.
 
@@ -561,7 +561,7 @@ class AsyncCheckpoints(AsyncRepository):
         *,
         values: Literal[True],
         writes: bool = False,
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> Page[CheckpointRecord]:
         """List checkpoints, the latest first.
 
@@ -591,7 +591,7 @@ class AsyncCheckpoints(AsyncRepository):
         *,
         values: bool = False,
         writes: Literal[True],
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> Page[CheckpointRecord]:
         """List checkpoints, the latest first."""
     @overload
@@ -602,7 +602,7 @@ class AsyncCheckpoints(AsyncRepository):
         *,
         values: bool = False,
         writes: bool = False,
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> Page[CheckpointInfo]:
         """List checkpoints, the latest first."""
     @overload
@@ -613,7 +613,7 @@ class AsyncCheckpoints(AsyncRepository):
         *,
         values: Literal[True],
         writes: bool = False,
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> AsyncGenerator[CheckpointRecord, None]:
         """Go over all pages of ``list``.
 
@@ -628,7 +628,7 @@ class AsyncCheckpoints(AsyncRepository):
         *,
         values: bool = False,
         writes: Literal[True],
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> AsyncGenerator[CheckpointRecord, None]:
         """Go over all pages of ``list``."""
     @overload
@@ -639,7 +639,7 @@ class AsyncCheckpoints(AsyncRepository):
         *,
         values: bool = False,
         writes: bool = False,
-        **filters: Unpack[CheckpointFilters],
+        **filters: Unpack[removal.CheckpointFilters],
     ) -> AsyncGenerator[CheckpointInfo, None]:
         """Go over all pages of ``list``."""
     async def namespaces(self, thread_id: str) -> tuple[str, ...]:
@@ -2351,10 +2351,23 @@ class AsyncSessions(AsyncRepository):
         """
     async def _ids_after(
         self, after: int, limit: int, user_id: str | None
-    ) -> Sequence[tuple[int, str]]: ...
-    async def _read_whole(self, session_id: str) -> WholeSession: ...
+    ) -> Sequence[tuple[int, str]]:
+        """Give the row numbers and ids of sessions, of a user if given, in the order of creation.
+
+        Args:
+            after: The last row number before; 0 begins.
+            limit: How many to give at most.
+            user_id: Whose sessions; None for all.
+        """
+    async def _read_whole(self, session_id: str) -> WholeSession:
+        """Read a session, its layout and the messages of its active branch; raises NotFound."""
     async def _scope(self) -> str | None: ...
-    async def _keep_layout(self, session_id: str, layout: Any) -> None: ...
+    async def _keep_layout(self, session_id: str, layout: Any) -> None:
+        """Write down how the line of an import was laid out that a session was made of.
+
+        Raises:
+            NotFound: There is no such session.
+        """
 
 class AsyncSummaries(AsyncRepository):
     """The summaries of sessions, one for each branch that has its own.

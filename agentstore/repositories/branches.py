@@ -325,16 +325,17 @@ class Branches(Repository):
                 f"to_turn must be at least from_turn, which is {from_turn}, not {to_turn}."
             )
         validation.choice("role", role, get_args(Teller))
+        validation.tokens("token_count", token_count)
         session = lock_session(self.unit, session_id)
         number = branch_number(self.unit, session, branch)
         replaced = branch_turns.of_turns(self.unit, session_id, branch, from_turn, to_turn)
         if not replaced:
             raise branch_turns.no_turn(to_turn)
+        if keep_as is not None:
+            branch_turns.grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
         for message in replaced:
             if message.status == STREAMING:
                 raise StreamUnfinished(message.id)
-        if keep_as is not None:
-            branch_turns.grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
         told = {"role": role, "content": summary, "token_count": token_count}
         return branch_turns.tell_shorter(self.unit, session, number, replaced, told)
 

@@ -373,7 +373,7 @@ def test_an_array_is_read_by_elements_and_a_value_only_up_to_a_size(store, tmp_p
     talks = [{"id": str(n), "messages": [samples.said("user", "x" * 1000)]} for n in range(60)]
     path.write_bytes(whole(talks))
     assert transcripts.import_file(store, path).conversations == 60
-    path.write_bytes(whole([{"messages": [samples.said("user", "x" * 1000)] * 60}]))
+    path.write_bytes(whole([{"messages": [samples.said("user", "x" * 1000)] * 100}]))
     with pytest.raises(TranscriptError, match=r"more than 0 MiB.*lines of their own"):
         transcripts.import_file(store, path)
 

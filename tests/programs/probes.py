@@ -70,7 +70,7 @@ def give_vectors(store: Any, session_id: str) -> None:
 
 def checked_out(store: Any) -> int:
     """Count the connections that are in use, where the pool counts them."""
-    pool: Any = engine_of(store).pool
+    pool: Any = _runner_of(store).engine.pool
     return in_use(pool) if hasattr(pool, "checkedout") else 0
 
 
