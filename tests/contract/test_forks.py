@@ -20,6 +20,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from agentstore import Store
+from agentstore.engines.sqlite import dialect
 from agentstore.errors import TransactionMisuse
 from agentstore.retention import RetentionPolicy
 from agentstore.testing import BlockingStore
@@ -340,6 +341,29 @@ def test_a_file_that_was_in_use_at_the_fork_is_refused_and_not_risked(place, sto
         leave.set()
         holding.result()
     assert contents(store, session.id) == ["parent"]
+
+
+@in_the_process
+@pytest.mark.parametrize("opened", [0, 1])
+def test_a_file_that_was_being_opened_at_the_fork_is_refused_too(place, monkeypatch, opened):
+    said: list[str] = []
+
+    def own() -> str:
+        return refused(lambda: Store(make_url(place.url).set(drivername="sqlite")))
+
+    def fork_and_configure(*args: Any, **options: Any) -> None:
+        said.append("")
+        if len(said) == opened + 1:
+            said[opened] = in_child(own)
+        configure(*args, **options)
+
+    configure = dialect.configure_new
+    monkeypatch.setattr(dialect, "configure_new", fork_and_configure)
+    with place.open() as store:
+        for _ in range(2):  # what is taken out of the pool leaves its place to another
+            store.users.list()
+            store.sessions.create()
+    assert "cannot open any" in said[opened]
 
 
 def test_a_store_of_an_engine_of_the_application_s_own_refuses_too(engine_url):

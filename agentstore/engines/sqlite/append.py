@@ -235,10 +235,14 @@ _in_use = False
 """Whether it used some."""
 
 
-def note(record: Any, url: URL) -> None:
-    """Take note of a new connection to a file."""
-    record.info[_FILE] = str(url.database)
+def note_opening(record: Any) -> None:
+    """Take note of a connection to a file that is being opened; ``note_open`` ends that."""
     _records.add(record)
+
+
+def note_open(record: Any, url: URL) -> None:
+    """Take note that a connection to a file is open."""
+    record.info[_FILE] = str(url.database)
 
 
 def close_what_is_left(url: URL) -> None:
@@ -281,7 +285,8 @@ class _Nothing:
 def _in_child() -> None:
     for record in list(_records):
         if record.dbapi_connection is not None:
-            _leave(record, record.info[_FILE], busy=record.in_use)
+            path = record.info.get(_FILE)  # none while another thread opens it
+            _leave(record, path or "", busy=record.in_use or path is None)
     _records.clear()
 
 

@@ -75,7 +75,8 @@ from agentstore.engines.sqlite.append import (
     append_messages,
     close_what_is_left,
     leave_behind,
-    note,
+    note_open,
+    note_opening,
 )
 from agentstore.engines.sqlite.files import (
     WATCHED,
@@ -443,6 +444,8 @@ class SQLite(FileTasks, EngineDialect):
         @event.listens_for(engine, "connect")
         def configure(dbapi_connection: Any, record: Any) -> None:
             asked = _asked[engine] if adopted else settings
+            if not adopted:
+                note_opening(record)
             if watch is not None:
                 watch.opened(dbapi_connection, asked)
             configure_new(dbapi_connection, asked, adopted=adopted)
@@ -450,7 +453,7 @@ class SQLite(FileTasks, EngineDialect):
             if watch is not None:
                 record.info[WATCHED] = WatchedFile(watch)
             if not adopted:
-                note(record, engine.url)
+                note_open(record, engine.url)
 
         if adopted:
 
