@@ -22,6 +22,7 @@ from agentstore.repositories.memories import place_of
 from agentstore.repositories.messages.messages import MOST_GAPS
 from agentstore.repositories.upkeep import deletion
 from agentstore.repositories.users import digest
+from agentstore.retention import RetentionPolicy
 from agentstore.schema import PLAIN, tables
 from agentstore.values.types import OwnId
 from agentstore.values.validation import Cursors
@@ -941,7 +942,9 @@ CASES: dict[str, dict[str, Prepare]] = {
     "checkpoints.delete_run": on_a_new(a_thread, "checkpoints.delete_run"),
     "checkpoints.prune": on_a_new(a_thread, "checkpoints.prune", keep_last=2) | also("tags",
         lambda s: partial(s.checkpoints.prune, a_thread(s), keep_tags=["milestone"])) | also("age",
-        lambda s: partial(s.checkpoints.prune, a_thread(s), max_age=timedelta(0), namespace="")),
+        lambda s: partial(s.checkpoints.prune, a_thread(s), max_age=timedelta(0), namespace=""))
+    | also("idle threads",
+        lambda s: partial(s.prune, RetentionPolicy(threads_idle=timedelta(days=1)), dry_run=True)),
     "checkpoints.put_writes": call("checkpoints.put_writes", LIVE, f"{LIVE}-7", "task",
         [("a", 1), ("b", b"2")]) | also("replace",
         lambda s: partial(s.checkpoints.put_writes, LIVE, f"{LIVE}-7", "task", [("a", 1)],

@@ -83,6 +83,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("checkpoints.latest(by id)", "sorts: checkpoints.id COLLATE*"): "the ids of one namespace",
     ("checkpoints.list(by id)", "sorts*"): "the ids of one namespace, and the values of a page",
     ("checkpoints.list(all namespaces)", "sorts*"): "the checkpoints of one thread",
+    ("checkpoints.prune(idle*", "sorts: sessions.expires_at*"): "those whose deletion has begun",
     ("memories.list(vectors*", "*"): "whether there are vectors, of few memories, is a join",
     ("memories.list(user)", "sorts*"): "the few memories of one user",
     ("memories.search(*", "sorts*"): "all that it reads, where that is little",

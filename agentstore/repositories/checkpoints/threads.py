@@ -514,19 +514,24 @@ def checkpoints_of(tables: Tables) -> Select[Any]:
     )
 
 
-@lru_cache(maxsize=256)
-def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
-    """Read threads, each with the latest checkpoint of its first namespace."""
+def latest_in_first(tables: Tables) -> Select[Any]:
+    """Select the latest checkpoint of the first namespace of a thread that a query reads."""
     threads = tables.checkpoint_threads
     other, any_one = tables.checkpoints.alias("other"), tables.checkpoints.alias("any_one")
     first = select(func.min(any_one.c.namespace)).where(any_one.c.thread_id == threads.c.id)
     namespace = first.correlate(threads).scalar_subquery()
-    latest = (
+    return (
         select(other)
         .where(other.c.thread_id == threads.c.id, other.c.namespace == namespace)
         .order_by(other.c.step.desc(), other.c.pk.desc())
         .limit(_ONE)
     )
+
+
+@lru_cache(maxsize=256)
+def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
+    """Read threads, each with the latest checkpoint of its first namespace."""
+    threads, latest = tables.checkpoint_threads, latest_in_first(tables)
     source, found = dialect.for_each(threads, tables.checkpoints, latest, all_outer=True)
     return (
         select(

@@ -46,6 +46,7 @@ from agentstore.repositories.checkpoints.removal import (
     remove_some,
     weight,
 )
+from agentstore.repositories.checkpoints.threads import latest_in_first
 from agentstore.repositories.listing import ALONE, Pace
 from agentstore.repositories.messages.append import abort_streams, idle_streams
 from agentstore.repositories.operations import Units, window
@@ -672,19 +673,13 @@ class _ThreadRule(Rule):
 def _is_idle_thread(tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
     """Give the condition under which a thread was neither put into nor touched for too long."""
     policy, before = terms.policy, terms.before(terms.policy.threads_idle)
-    threads, points = tables.checkpoint_threads.c, tables.checkpoints
-    c, first = points.c, points.alias("first").c
-    namespace = select(func.min(first.namespace)).where(first.thread_id == threads.id)
-    latest = (
-        select(c.created_at)
-        .where(c.thread_id == threads.id, c.namespace == namespace.scalar_subquery())
-        .order_by(c.step.desc(), c.pk.desc())
-        .limit(1)
-    )
+    threads, c = tables.checkpoint_threads.c, tables.checkpoints.c
+    latest = latest_in_first(tables)
+    last = latest.with_only_columns(latest.selected_columns.created_at).scalar_subquery()
     theirs = select(c.pk).where(c.thread_id == threads.id)
     conditions = [
         threads.created_at < before,
-        func.coalesce(latest.scalar_subquery() < before, true()),
+        func.coalesce(last < before, true()),
         ~touched_since(tables, threads.id, before),
         ~theirs.where(c.created_at >= before).exists(),
     ]
