@@ -873,14 +873,15 @@ class AsyncCheckpoints(AsyncRepository):
     async def touch(self, thread_id: str, *, every: timedelta = timedelta(0)) -> bool:
         """Mark a thread as used now, for ``threads_idle`` of a retention policy.
 
-        What is put counts by itself; this is for what only reads.
+        A new checkpoint counts by itself; pending writes, changes of a checkpoint and reads do not.
+        The order of ``threads`` stays.
 
         Args:
             thread_id: The thread.
             every: Write nothing if it was touched within this time.
 
         Returns:
-            Whether that was written.
+            Whether the mark was written.
 
         Raises:
             NotFound: There is no such thread.

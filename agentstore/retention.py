@@ -45,8 +45,8 @@ class RetentionPolicy:
         session_statuses: Of these, only those in one of these statuses; none means in any.
         keep_marked: Of these, keep those that have a message with one of these marks.
         tool_logs: Delete tool logs that are older than this.
-        threads_idle: Delete threads of checkpoints, with everything in them, which nobody has put
-            into or touched for longer than this; see ``checkpoints.touch``.
+        threads_idle: Delete threads, with everything in them, that got no new checkpoint and no
+            ``checkpoints.touch`` for longer than this.
         thread_namespaces: Of these, only those that have a checkpoint in one of these namespaces;
             none means all of them.
         checkpoints_keep_last: Keep the latest so many checkpoints of each namespace of a thread.

@@ -250,9 +250,26 @@ def test_a_thread_is_touched_as_often_as_is_asked_for(timed, clock):
     assert threads_of(timed) == {"thread"}
 
 
-@pytest.mark.parametrize("use", ["put", "touch"])
+def test_to_touch_a_thread_leaves_the_order_of_threads_and_what_callers_put(timed):
+    put, touch = timed.checkpoints.put, timed.checkpoints.touch
+    for name in ("first", "last"):
+        put(name, {"a": 1})
+    assert touch("first")
+    assert touch("first")
+    assert [each.id for each in timed.checkpoints.threads()] == ["last", "first"]
+    place = {"namespace": "\x01touched"}
+    with pytest.raises(InvalidInput, match="namespace"):
+        put("first", {}, **place)
+    with pytest.raises(InvalidInput, match="namespace"):
+        timed.checkpoints.put_writes("first", *["\x01touched"] * 2, [("channel", 1)], **place)
+    assert timed.checkpoints.namespaces("first") == ("",)
+
+
+@pytest.mark.parametrize("use", ["put", "touch", "touch again"])
 def test_a_thread_that_is_used_after_it_was_found_idle_stays(place, timed, clock, use):
     timed.checkpoints.put("thread", {"a": 1})
+    if use == "touch again":
+        timed.checkpoints.touch("thread")
     clock.now += 2 * DAY
     engine = engine_of(timed)
     happened: list[Any] = []

@@ -46,7 +46,6 @@ from agentstore.repositories.operations import (
     Only,
     Paged,
     Repository,
-    appends,
     appends_unless_owned,
     equal,
     given,
@@ -61,7 +60,7 @@ from agentstore.repositories.operations import (
 from agentstore.schema import Tables, thread_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, key_step
-from agentstore.values.types import Document, new_id, require_utc, shifted
+from agentstore.values.types import Document, new_id, require_utc
 from agentstore.values.validation import DEFAULT_LIMIT, Cursors, Wanted, wanted_at
 
 _PARENT_MISSING = ("refuse", "root")
@@ -783,36 +782,29 @@ class Checkpoints(Repository):
         )
 
     @scopes.THREAD
-    @appends
+    @writes
     def touch(self, thread_id: str, *, every: timedelta = timedelta(0)) -> bool:
         """Mark a thread as used now, for ``threads_idle`` of a retention policy.
 
-        What is put counts by itself; this is for what only reads.
+        A new checkpoint counts by itself; pending writes, changes of a checkpoint and reads do not.
+        The order of ``threads`` stays.
 
         Args:
             thread_id: The thread.
             every: Write nothing if it was touched within this time.
 
         Returns:
-            Whether that was written.
+            Whether the mark was written.
 
         Raises:
             NotFound: There is no such thread.
             InvalidInput: ``every`` is no timedelta, or negative.
         """
-        thread = validation.text("thread_id", thread_id)
+        thread_id = validation.text("thread_id", thread_id)
         if not isinstance(every, timedelta) or every < timedelta(0):
             raise InvalidInput("every must be a timedelta, zero or more.")
-        threads = self.tables.checkpoint_threads.c
-        since = shifted(self.unit.now(), -every)
-        query = select(puts.touched_since(self.tables, threads.id, since)).where(
-            threads.id == thread, thread_not_being_deleted(self.tables, threads.id)
-        )
-        found = required(self.connection.execute(query).first(), "checkpoint thread", thread)
-        if every and found[0]:
-            return False
-        puts.touch_thread(self.unit, thread)
-        return True
+        lock_thread(self.unit, thread_id)
+        return puts.touch_thread(self.unit, thread_id, every)
 
     @scopes.THREAD
     @reads

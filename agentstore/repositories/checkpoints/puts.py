@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -32,11 +32,11 @@ from agentstore.repositories.checkpoints.values import (
     planned,
     write_pieces,
 )
-from agentstore.repositories.operations import adding_missing, changing, removing
+from agentstore.repositories.operations import adding, adding_missing, changing, removing
 from agentstore.schema import Tables
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, load_json
-from agentstore.values.types import Document, new_id
+from agentstore.values.types import Document, new_id, shifted
 
 NO_PARENT = ""
 """Instead of a parent's id: the checkpoint is a root."""
@@ -508,18 +508,22 @@ def _storing(
     return None if statement is None else Prepared(statement, driver)
 
 
-_TOUCHED = "\x01touched"
-"""Namespace, checkpoint, task and channel of the write that says when a thread was touched."""
+def touch_thread(unit: Unit, thread_id: str, every: timedelta) -> bool:
+    """Write that a locked thread is used now, unless it was within this time; say whether it did.
 
-
-def touch_thread(unit: Unit, thread_id: str) -> None:
-    """Write down that a thread is used now; raises NotFound, or NeedsTransaction in autocommit."""
-    kind, encoding, data = _instant(unit.now())
-    row = {"position": 0, "channel": _TOUCHED, "task_path": ""}
-    row |= {"kind": kind, "encoding": encoding, "data": data}
-    names = dict.fromkeys(("namespace", "checkpoint_id", "task_id"), _TOUCHED)
-    task, nobody = {"thread_id": thread_id, **names}, {"user_id": None, "session_id": None}
-    store_pending(unit, task, {0: row}, nobody, replaced=[0], makes_thread=False)
+    Its row stays as it is: threads are in the order of what was written into them.
+    """
+    now, table = unit.now(), unit.tables.checkpoint_writes
+    recently = touched_since(unit.tables, literal(thread_id), shifted(now, -every))
+    if every and unit.connection.execute(select(recently)).scalar():
+        return False
+    key = [column.name for column in table.primary_key]
+    row: dict[str, Any] = {**dict.fromkeys((*key, "channel"), threads.TOUCHED), "task_path": ""}
+    row |= dict(zip(("kind", "encoding", "data"), _instant(now), strict=True))
+    row |= {"thread_id": thread_id, "position": 0}
+    unit.count(removing, table, *key, **row)
+    unit.count(adding, table, **row)
+    return True
 
 
 def touched_since(
@@ -527,7 +531,7 @@ def touched_since(
 ) -> ColumnElement[bool]:
     """Give the condition that a thread was touched at a moment or later."""
     c = tables.checkpoint_writes.c
-    these = [c[name] == _TOUCHED for name in ("namespace", "checkpoint_id", "task_id")]
+    these = [c[name] == threads.TOUCHED for name in ("namespace", "checkpoint_id", "task_id")]
     return (
         select(c.position)
         .where(c.thread_id == thread_id, *these, c.position == 0, c.data >= _instant(since)[2])

@@ -312,6 +312,9 @@ def _enterable(tables: Tables, id: str) -> list[Any]:
 ROOT = ""
 """The root namespace, in which an id belongs to one thread alone."""
 
+TOUCHED = "\x01touched"
+"""Namespace, checkpoint, task and channel of the write that says when a thread was touched."""
+
 MAX_THREAD = validation.MAX_KEY_BYTES
 """Bytes of a thread's id: a copy of a thread may have a longer id, and must fit, too."""
 
@@ -360,8 +363,11 @@ def place_of(thread_id: object, namespace: object) -> tuple[str, str]:
     """Require what names a place for checkpoints: a thread, and a namespace that may be empty.
 
     Raises:
-        InvalidInput: The thread is empty or no str, or together they are too long for an index.
+        InvalidInput: The thread is empty or no str, or together they are too long for an index; or
+            the namespace is ``TOUCHED``.
     """
+    if namespace == TOUCHED:
+        raise InvalidInput("agentstore keeps this namespace for itself. Pass another one.")
     if type(thread_id) is type(namespace) is str:
         thread, space = str(thread_id), str(namespace)
         if 0 < len(thread) <= _SHORT and len(space) <= _SHORT:

@@ -624,10 +624,10 @@ def _after_now(terms: PruningTerms) -> datetime:
     return terms.now + timedelta.resolution  # the present itself included
 
 
-# The rule about threads that nobody uses.
+# The rule about idle threads.
 #
-# When a thread was put into last is not in its row: the latest checkpoint of its first namespace
-# says it of most, so it is looked at before all others are.
+# A thread's row does not say when its last checkpoint was made. For most threads that is the latest
+# one of the first namespace, so it is looked at before all others.
 
 
 class _ThreadRule(Rule):
@@ -663,7 +663,7 @@ class _ThreadRule(Rule):
             done += 1
             if not lock_free(unit, threads.pk, threads.pk == pk):
                 continue
-            # Looked at again once it is locked: whoever had it may have put into it.
+            # Looked at again once it is locked: another transaction may have written to it.
             still = select(threads.id).where(threads.pk == pk, _is_idle_thread(unit.tables, terms))
             for thread_id in unit.connection.execute(still).scalars():
                 counts.update(remove_all(unit, thread_id).rows)
@@ -671,7 +671,7 @@ class _ThreadRule(Rule):
 
 
 def _is_idle_thread(tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
-    """Give the condition under which a thread was neither put into nor touched for too long."""
+    """Give the condition under which a thread got no checkpoint and no touch for too long."""
     policy, before = terms.policy, terms.before(terms.policy.threads_idle)
     threads, c = tables.checkpoint_threads.c, tables.checkpoints.c
     latest = latest_in_first(tables)
