@@ -373,9 +373,7 @@ def test_of_a_message_so_many_characters_are_searched(place, session, store):
         assert len(reader.messages.search("beyond")) == 0
 
 
-def test_a_changed_limit_holds_when_the_index_is_rebuilt_and_leaves_no_ghost(
-    place, store, session
-):
+def test_a_changed_limit_holds_when_the_index_is_rebuilt_and_leaves_no_ghost(place, store, session):
     saved = save(store, session, "apple " + "x" * 100 + " pear")
     assert len(store.messages.search("pear")) == 1
     with place.open(search_characters=50) as other:
