@@ -377,7 +377,7 @@ class KeptConnections:
         self._closed = False
         _kept_of[engine.pool] = ref(self)
         if not self._detaches:  # a store that nobody closed; SQLAlchemy would complain
-            finalize(self, _return_all, self._idle)
+            finalize(self, _detach_all, self._idle)
         register_for_fork(self)
 
     def run(self, mode: Mode, work: Callable[[Unit], T]) -> T:
@@ -529,10 +529,10 @@ class _Kept:
         self.driver_connection = self.connection.connection.dbapi_connection
 
 
-def _return_all(idle: list[_Kept]) -> None:
-    for kept in idle:
+def _detach_all(idle: list[_Kept]) -> None:
+    for kept in idle:  # a pool that is full would close them, which may have to be awaited
         with suppress(Exception):
-            kept.connection.close()
+            kept.connection.detach()
 
 
 _kept_of: WeakKeyDictionary[Pool, ref[KeptConnections]] = WeakKeyDictionary()
