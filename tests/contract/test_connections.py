@@ -221,12 +221,22 @@ def test_what_a_store_keeps_leaves_room_for_a_transaction(place: Place) -> None:
         assert store.health().pool.in_use == 0
 
 
+def test_no_more_connections_stay_open_than_pool_size(place: Place) -> None:
+    with place.open(pool_size=1, max_overflow=2) as store, ThreadPoolExecutor(1) as thread:
+        with store.transaction() as tx:
+            tx.sessions.list()
+            for _ in range(3):
+                thread.submit(store.sessions.list).result()
+        store.sessions.list()
+        assert drop_connections(place.url) == 1
+
+
 def test_a_store_that_nobody_closed_goes_without_a_word_of_its_pool(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use() -> Any:
         store = AsyncStore(place.url, pool_size=1, max_overflow=1)
-        async with store.transaction():  # which leaves the pool no room for what is kept
+        async with store.transaction():  # whose connection fills the pool
             await Context().run(asyncio.ensure_future, store.sessions.list())
         return ref(store)
 
