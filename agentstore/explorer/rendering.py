@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cache
 from html import escape
@@ -142,7 +142,9 @@ def when(instant: datetime) -> Markup:
 
 
 def ago(instant: datetime) -> Markup:
-    """Write how long ago a time was."""
+    """Write how long ago a time was; its date, if that was long ago."""
+    if datetime.now(UTC) - instant >= timedelta(days=14):
+        return _time(instant, f"{instant:%Y-%m-%d}")
     age = age_of(instant)
     return _time(instant, age if age == "now" else f"{age} ago")
 

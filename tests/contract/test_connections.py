@@ -32,7 +32,15 @@ from agentstore.execution.unit import LoneRead
 from agentstore.schema import Tables
 from tests.conftest import DRIVERS, VERSIONS, Place, Servers
 from tests.drivers import FULL
-from tests.programs.probes import checked_out, connect, drop, drop_connections, engine_of, once_at
+from tests.programs.probes import (
+    checked_out,
+    connect,
+    drop,
+    drop_connections,
+    engine_of,
+    once_at,
+    wait_until,
+)
 from tests.servers import Server, installations
 
 PREPARED = 8
@@ -267,8 +275,7 @@ def test_who_waits_for_the_pool_gets_what_comes_back(place: Place) -> None:
             busy = threads.submit(store._runner.once, Mode.READ, LoneRead(read, *_NOBODYS))
             assert reading.wait(60)
             waits = threads.submit(write)
-            while not kept.going:
-                pass
+            wait_until(lambda: kept.going)
             go.set()
             busy.result()
             waits.result(10)

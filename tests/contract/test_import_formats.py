@@ -369,6 +369,7 @@ def test_the_advice_for_open_webui_works(store, tmp_path):
 
 def test_an_array_is_read_by_elements_and_a_value_only_up_to_a_size(store, tmp_path, monkeypatch):
     monkeypatch.setattr(json_records, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(json_records, "_HEAD", 1_500)  # what is read at a time: over an element
     path = tmp_path / "many.json"
     talks = [{"id": str(n), "messages": [samples.said("user", "x" * 1000)]} for n in range(60)]
     path.write_bytes(whole(talks))
