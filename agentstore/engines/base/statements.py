@@ -406,7 +406,8 @@ class Numbered:
             return [result.command_tuples]
         reader = psycopg.adapt.Transformer(own)
         reader.set_pgresult(result)
-        return reader.load_rows(0, result.ntuples, tuple)
+        read: list[Any] = reader.load_rows(0, result.ntuples, tuple)
+        return read
 
     async def _sent(self, own: Any, name: bytes, texts: Any, large: bool) -> Any:
         async with own.lock:
