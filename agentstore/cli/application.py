@@ -81,7 +81,7 @@ class _Plain:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write it, with each option and each name in one piece."""
         formatter.width = width = min(columns(), _WIDEST)
-        text, rows, write = formatter.write_text, formatter.write_dl, formatter.write
+        paragraphs, rows, write = formatter.write_text, formatter.write_dl, formatter.write
 
         def write_rows(given: Sequence[tuple[str, str]]) -> None:
             pairs = [
@@ -90,7 +90,7 @@ class _Plain:
             ]
             rows(pairs, 4 if width < _NARROW else 30)
 
-        formatter.write_text = lambda words: text(words.replace("-", _HYPHEN))
+        formatter.write_text = lambda words: paragraphs(words.replace("-", _HYPHEN))
         formatter.write_dl = write_rows
         formatter.write = lambda words: write(words.replace(_HYPHEN, "-"))
         super().format_help(ctx, formatter)  # type: ignore[misc]
