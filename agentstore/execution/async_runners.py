@@ -162,8 +162,8 @@ class AsyncJoinRunner:
 
 
 class AsyncTurns:
-    """Counts who is inside, and lets nobody in any more once the store is closed; and where the
-    writers of one event loop have to go one after the other, lets them.
+    """Counts the calls that run, and refuses new ones once the store is closed. Where the engine
+    takes one writer, those of an event loop take turns.
     """
 
     def __init__(self, settings: Settings, *, one_by_one: bool) -> None:

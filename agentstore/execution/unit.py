@@ -346,7 +346,7 @@ class KeptConnections:
     """Runs what is one statement, each on a connection that nobody else has at that moment.
 
     Attributes:
-        going: An entry for each who is getting a connection from the pool.
+        going: An entry for each caller that is getting a connection from the pool.
     """
 
     def __init__(

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from html import escape
 from importlib.resources import files
 from inspect import iscoroutinefunction
@@ -39,7 +38,7 @@ from starlette.responses import HTMLResponse
 
 from agentstore.errors import InvalidInput
 from agentstore.values.serialized import BELOW, step_of
-from agentstore.values.snippets import CLOSE, OPEN, age_of
+from agentstore.values.snippets import CLOSE, OPEN, age_of, money
 
 if TYPE_CHECKING:
     from agentstore.health import Probe
@@ -84,7 +83,7 @@ def environment() -> Environment:
         "day": lambda instant: f"{instant:%Y-%m-%d}",
         "duration": duration,
         "last_line": last_line,
-        "money": money,
+        "money": partial(money, places=4),
         "number": "{:,}".format,
         "px": lambda place: f"{place:.1f}".removesuffix(".0"),
         "short": short,
@@ -121,11 +120,6 @@ def _static(context: Context, name: str) -> str:
 def short(text: str, most: int = 200) -> str:
     """Give a text, or its beginning if it is longer than so many characters."""
     return text if len(text) <= most else f"{text[:most]}…"
-
-
-def money(value: Decimal) -> str:
-    """Write an amount of money: four digits behind the point, so that columns are aligned."""
-    return "<$0.0001" if 0 < value < Decimal("0.00005") else f"${value:,.4f}"
 
 
 def duration(milliseconds: float) -> str:

@@ -132,7 +132,7 @@ class Prepared:
         return run_sql(connection, sql, bound, numbered, fetch=True, large=large)
 
     def _with_literals(self, parameters: Parameters) -> _Text:
-        """Give the text with these literals; the same object each time, for who asks as before."""
+        """Give the text with these literals; the same object each time for the same literals."""
         values = tuple([parameters[name] for name in self._literals])
         text = self._texts.get(values)
         if text is None:
