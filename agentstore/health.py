@@ -2,10 +2,10 @@
 
 For a readiness probe: an unhealthy database is an answer here, not an error. The question is one
 look at the revision, one at the search index and one at the server's replication, and reads no rows
-of the application's. A driver
-may hang for as long as its socket does, so the question is asked beside the caller, in a thread or
-a task, whom it waits for no longer than it said. Only one question is asked at a time: callers that
-ask meanwhile share it, so that probes of a database that hangs do not pile up.
+of the application's. A driver may hang for as long as its socket does, so the question is asked in
+a thread or a task of its own, and the caller waits no longer than it said. Only one question is
+asked at a time: callers that ask meanwhile share it, so that probes of a database that hangs do not
+pile up.
 """
 
 from __future__ import annotations

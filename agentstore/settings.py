@@ -236,7 +236,7 @@ def _from_environment() -> StoreOptions:
         try:
             if text and kind.read is not None:
                 found[name] = kind.read(text)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, OSError):
             raise InvalidInput(f"{variable(name)} must be {kind.must}.") from None
     actions = {
         name: found.pop(f"secrets_{name}")
@@ -343,7 +343,11 @@ _KINDS: dict[str, _Kind] = {
     ),
     "secrets_on_config": _ACTION,
     "secrets_on_tool_logs": _ACTION,
-    "prices": _Kind("a Prices", lambda value: isinstance(value, Prices), Prices.load),
+    "prices": _Kind(
+        "a Prices (in a variable, the path of a JSON file)",
+        lambda value: isinstance(value, Prices),
+        Prices.load,
+    ),
     "max_attachment_bytes": _whole(1, must="a whole number above 0").or_(None),
     "stream_timeout": _seconds("from 0 to 10**9 seconds", 10**9),
     "slow_after": _seconds().or_(None),

@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,33 +69,44 @@ _NARROW = 60
 """Columns; below that a text begins under what it explains."""
 
 
-def _fit(formatter: Any) -> None:
-    formatter.width = min(columns(), _WIDEST)
-    if formatter.width < _NARROW:
-        formatter.write_dl = partial(formatter.write_dl, col_max=4)
+_HYPHEN = "\u2011"
+"""One at which no line ends: of an option there would be two halves."""
 
 
-class Command(TyperCommand):
-    """A command, with its help."""
+class _Plain:
+    """Help for this terminal; whatever its width, nothing is cut."""
+
+    help: str | None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write it for this terminal; whatever its width, nothing is cut."""
-        _fit(formatter)
-        super().format_help(ctx, formatter)
+        """Write it, with each option and each name in one piece."""
+        formatter.width = width = min(columns(), _WIDEST)
+        paragraphs, rows, write = formatter.write_text, formatter.write_dl, formatter.write
+
+        def write_rows(given: Sequence[tuple[str, str]]) -> None:
+            pairs = [
+                (n if len(n) + 2 <= width else n.replace(" / ", " /\n  "), w.replace("-", _HYPHEN))
+                for n, w in given
+            ]
+            rows(pairs, 4 if width < _NARROW else 30)
+
+        formatter.write_text = lambda words: paragraphs(words.replace("-", _HYPHEN))
+        formatter.write_dl = write_rows
+        formatter.write = lambda words: write(words.replace(_HYPHEN, "-"))
+        super().format_help(ctx, formatter)  # type: ignore[misc]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command does."""
+        """Write what it does."""
         formatter.write_paragraph()
         formatter.write_text((self.help or "").replace("`", ""))
 
 
-class Group(TyperGroup):
-    """The application, with its help."""
+class Command(_Plain, TyperCommand):
+    """A command, with its help."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write it for this terminal."""
-        _fit(formatter)
-        super().format_help(ctx, formatter)
+
+class Group(_Plain, TyperGroup):
+    """The application, with its help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands by what they are for."""

@@ -363,7 +363,7 @@ def show_user(
 
 _DIMENSIONS = ("day", "week", "month", "model", "user", "session", "turn", "branch", "total")
 _BAR = ""
-_FACTS = {_BAR: 8, "REQUESTS": 8, "IN": 5, "OUT": 5, "USED": 6, "COST": 9}
+_FACTS = {_BAR: 8, "REQUESTS": 8, "IN": 5, "OUT": 5, "USED": 6, "COST": 10}
 _LESS_WANTED = ("IN", "OUT", "REQUESTS", _BAR)
 _LONGEST_KEY = 24
 _LEAST = 19

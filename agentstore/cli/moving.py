@@ -98,8 +98,8 @@ def copy(
     ] = False,
     schema: Schema = None,
     table_prefix: Prefix = "",
-    to_schema: Annotated[str | None, flag("--to-schema", "The PostgreSQL schema of DST.")] = None,
-    to_table_prefix: Annotated[str, flag("--to-table-prefix", "The tables' prefix in DST.")] = "",
+    to_schema: Annotated[str | None, option("NAME", "The PostgreSQL schema of DST.")] = None,
+    to_table_prefix: Annotated[str, option("TEXT", "The tables' prefix in DST.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Copy everything into an empty database, on either engine, and compare the two.
@@ -166,15 +166,13 @@ def copy(
         raise CopyDiffers(tuple(each.name for each in report.tables if not each.equal))
     if not (verify_only or no_reindex):
         make_index(database, str(database), "the copy is complete")
-    _end_set_aside(report.set_aside, "row not copied", report.quarantine)
+    if report.set_aside:
+        _end_set_aside(counted(report.set_aside, "row"), "copied", report.quarantine)
 
 
-def _end_set_aside(count: int, what: str, file: str | None, lines: Iterable[str] = ()) -> None:
-    """Say what was set aside, if anything was, and end with an exit code of its own."""
-    if not count:
-        return
-    thing, _, rest = what.partition(" ")
-    for line in (*lines, f"{counted(count, thing)} {rest}, but set aside in {file}."):
+def _end_set_aside(what: str, done: str, file: str | None, lines: Iterable[str] = ()) -> None:
+    """Say what was set aside, and end with an exit code of its own."""
+    for line in (*lines, f"{what} not {done}, but set aside in {file}."):
         err.print(Text(on_one_line(line)), soft_wrap=True)
     raise typer.Exit(SET_ASIDE)
 
@@ -478,8 +476,9 @@ def take_over(
         print_json(plain(report))
     else:
         _show_import(report)
-    lines = (f"{name} {key}: {reason}" for name, key, reason in report.invalid)
-    _end_set_aside(report.set_aside, "row not imported", report.quarantine, lines)
+    if report.set_aside:
+        lines = (f"{name} {key}: {reason}" for name, key, reason in report.invalid)
+        _end_set_aside(counted(report.set_aside, "row"), "imported", report.quarantine, lines)
 
 
 def _class(name: str) -> tuple[str, str]:
@@ -593,8 +592,9 @@ def import_(
         print_json(done)
     else:
         _show_imported(done)
-    lines = (f"line {number}: {problem}" for number, problem in done.problems)
-    _end_set_aside(done.set_aside, "line not imported", done.quarantine, lines)
+    if done.set_aside:
+        lines = (f"line {number}: {problem}" for number, problem in done.problems)
+        _end_set_aside(counted(done.set_aside, "line"), "imported", done.quarantine, lines)
 
 
 def _import_lines(source: str, database: Database, **options: Any) -> transcripts.Imported:
@@ -669,7 +669,9 @@ def export(
     ] = None,
     format_: Annotated[
         _ExportFormat,
-        flag("--format", "html, md: one session to share, secrets redacted (extra ui)."),
+        typer.Option(
+            "--format", help="html, md: one session to share, secrets redacted (extra ui)."
+        ),
     ] = _ExportFormat.CHAT,
     branch: Annotated[str | None, option("NAME", "For html and md: not the active branch.")] = None,
     session: Annotated[str | None, option("ID", "Only this session.")] = None,

@@ -245,8 +245,8 @@ def include_name(
     """Give Alembic's ``include_name`` that passes over agentstore's tables in the database.
 
     Args:
-        schema: As for the store; on SQLite, which has no schemas, leave it out, and where it is
-            the first one of the connection's search path and not ``public``.
+        schema: As for the store. Leave it out on SQLite, which has no schemas, and where it comes
+            first in the connection's search path, unless it is ``public``.
         table_prefix: As for the store.
     """
     is_ours = _ours(Names(schema, table_prefix))

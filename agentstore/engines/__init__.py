@@ -75,7 +75,7 @@ def _dialect(name: str) -> EngineDialect:
 
 
 def database_files() -> SQLiteFiles:
-    """Give those who make database files, whatever engine the rows come from."""
+    """Give what makes and reads database files, whatever engine the rows come from."""
     from agentstore.engines.sqlite.dialect import SQLiteFiles
 
     return SQLiteFiles()

@@ -162,8 +162,8 @@ class AsyncJoinRunner:
 
 
 class AsyncTurns:
-    """Counts who is inside, and lets nobody in any more once the store is closed; and where the
-    writers of one event loop have to go one after the other, lets them.
+    """Counts the calls that run, and refuses new ones once the store is closed. Where the engine
+    takes one writer, those of an event loop take turns.
     """
 
     def __init__(self, settings: Settings, *, one_by_one: bool) -> None:
@@ -334,7 +334,7 @@ class GreenletRunner:
             result: T = await greenlet_spawn(self._run, progress, mode, work)
             return result
         except HANDLED as error:
-            found = unit_failure(self._runner.dialect, mode, error, committing=progress.committing)
+            found = await self._failure(mode, error, committing=progress.committing)
             raise found from cause_of(error)
         finally:
             if progress.give_up is not None:
@@ -393,11 +393,16 @@ class GreenletRunner:
                 if WAIT_CANCELLED in sync_connection.info:
                     raise unacknowledged(sync_connection)
         except HANDLED as error:
-            found = unit_failure(self._runner.dialect, Mode.WRITE, error, committing=committing)
+            found = await self._failure(Mode.WRITE, error, committing=committing)
             raise found from cause_of(error)
         finally:
             self._turns.release(writer=writer)
             await self._dispose_if_over()
+
+    async def _failure(self, mode: Mode, error: Exception, *, committing: bool) -> UnitFailure:
+        if self._kept is not None:
+            await greenlet_spawn(self._kept.put_back)
+        return unit_failure(self._runner.dialect, mode, error, committing=committing)
 
     async def _started(self, connection: AsyncConnection) -> None:
         if self._kept is None:

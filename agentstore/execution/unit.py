@@ -336,17 +336,17 @@ def write_group(unit: Unit, calls: Sequence[GatheredCall]) -> list[Any]:
 # those that have been used are kept, and the next call takes one as it is. What needs a transaction
 # has the pool's.
 #
-# Kept connections to a file are out of the pool: they are cheap, and who reads waits for nobody.
-# A server counts connections, so there they stay in the pool, as checked out, and the pool's limits
-# hold for all of them. Nobody may wait for one that lies idle: whoever goes to the pool puts one
-# back first, and none is kept while somebody is on the way there.
+# Those to a file are taken out of the pool: they are cheap, and a reader waits for nobody. A server
+# counts connections, so those to a server stay checked out of the pool, whose limits hold for them.
+# Nobody may wait while one lies idle: an idle one is put back before a connection is checked out,
+# and none is kept while somebody waits for the pool, or while more are open than ``pool_size``.
 
 
 class KeptConnections:
     """Runs what is one statement, each on a connection that nobody else has at that moment.
 
     Attributes:
-        going: One for each that is on its way to the pool.
+        going: An entry for each caller that is getting a connection from the pool.
     """
 
     def __init__(
@@ -435,14 +435,14 @@ class KeptConnections:
                 kept.connection.commit()
             if WAIT_CANCELLED in kept.connection.info:
                 raise unacknowledged(kept.connection)
-            if kept not in self._kept:
-                self._kept.add(kept)  # first, so that no two take the last place
-                if len(self._kept) > self._most:
-                    self._kept.discard(kept)
-                    kept.connection.close()
-                    return
-                if self._detaches:
-                    kept.detach()
+            pool: Any = self._engine.pool
+            self._kept.add(kept)  # first, so that no two take the last place
+            if len(self._kept) > self._most or (not self._detaches and pool.overflow() > 0):
+                self._kept.discard(kept)
+                kept.connection.close()
+                return
+            if self._detaches and kept.driver_connection is None:
+                kept.detach()
         except BaseException:
             self.drop(kept)
             raise

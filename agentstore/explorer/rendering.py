@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
-from functools import cache
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from html import escape
 from importlib.resources import files
 from inspect import iscoroutinefunction
@@ -39,7 +38,7 @@ from starlette.responses import HTMLResponse
 
 from agentstore.errors import InvalidInput
 from agentstore.values.serialized import BELOW, step_of
-from agentstore.values.snippets import CLOSE, OPEN, age_of
+from agentstore.values.snippets import CLOSE, OPEN, age_of, money
 
 if TYPE_CHECKING:
     from agentstore.health import Probe
@@ -84,7 +83,7 @@ def environment() -> Environment:
         "day": lambda instant: f"{instant:%Y-%m-%d}",
         "duration": duration,
         "last_line": last_line,
-        "money": money,
+        "money": partial(money, places=4),
         "number": "{:,}".format,
         "px": lambda place: f"{place:.1f}".removesuffix(".0"),
         "short": short,
@@ -123,11 +122,6 @@ def short(text: str, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def money(value: Decimal) -> str:
-    """Write an amount of money: four digits behind the point, so that columns are aligned."""
-    return "<$0.0001" if 0 < value < Decimal("0.00005") else f"${value:,.4f}"
-
-
 def duration(milliseconds: float) -> str:
     """Write how long something took."""
     if milliseconds < 1_000:
@@ -142,7 +136,9 @@ def when(instant: datetime) -> Markup:
 
 
 def ago(instant: datetime) -> Markup:
-    """Write how long ago a time was."""
+    """Write how long ago a time was; its date, if that was long ago."""
+    if datetime.now(UTC) - instant >= timedelta(days=14):
+        return _time(instant, f"{instant:%Y-%m-%d}")
     age = age_of(instant)
     return _time(instant, age if age == "now" else f"{age} ago")
 

@@ -16,9 +16,10 @@ from starlette.responses import RedirectResponse, Response
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.explorer.conversation import of_message
 from agentstore.explorer.differences import state_tree
-from agentstore.explorer.rendering import Column, Visit, brief, columns, link, money, visible
+from agentstore.explorer.rendering import Column, Visit, brief, columns, link, visible
 from agentstore.records import MemoryRecord, UsageSum
 from agentstore.records.work import total_of
+from agentstore.values.snippets import money
 
 _ON_A_PAGE = 50
 _OF_A_USER = 20

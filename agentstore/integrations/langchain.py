@@ -34,7 +34,16 @@ from langchain_core.messages import (
 
 from agentstore.aio import AsyncRepositories
 from agentstore.errors import InvalidInput, InvalidJson, NotFound
-from agentstore.integrations import AnyStore, Calls, T, history_of, of_kind, run, run_async
+from agentstore.integrations import (
+    AnyStore,
+    Calls,
+    T,
+    history_of,
+    of_kind,
+    run,
+    run_async,
+    settled,
+)
 from agentstore.transactions import Repositories
 
 if TYPE_CHECKING:
@@ -128,7 +137,7 @@ class AgentStoreChatMessageHistory(BaseChatMessageHistory):
 
     async def _arun(self, calls: Calls[T]) -> T:
         if isinstance(self.store, Repositories):
-            return await asyncio.to_thread(self._run, calls)
+            return await settled(asyncio.to_thread(self._run, calls))
         return await run_async(calls, of_kind(self.store, AsyncRepositories))
 
     def _read(self) -> Calls[list[BaseMessage]]:

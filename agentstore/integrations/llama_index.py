@@ -135,7 +135,7 @@ class AgentStoreChatStore(BaseChatStore):
 
     async def _arun(self, calls: Calls[T]) -> T:
         if isinstance(self._store, Repositories):
-            return await asyncio.to_thread(self._run, calls)
+            return await settled(asyncio.to_thread(self._run, calls))
         return await run_async(calls, of_kind(self._store, AsyncRepositories))
 
 

@@ -146,7 +146,7 @@ _PAGE = 50
 _ADDED_UP = 200
 """Requests of each session: of one that made more, the last ones are added up."""
 
-_FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 8}
+_FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 9}
 _FACTS |= {"USER": 12, "MODEL": 18}
 _WIDE = {"MSGS": 88, "USER": 104, "MODEL": 124}
 """From how many columns on these are shown."""

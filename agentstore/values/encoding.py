@@ -52,8 +52,6 @@ _encode_fast = msgspec.json.Encoder().encode
 _decode_fast = msgspec.json.Decoder().decode
 _decoder = json.JSONDecoder(parse_constant=_no_constant)
 _lenient_decoder = json.JSONDecoder(strict=False, parse_constant=_no_constant)
-
-
 _canonical_encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
 )

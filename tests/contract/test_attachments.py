@@ -532,7 +532,7 @@ def test_two_who_attach_the_same_new_bytes_store_them_once(place, store, message
         assert store.attachments.read(added.id) == PICTURE
 
 
-def test_who_attaches_what_is_being_deleted_stores_it_anew(place, store, message):
+def test_who_attaches_what_is_being_deleted_stores_it_again(place, store, message):
     last = store.attachments.add(message.id, PICTURE, "image/png")
     with while_in(place, store) as (tx, beside):
         assert tx.attachments.delete(last.id).rows["blobs"] == 1

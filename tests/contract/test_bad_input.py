@@ -1093,7 +1093,7 @@ def test_settings_that_could_only_fail_later_are_refused_at_once(place):
         ({"busy_timeout": "3"}, "busy_timeout must be .* not a str"),
         ({"create": "no"}, "create must be True or False"),
         ({"secrets": "redact"}, "secrets must be a Secrets, such as"),
-        ({"prices": {"gpt": 1}}, "prices must be a Prices, not of type dict"),
+        ({"prices": {"gpt": 1}}, r"prices must be a Prices \(.*\), not of type dict"),
         ({"max_retries": -1}, "max_retries"),
         ({"table_prefix": "Robert'); DROP TABLE users;--"}, "lower-case letters"),
         ({"table_prefix": "x" * 16}, "up to 15"),

@@ -6,9 +6,11 @@ import socket
 import threading
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import Context
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -30,8 +32,17 @@ from agentstore.execution.unit import LoneRead
 from agentstore.schema import Tables
 from tests.conftest import DRIVERS, VERSIONS, Place, Servers
 from tests.drivers import FULL
-from tests.programs.probes import checked_out, connect, drop, drop_connections, engine_of, once_at
+from tests.programs.probes import (
+    checked_out,
+    connect,
+    drop,
+    drop_connections,
+    engine_of,
+    once_at,
+    wait_until,
+)
 from tests.servers import Server, installations
+from tests.strategies import TRAPS
 
 PREPARED = 8
 """Calls after which psycopg has prepared their statement."""
@@ -134,13 +145,10 @@ def test_a_prepared_write_on_a_dead_connection_is_in_doubt_and_the_next_one_is_d
     assert checked_out(store) == 0
 
 
-WORDS = ["a'b\\", '{"$1": "%s"}', "\x00", "\ud800", "雨\u2028", "", "x" * 100_000]
-
-
 def test_what_is_prepared_takes_every_text_and_number(store: Any, session: Any) -> None:
     saved = []
-    for n, word in enumerate(WORDS * 2):
-        tokens, more = n * 50_000_000, {"word": word}
+    for n, word in enumerate([*TRAPS, "x" * 100_000] * 2):  # the first few are not prepared yet
+        tokens, more = n * 10_000_000, {"word": word}
         new = store.messages.save(session.id, "user", word, token_count=tokens, metadata=more)
         saved.append(new)
     assert store.messages.history(session.id, None) == saved
@@ -188,6 +196,26 @@ def _quotient(_: Tables) -> Select[Any]:
     return select(literal_column("100") / bindparam("by", type_=Integer))
 
 
+@pytest.mark.parametrize("in_transaction", [False, True], ids=["call", "transaction"])
+def test_when_one_connection_is_lost_none_that_was_kept_is_tried_after_it(
+    place: Place, in_transaction: bool
+) -> None:
+    with place.open(ping_after=NEVER, max_retries=0) as store, ThreadPoolExecutor(8) as threads:
+        session, pool = store.sessions.create(), engine_of(store).pool
+        while pool.checkedout() < 4:  # as many as are kept
+            deque(threads.map(store.sessions.get, [session.id] * 40))
+        assert drop_connections(place.url) >= 4
+        with pytest.raises(ConnectionLost):
+            if in_transaction:
+                with store.transaction() as tx:
+                    tx.sessions.get(session.id)
+            else:
+                store.messages.save(session.id, "user", "lost")
+        for number in range(4):
+            store.messages.save(session.id, "user", str(number))
+        assert contents(store, session.id) == ["0", "1", "2", "3"]
+
+
 def test_what_a_store_keeps_leaves_room_for_a_transaction(place: Place) -> None:
     with place.open(pool_size=1, max_overflow=0, pool_timeout=5) as store:
         for _ in range(3):
@@ -199,12 +227,23 @@ def test_what_a_store_keeps_leaves_room_for_a_transaction(place: Place) -> None:
         assert store.health().pool.in_use == 0
 
 
+def test_no_more_connections_stay_open_than_pool_size(place: Place) -> None:
+    with place.open(pool_size=1, max_overflow=2) as store, ThreadPoolExecutor(1) as thread:
+        with store.transaction() as tx:
+            tx.sessions.list()
+            for _ in range(3):
+                thread.submit(store.sessions.list).result()
+        store.sessions.list()
+        assert drop_connections(place.url) == 1
+
+
 def test_a_store_that_nobody_closed_goes_without_a_word_of_its_pool(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use() -> Any:
-        store = AsyncStore(place.url)
-        await store.sessions.list()
+        store = AsyncStore(place.url, pool_size=1, max_overflow=1)
+        async with store.transaction():  # whose connection fills the pool
+            await Context().run(asyncio.ensure_future, store.sessions.list())
         return ref(store)
 
     with warnings.catch_warnings():
@@ -234,8 +273,7 @@ def test_who_waits_for_the_pool_gets_what_comes_back(place: Place) -> None:
             busy = threads.submit(store._runner.once, Mode.READ, LoneRead(read, *_NOBODYS))
             assert reading.wait(60)
             waits = threads.submit(write)
-            while not kept.going:
-                pass
+            wait_until(lambda: kept.going)
             go.set()
             busy.result()
             waits.result(10)

@@ -588,7 +588,7 @@ def test_a_log_that_was_begun_anew_is_not_taken_for_the_first_one(new, engine):
 
 @pytest.mark.long(but=["sqlite"])
 @each_engine
-def test_a_log_that_is_taken_away_stops_the_copy_which_begins_anew(new, engine):
+def test_a_log_that_is_taken_away_stops_the_copy_which_starts_over(new, engine):
     source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def take_away(store: Any) -> None:

@@ -93,7 +93,7 @@ def test_a_file_becomes_the_conversations_that_it_holds_and_only_once(store, tmp
 
 
 def test_what_was_imported_is_as_old_as_it_was_and_keeps_what_else_was_known(store, tmp_path):
-    transcripts.import_file(store, written(SAMPLES["ChatGPT, answered anew"], tmp_path))
+    transcripts.import_file(store, written(SAMPLES["ChatGPT, regenerated"], tmp_path))
     session = store.sessions.get("g2")
     assert (session.title, session.model) == ("The weather", "gpt-4o")
     assert session.metadata["imported"] == {"format": "chatgpt", "messages": 3}
@@ -107,7 +107,7 @@ def test_what_was_imported_is_as_old_as_it_was_and_keeps_what_else_was_known(sto
 
 
 def test_a_branch_goes_on_where_it_was_left_and_can_be_switched_to(store, tmp_path):
-    transcripts.import_file(store, written(SAMPLES["ChatGPT, answered anew"], tmp_path))
+    transcripts.import_file(store, written(SAMPLES["ChatGPT, regenerated"], tmp_path))
     store.branches.switch("g2", "branch-1")
     store.messages.save("g2", "user", "Sure?")
     assert store.messages.chat("g2")[-1] == {"role": "user", "content": "Sure?"}
@@ -369,6 +369,7 @@ def test_the_advice_for_open_webui_works(store, tmp_path):
 
 def test_an_array_is_read_by_elements_and_a_value_only_up_to_a_size(store, tmp_path, monkeypatch):
     monkeypatch.setattr(json_records, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(json_records, "_HEAD", 1_500)  # what is read at a time: over an element
     path = tmp_path / "many.json"
     talks = [{"id": str(n), "messages": [samples.said("user", "x" * 1000)]} for n in range(60)]
     path.write_bytes(whole(talks))

@@ -626,6 +626,22 @@ def test_the_application_s_isolation_level_holds_and_a_conflict_is_the_applicati
 
 
 @on_a_server
+def test_a_read_begins_the_application_s_transaction_when_it_is_prepared_too(app):
+    def body():
+        user = app.store.users.create("Ada", quota_total=100)
+        one_state = app.engine.execution_options(isolation_level="REPEATABLE READ")
+        for used in range(12):
+            with app.caller("connection", one_state) as caller:
+                tx = app.store.joined(caller.given)
+                assert tx.users.get(user.id).quota_used == used
+                app.store.users.consume_quota(user.id, 1)
+                assert tx.users.get(user.id).quota_used == used
+                caller.on.commit()
+
+    app.run(body)
+
+
+@on_a_server
 def test_statements_that_are_prepared_at_once_do_and_a_pipeline_is_refused(place):
     app = Application(place, connect_args={"prepare_threshold": 0})
     app.open(prepare_threshold=0)

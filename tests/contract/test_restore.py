@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,10 +12,9 @@ from agentstore.errors import LimitOutOfRange, NotFound
 from agentstore.records import RestoredSession
 from agentstore.schema import tables
 from tests.conftest import on
+from tests.contract.clocks import NOON
 from tests.programs.probes import engine_of
 from tests.raw_sql import execute
-
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
 
 @contextmanager

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +29,7 @@ from tests.conftest import FULL, in_the_process, on, on_a_server
 from tests.contract.clocks import HOUR, NOON, Clock, at_once
 from tests.contract.test_expiry import Interrupted, everything_of, grown, rows_of, transactions
 from tests.contract.test_forks import killed_child
-from tests.programs.probes import engine_of
+from tests.programs.probes import engine_of, once_at
 from tests.raw_sql import Own, execute, raw
 
 DAY = timedelta(days=1)
@@ -55,6 +58,14 @@ def prune(store: Any, **rules: Any) -> Any:
     again = store.prune(policy)
     assert (again.rows, again.rules) == ({}, {})
     return report
+
+
+@contextmanager
+def after_the_look(store: Any, words: str, do: Callable[[], object]) -> Iterator[None]:
+    """Do something in another transaction, after the statement that finds what has expired."""
+    with once_at(engine_of(store), "after_cursor_execute", lambda _: do(), words) as happened:
+        yield
+    assert happened
 
 
 # --- Sessions --------------------------------------------------------------------------------
@@ -143,20 +154,10 @@ def test_a_clock_that_is_set_back_while_pruning_saves_what_is_left(place):
 def test_a_session_that_becomes_active_after_it_was_found_stays(place, timed, clock):
     session = grown(timed, timed.sessions.create().id, 3)
     clock.now += 2 * DAY
-    engine = engine_of(timed)
-    happened: list[Any] = []
     with place.open(clock=clock) as other:
-
-        def be_active(_c: Any, _k: Any, sql: str, *_: Any) -> None:
-            if "last_active_at <" in sql and not happened:
-                happened.append(sql)
-                # After the look, in another transaction.
-                other.messages.save(session, "user", "just in time")
-
-        event.listen(engine, "after_cursor_execute", be_active)
-        report = timed.prune(RetentionPolicy(sessions_idle=DAY))
-        event.remove(engine, "after_cursor_execute", be_active)
-    assert happened
+        save = partial(other.messages.save, session, "user", "just in time")
+        with after_the_look(timed, "last_active_at <", save):
+            report = timed.prune(RetentionPolicy(sessions_idle=DAY))
     assert report.rows == {}
     assert len(timed.messages.history(session)) == 4
 
@@ -271,23 +272,13 @@ def test_a_thread_that_is_used_after_it_was_found_idle_stays(place, timed, clock
     if use == "touch again":
         timed.checkpoints.touch("thread")
     clock.now += 2 * DAY
-    engine = engine_of(timed)
-    happened: list[Any] = []
     with place.open(clock=clock) as other:
-
-        def be_used(_c: Any, _k: Any, sql: str, *_: Any) -> None:
-            if "checkpoint_writes" in sql and not happened:
-                happened.append(sql)
-                # After the look, in another transaction.
-                if use == "put":
-                    other.checkpoints.put("thread", {"a": 2})
-                else:
-                    other.checkpoints.touch("thread")
-
-        event.listen(engine, "after_cursor_execute", be_used)
-        report = timed.prune(RetentionPolicy(threads_idle=DAY))
-        event.remove(engine, "after_cursor_execute", be_used)
-    assert happened
+        uses = {
+            "put": partial(other.checkpoints.put, "thread", {"a": 2}),
+            "touch": partial(other.checkpoints.touch, "thread"),
+        }
+        with after_the_look(timed, "checkpoint_writes", uses[use]):
+            report = timed.prune(RetentionPolicy(threads_idle=DAY))
     assert report.rows == {}
     assert threads_of(timed) == {"thread"}
 
@@ -377,19 +368,11 @@ def test_a_task_that_is_revived_after_it_was_found_stays(place, timed, clock):
     task = timed.tasks.create(None, "mail").id
     dead(place, task)
     clock.now += 2 * DAY
-    engine = engine_of(timed)
-    happened: list[Any] = []
-    with place.open(clock=clock) as other:
-
-        def revive(_c: Any, _k: Any, sql: str, *_: Any) -> None:
-            if "dead_at <" in sql and not happened:
-                happened.append(sql)
-                assert other.tasks.requeue() == 1
-
-        event.listen(engine, "after_cursor_execute", revive)
+    with (
+        place.open(clock=clock) as other,
+        after_the_look(timed, "dead_at <", other.tasks.requeue),
+    ):
         report = timed.prune(RetentionPolicy(finished_tasks=DAY))
-        event.remove(engine, "after_cursor_execute", revive)
-    assert happened
     assert report.rows == {}
     assert timed.tasks.get(task).status == "pending"
 
@@ -492,19 +475,10 @@ def test_the_latest_checkpoint_always_stays(timed, clock):
 def test_a_checkpoint_that_is_among_the_latest_again_stays(place, timed):
     """Because others were deleted after it was found."""
     put(timed, "thread", 6)
-    engine = engine_of(timed)
-    happened: list[Any] = []
     with place.open() as other:
-
-        def rewind(_c: Any, _k: Any, sql: str, *_: Any) -> None:
-            if "AS weight" in sql and not happened:
-                happened.append(sql)
-                other.checkpoints.rewind("thread", 2)
-
-        event.listen(engine, "after_cursor_execute", rewind)
-        timed.prune(RetentionPolicy(checkpoints_keep_last=2))
-        event.remove(engine, "after_cursor_execute", rewind)
-    assert happened
+        rewind = partial(other.checkpoints.rewind, "thread", 2)
+        with after_the_look(timed, "AS weight", rewind):
+            timed.prune(RetentionPolicy(checkpoints_keep_last=2))
     assert [c.step for c in timed.checkpoints.list("thread").items] == [2, 1]
 
 

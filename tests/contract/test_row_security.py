@@ -276,7 +276,7 @@ def test_who_sees_some_rows_of_the_index_alone_reads_no_others_in_a_search(serve
                     assert rows_of(plan[0]["Plan"]) < 300
 
 
-def test_a_scope_does_not_search_while_the_index_is_made_anew(server, filled_server):
+def test_a_scope_does_not_search_while_the_index_is_rebuilt(server, filled_server):
     with Store(server.url_of(server.owner)) as store:
         server.run("UPDATE search_state SET indexed_through = 0, walk_through = 9")
         with (

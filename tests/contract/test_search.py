@@ -786,7 +786,7 @@ def test_hits_that_wait_again_between_two_pages_come_no_second_time(
     assert hits == saved
 
 
-def test_an_index_of_another_version_is_not_searched_but_made_anew(place, store, session):
+def test_an_index_of_another_version_is_not_searched_but_rebuilt(place, store, session):
     save(store, session, "apple")
     plain_sql(place, "UPDATE search_state SET segmentation = '0'")
     assert "version 0" in store.search.status().problem

@@ -253,7 +253,7 @@ def test_what_changes_between_reading_and_taking_leaves_no_ghost_and_is_not_lost
     assert len(store.messages.search("cherry")) == cherries
 
 
-def test_what_changes_while_the_index_is_made_anew_is_not_written_over_by_what_it_was(
+def test_what_changes_while_the_index_is_rebuilt_is_not_written_over_by_what_it_was(
     place, store, session, monkeypatch
 ):
     saved = save(store, session, "an apple that stays", "a new apple")
@@ -373,9 +373,7 @@ def test_of_a_message_so_many_characters_are_searched(place, session, store):
         assert len(reader.messages.search("beyond")) == 0
 
 
-def test_a_changed_limit_holds_when_the_index_is_made_anew_and_leaves_no_ghost(
-    place, store, session
-):
+def test_a_changed_limit_holds_when_the_index_is_rebuilt_and_leaves_no_ghost(place, store, session):
     saved = save(store, session, "apple " + "x" * 100 + " pear")
     assert len(store.messages.search("pear")) == 1
     with place.open(search_characters=50) as other:

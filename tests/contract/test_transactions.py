@@ -1,6 +1,6 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import create_engine, event, text
@@ -15,8 +15,7 @@ from agentstore.errors import (
     StaleSession,
     TransactionMisuse,
 )
-
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
+from tests.contract.clocks import NOON
 
 
 class Clock:

@@ -134,7 +134,7 @@ def test_a_loaded_summary_counts_until_another_one_is_stored(opening_async):
     asyncio.run(run())
 
 
-def test_an_expired_memory_is_empty_and_begins_anew(engine_url):
+def test_an_expired_memory_is_empty_and_starts_over(engine_url):
     def an_hour_ago():
         return datetime.now(UTC) - timedelta(hours=1)
 

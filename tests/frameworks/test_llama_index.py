@@ -302,6 +302,21 @@ def test_a_cancelled_write_of_memory_is_done_when_the_cancellation_goes_on(openi
     asyncio.run(run())
 
 
+def test_a_cancelled_write_in_a_thread_is_done_when_the_cancellation_goes_on(engine_url):
+    async def run(chats):
+        for n in range(10):
+            adding = asyncio.create_task(chats.async_add_message("a", MESSAGES[0]))
+            for _ in range(n % 3 + 1):
+                await asyncio.sleep(0)
+            adding.cancel()
+            await asyncio.wait([adding])
+            assert adding.cancelled()
+            assert len(chats.get_messages("a")) == n + 1
+
+    with Store(engine_url) as store:
+        asyncio.run(run(AgentStoreChatStore(store)))
+
+
 def test_the_synchronous_methods_of_memory_need_a_synchronous_store(engine_url):
     with Store(engine_url) as store:
         memory = remembering(AgentStoreMemoryStore(store), chat_history=MESSAGES[:2])

@@ -316,6 +316,21 @@ def test_a_cancelled_addition_is_there_whole_or_not_at_all(opening_async):
     asyncio.run(run())
 
 
+def test_a_cancelled_addition_in_a_thread_is_done_when_the_cancellation_goes_on(engine_url):
+    async def run(history):
+        for n in range(10):
+            adding = asyncio.create_task(history.aadd_messages([HumanMessage(str(n))]))
+            for _ in range(n % 3 + 1):
+                await asyncio.sleep(0)
+            adding.cancel()
+            await asyncio.wait([adding])
+            assert adding.cancelled()
+            assert len(history.messages) == n + 1
+
+    with Store(engine_url) as store:
+        asyncio.run(run(history_of(store)))
+
+
 @pytest.mark.long(but=["sqlite"])
 def test_a_history_of_more_than_ten_thousand_messages_comes_whole(engine_url):
     with Store(engine_url) as store:

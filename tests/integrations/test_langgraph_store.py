@@ -395,3 +395,20 @@ def test_a_batch_is_embedded_by_one_call_and_stored_without_vectors_if_that_fail
         assert len(await memory("search", ("n",), query="0")) == 4
 
     within(test, index=INDEX | {"embed": counted})
+
+
+def test_a_cancelled_put_in_a_thread_is_done_when_the_cancellation_goes_on(engine_url: str) -> None:
+    async def run(memory: AgentStoreBaseStore) -> None:
+        for n in range(10):
+            putting = asyncio.create_task(memory.aput(("a",), "key", {"n": n}))
+            for _ in range(n % 3 + 1):
+                await asyncio.sleep(0)
+            putting.cancel()
+            await asyncio.wait([putting])
+            assert putting.cancelled()
+            found = memory.get(("a",), "key")
+            assert found is not None
+            assert found.value == {"n": n}
+
+    with Store(engine_url) as store:
+        asyncio.run(run(AgentStoreBaseStore(store)))

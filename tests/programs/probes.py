@@ -102,15 +102,18 @@ def drop(url: str, connection: Any) -> None:
 
 
 @contextmanager
-def once_at(engine: Engine, moment: str, do: Callable[[Any], object]) -> Iterator[list[Any]]:
+def once_at(
+    engine: Engine, moment: str, do: Callable[[Any], object], words: str = ""
+) -> Iterator[list[Any]]:
     """Do something with the connection the first time that an event of its comes.
 
-    Gives a list that is not empty any more once that has happened.
+    Of events of a cursor, only those of a statement with these words count. Gives a list that is
+    not empty any more once that has happened.
     """
     happened: list[Any] = []
 
-    def listen(connection: Any, *_: Any) -> None:
-        if not happened:
+    def listen(connection: Any, _: Any = None, statement: str = "", *__: Any) -> None:
+        if words in statement and not happened:
             happened.append(connection)
             do(connection)
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from agentstore import Store
-from benchmarks.bench import BENCH, in_order
+from benchmarks.bench import BENCH, in_order, merge
 from benchmarks.databases import SQLiteDatabases
 from benchmarks.filling import EACH, LONG, SAVED_INTO, SHORT, TEXTS, Grown, fill, spoken
 from benchmarks.measuring import Timings, compare
@@ -102,6 +102,14 @@ def test_half_of_the_operations_took_no_longer_than_the_typical_one():
     assert Timings([[1, 2], [900], [3, 4]]).typical == 3
 
 
+def test_parts_come_together_in_one_document_in_the_order_of_the_targets():
+    whole = {"lines": [1], "rounds": 5}
+    merge(whole, {"lines": [2], "swarm": [3]})
+    assert whole == {"lines": [1, 2], "rounds": 5, "swarm": [3]}
+    made = document()["lines"]
+    assert in_order(made[::-1]) == made
+
+
 def test_an_aim_without_a_figure_does_not_pass_unnoticed():
     made = [x for x in document()["lines"] if (x["key"], x["engine"]) != ("tasks", "postgresql")]
     with pytest.raises(LookupError, match=r"no figure for .*tasks.*postgresql"):
@@ -170,6 +178,11 @@ def test_all_pictures_are_drawn_from_a_small_run(drawn):
         assert path.stat().st_size < LARGEST_PICTURE
 
 
+def test_equal_figures_give_equal_pictures(plots, drawn, tmp_path):
+    again = plots.draw(document(), tmp_path)
+    assert [path.read_bytes() for path in drawn] == [path.read_bytes() for path in again]
+
+
 def lines_of(panel) -> list[tuple[list[float], list[float]]]:
     return [(list(drawn.get_xdata()), list(drawn.get_ydata())) for drawn in panel.get_lines()]
 
@@ -218,6 +231,7 @@ def test_what_is_filled_in_is_what_saving_would_have_left(filled):
         sizes |= dict.fromkeys(map(SMALL.name, range(SMALL.ordinary)), EACH)
         assert store.sessions.count() == len(sizes) == SMALL.sessions
         assert sum(sizes.values()) == SMALL.messages
+        assert store.messages.search("flight", session_id=SHORT).items
         for session_id, size in sizes.items():
             assert store.sessions.verify(session_id).agree
             history = store.messages.history(session_id, None)

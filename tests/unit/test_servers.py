@@ -176,6 +176,16 @@ def test_a_database_is_dropped_whoever_is_connected(server):
         connect(url)
 
 
+def test_a_server_is_started_before_it_is_used_and_only_once(server):
+    idle = Server(INSTALLATIONS[0])
+    for use in (lambda: idle.url, idle.restart, lambda: idle.create_database("any")):
+        with pytest.raises(RuntimeError, match="not started"):
+            use()
+    with pytest.raises(RuntimeError, match="already started"):
+        server.start()
+    assert ask(server.url, "select 1") == 1
+
+
 @sees_processes
 @each_installation
 def test_a_stopped_server_leaves_no_process_and_no_directory(installation):

@@ -132,7 +132,7 @@ class Prepared:
         return run_sql(connection, sql, bound, numbered, fetch=True, large=large)
 
     def _with_literals(self, parameters: Parameters) -> _Text:
-        """Give the text with these literals; the same object each time, for who asks as before."""
+        """Give the text with these literals; the same object each time for the same literals."""
         values = tuple([parameters[name] for name in self._literals])
         text = self._texts.get(values)
         if text is None:
@@ -349,10 +349,13 @@ _TYPED = re.compile(r"%\(\w+\)s::|CAST\(%\(\w+\)s AS ")
 class Numbered:
     """A statement as the server takes it: ``$1`` instead of a name, its type beside it."""
 
-    __slots__ = ("_key", "_names", "_text", "_waits")
+    __slots__ = ("_key", "_names", "_psycopg", "_text", "_waits")
 
     def __init__(self, sql: str, *, waits: bool) -> None:
         """Number the names in a text for a cursor, which ``waits`` if it is a coroutine's."""
+        import psycopg  # only where it is the driver
+
+        self._psycopg = psycopg
         self._waits = waits
         names = [*dict.fromkeys(_PLACE.findall(sql))]
         self._names = names
@@ -374,17 +377,16 @@ class Numbered:
         if not _AS_TEXTS.issuperset(map(type, values)):
             return None
         texts = [None if value is None else str(value).encode() for value in values]
-        if any([b"\x00" in text for text in texts if text]):  # noqa: C419 - a list is faster
+        if any([0 in text for text in texts if text]):  # noqa: C419 - a list is faster
             return None
-        from psycopg import AsyncRawCursor, RawCursor, adapt, errors, generators, pq  # it is there
-
+        psycopg, waits = self._psycopg, self._waits
         own = driver_s.driver_connection
-        waits = self._waits
         known = names_of_prepared(own)
         name = known.get(self._key)
-        if name is None:
+        if name is None or not (own.autocommit or own.pgconn.transaction_status):
+            # Only psycopg's cursor prepares, and begins the application's transaction.
             settled: Callable[[Any], Any] = await_only if waits else lambda given: given
-            cursor: Any = (AsyncRawCursor if waits else RawCursor)(own)
+            cursor: Any = (psycopg.AsyncRawCursor if waits else psycopg.RawCursor)(own)
             written = [None if text is None else text.decode() for text in texts]
             settled(cursor.execute(self._text, written, binary=large))
             rows = list(settled(cursor.fetchall())) if fetch else [cursor.rowcount]
@@ -392,30 +394,29 @@ class Numbered:
             return rows
         known.move_to_end(self._key)
         if waits:
-            [result] = await_only(_sent(own, name, texts, large))
+            [result] = await_only(self._sent(own, name, texts, large))
         else:
             with own.lock:
                 own.pgconn.send_query_prepared(name, texts, result_format=large)
-                [result] = own.wait(generators.execute(own.pgconn))
-        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-            raise errors.error_from_result(result, encoding=own.info.encoding)
+                [result] = own.wait(psycopg.generators.execute(own.pgconn))
+        status = psycopg.pq.ExecStatus
+        if result.status not in (status.TUPLES_OK, status.COMMAND_OK):
+            raise psycopg.errors.error_from_result(result, encoding=own.info.encoding)
         if not fetch:
             return [result.command_tuples]
-        reader = adapt.Transformer(own)
+        reader = psycopg.adapt.Transformer(own)
         reader.set_pgresult(result)
-        return reader.load_rows(0, result.ntuples, tuple)
+        read: list[Any] = reader.load_rows(0, result.ntuples, tuple)
+        return read
+
+    async def _sent(self, own: Any, name: bytes, texts: Any, large: bool) -> Any:
+        async with own.lock:
+            own.pgconn.send_query_prepared(name, texts, result_format=large)
+            return await own.wait(self._psycopg.generators.execute(own.pgconn))
 
 
 _AS_TEXTS = frozenset({NoneType, str, Document, int, bool, datetime})
 """What PostgreSQL reads as Python writes it."""
-
-
-async def _sent(own: Any, name: bytes, texts: Any, large: bool) -> Any:
-    from psycopg import generators
-
-    async with own.lock:
-        own.pgconn.send_query_prepared(name, texts, result_format=large)
-        return await own.wait(generators.execute(own.pgconn))
 
 
 def _columns(rows: Sequence[Any], reads: Sequence[_Read]) -> list[Column]:

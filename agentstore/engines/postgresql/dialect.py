@@ -271,8 +271,8 @@ class _Greeter:
         if not self._adopted:
             note(own)
             own.adapters.register_loader("uuid", TextLoader)  # an object of each would cost 2 us
-            # A worker behind a pooler leaves the server's connection listening, whoever is lent it
-            # next. What nobody handles the driver would keep for ever.
+            # Behind a pooler a worker's LISTEN stays on the server's connection, which other
+            # clients get later. The driver keeps notifications that nobody handles for ever.
             own.add_notify_handler(_ignore)
 
         def note_cancelled_wait(diagnostic: Any) -> None:
@@ -360,11 +360,9 @@ def _ask(driver_s: Any, wrong: dict[str, bool]) -> Any:
 
 # Servers that say nothing any more: frozen, or behind a firewall that drops what is sent.
 #
-# The system tells who waits for an answer that the other machine is gone, if it is asked to look:
-# that is what keepalives and ``tcp_user_timeout`` are for. A machine whose server is frozen still
-# acknowledges. So a connection that lay idle is asked, before it is used, whether anybody is
-# there, and who does not answer within the time in which one could have connected is not waited
-# for.
+# With keepalives and ``tcp_user_timeout`` the system reports that the other machine is gone. A
+# machine whose server is frozen still acknowledges. So a connection that lay idle is tested with an
+# empty query before it is used, and given up if there is no answer within ``connect_timeout``.
 
 
 _PROBES = 3

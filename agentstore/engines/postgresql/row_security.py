@@ -2,10 +2,10 @@
 
 A scope is the setting ``agentstore.user_id`` of a transaction. While it is set, nobody sees or
 writes rows of other users, the tables' owner included (FORCE); only superusers and roles with
-BYPASSRLS do. While it is not set, a role sees everything if it has the right to TRUNCATE the table,
-as its owner has, and who was granted ALL; and otherwise nothing. So a role that could empty a table
-past every policy is one that needs no scope, and nothing names a role: a dump is restored, or
-an owner changed, without a policy that lets the wrong one through.
+BYPASSRLS do. While it is not set, a role that may TRUNCATE the table sees everything: its owner,
+and roles that were granted ALL. All others see nothing. So a role that could empty a table past
+every policy needs no scope. No policy names a role, so none lets the wrong one through after a dump
+was restored or an owner changed.
 
 A table that does not say ``user_id`` asks its parent, whose own policy answers: what belongs to
 something visible is visible. ``search_index`` does not say FORCE: the operator that its index

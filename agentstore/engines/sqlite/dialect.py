@@ -706,7 +706,7 @@ _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 
 
 
 class SQLiteFiles:
-    """Databases that are files, for whoever makes one: a backup, a copy, an import."""
+    """Database files, as a backup, a copy or an import reads and makes them."""
 
     def url(self, file: Path) -> URL:
         """Name a file by its whole path."""

@@ -47,7 +47,7 @@ from agentstore.errors import (
     NotAllowedInScope,
     NotFound,
 )
-from agentstore.integrations import Call, Calls, T, run, run_async
+from agentstore.integrations import Call, Calls, T, run, run_async, settled
 from agentstore.integrations.langgraph.calls import (
     AsyncSweeper,
     Sweeper,
@@ -419,15 +419,8 @@ class AgentStoreSaver(Sweeper, SaverOperations):
         return run(calls, self._checkpoints)
 
     async def _arun(self, calls: Calls[T]) -> T:
-        call = asyncio.create_task(asyncio.to_thread(self._run, calls))
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            while not call.done():  # what comes after it must not find it half done
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([call])
-            call.exception()
-            raise
+        # What comes after it must not find it half done.
+        return await settled(asyncio.to_thread(self._run, calls))
 
     get_tuple = called(SaverOperations.aget_tuple)
     put = called(SaverOperations.aput)

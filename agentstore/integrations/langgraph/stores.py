@@ -34,7 +34,7 @@ from langgraph.store.base import (
 )
 
 from agentstore.errors import EmbeddingFailed, InvalidInput
-from agentstore.integrations import Call, Calls, run, run_async
+from agentstore.integrations import Call, Calls, run, run_async, settled
 from agentstore.integrations.langgraph.calls import AsyncSweeper, Sweeper
 from agentstore.records import MemoryRecord
 from agentstore.values.embeddings import Embedded, Embeddings, Question
@@ -182,7 +182,7 @@ class AgentStoreBaseStore(Sweeper, _Operations):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Do the same in a thread."""
-        return await asyncio.to_thread(self.batch, ops)
+        return await settled(asyncio.to_thread(self.batch, ops))
 
     def _vectors(self, texts: list[str], *, query: bool = False) -> Call:
         assert self._embeddings is not None
