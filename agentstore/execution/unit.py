@@ -414,7 +414,11 @@ class KeptConnections:
         except IndexError:
             return _Kept(self.connect(self._engine), self._make_unit, mode)
         if self._detaches:
-            self._dialect.require_file(kept.connection, each_time=False)
+            try:
+                self._dialect.require_file(kept.connection, each_time=False)
+            except BaseException:
+                self.drop(kept)
+                raise
         elif time.monotonic() - kept.used > self._rest:
             self._idle.append(kept)
             self.put_back()

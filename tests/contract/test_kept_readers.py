@@ -16,7 +16,8 @@ from sqlalchemy import event
 
 from agentstore import AsyncStore, NotFound, Store
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import TransactionMisuse
+from agentstore.engines.sqlite.files import WATCHED
+from agentstore.errors import DatabaseReplaced, TransactionMisuse
 from agentstore.execution.unit import LoneRead
 from tests.contract.test_forks import in_child
 
@@ -91,6 +92,18 @@ def test_an_asynchronous_store_closes_them_too(path):
 
     asyncio.run(main())
     assert open_on(path) == 0
+
+
+def test_a_reader_whose_file_was_deleted_is_closed(path):
+    with Store(path.as_posix()) as store:
+        store.sessions.list()
+        [reader] = kept(store)
+        path.unlink()
+        reader.connection.info[WATCHED].watch.next_look = 0.0  # as if a second had passed
+        with pytest.raises(DatabaseReplaced):
+            store.sessions.list()
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            reader.driver_connection.cursor()
 
 
 def test_a_reader_that_was_interrupted_is_not_used_again(path):
