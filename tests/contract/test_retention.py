@@ -277,7 +277,7 @@ def test_a_thread_that_is_used_after_it_was_found_idle_stays(place, timed, clock
             "put": partial(other.checkpoints.put, "thread", {"a": 2}),
             "touch": partial(other.checkpoints.touch, "thread"),
         }
-        with after_the_look(timed, "checkpoint_writes", uses[use]):
+        with after_the_look(timed, "checkpoint_writes", uses[use.removesuffix(" again")]):
             report = timed.prune(RetentionPolicy(threads_idle=DAY))
     assert report.rows == {}
     assert threads_of(timed) == {"thread"}
