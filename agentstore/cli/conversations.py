@@ -64,6 +64,7 @@ from agentstore.records.upkeep import counted
 from agentstore.values.serialized import as_json as checkpoint_json
 from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
+    LAST_REQUESTS,
     STATUS_STYLES,
     age_of,
     brief,
@@ -665,8 +666,6 @@ SHORT_ID = 13
 
 _WHOLE_ID = 36
 _LISTED, _AT_ONCE = 20, 200
-_ADDED_UP = 200
-"""Requests of each session: of one that made more, the last ones are added up."""
 _FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
 _LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
 _LEAST = 14
@@ -747,7 +746,7 @@ def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int 
             width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
             more = len(some) == _AT_ONCE
             width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
-        used = store.usage.of_sessions([*ids], most=_ADDED_UP)
+        used = store.usage.of_sessions([*ids], most=LAST_REQUESTS)
         _print_rows(some, ids, used, width, header=header)
     if not width:
         hint("No sessions.")

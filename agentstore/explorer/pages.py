@@ -61,7 +61,7 @@ from agentstore.repositories.new_sessions import is_beginning
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
 from agentstore.values.serialized import found_in, readable, state_of, step_of
-from agentstore.values.snippets import parse
+from agentstore.values.snippets import LAST_REQUESTS, parse
 from agentstore.values.validation import SESSION_STATUSES
 
 # Sessions: those with the newest or the oldest activity first, and which, by the address.
@@ -70,9 +70,6 @@ from agentstore.values.validation import SESSION_STATUSES
 _ON_A_PAGE = 50
 _LOOKED_AT = 200
 """Sessions of which a page shows those that were interrupted."""
-
-_ADDED_UP = 200
-"""Requests of each session: of one that made more, the last ones are added up."""
 
 _FIELDS = {
     "user": "User: id, name or address",
@@ -120,7 +117,7 @@ async def sessions_page(visit: Visit) -> Response:
             preview=True,
         )
     ids = [each.id for each in found]
-    used = await visit.ask(visit.store.usage.of_sessions, ids, most=_ADDED_UP)
+    used = await visit.ask(visit.store.usage.of_sessions, ids, most=LAST_REQUESTS)
     filters = (*_FIELDS, "status", "failed", "interrupted")
     return await visit.page(
         "sessions.html",

@@ -41,6 +41,7 @@ from agentstore.tui.lists import (
 from agentstore.tui.screens import ListScreen
 from agentstore.values.snippets import (
     HIT,
+    LAST_REQUESTS,
     ROLE_STYLES,
     STATUS_STYLES,
     age_of,
@@ -143,8 +144,6 @@ def browse(
 
 
 _PAGE = 50
-_ADDED_UP = 200
-"""Requests of each session: of one that made more, the last ones are added up."""
 
 _FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 9}
 _FACTS |= {"USER": 12, "MODEL": 18}
@@ -187,7 +186,7 @@ class SessionsScreen(ListScreen[ListedSession]):
         page: Page[SessionSummary] = await store.sessions.list(
             limit=_PAGE, cursor=cursor, preview=True, **self._filters
         )
-        used = await store.usage.of_sessions([each.id for each in page], most=_ADDED_UP)
+        used = await store.usage.of_sessions([each.id for each in page], most=LAST_REQUESTS)
         owners = [each.user_id for each in page if each.user_id is not None]
         names = await store.users.names(owners) if owners else {}
         listed = tuple(

@@ -379,6 +379,9 @@ ROLE_STYLES = {
 }
 """The same of who says a message."""
 
+LAST_REQUESTS = 200
+"""Requests of each session that a list adds up: of one that made more, the last ones."""
+
 
 def printable(text: str, *, kept: str = "\n\t") -> str:
     """Show control characters, but those that are kept, instead of sending them to the terminal."""
