@@ -92,7 +92,7 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
         assert "escapes" not in narrowed
         assert "Weather" in narrowed.splitlines()[2]
         assert re.search(r" 2 +912 +[$]0\.50  ", narrowed.splitlines()[2])
-        monkeypatch.setattr(application, "_ADDED_UP", 1)
+        monkeypatch.setattr(application, "LAST_REQUESTS", 1)
         assert re.search(r" 2 +912\+ +[$]0\.50\+  ", (await hand.press("r")).splitlines()[2])
         monkeypatch.undo()
         await hand.press("f")
