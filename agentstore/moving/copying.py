@@ -401,14 +401,18 @@ class CopyRun:
             self._journal.add_last(writing, loosened)
 
     def _run_statements(self, writing: Connection, *, last: bool) -> None:
-        """Bring back what was dropped, each in a transaction of its own."""
+        """Bring back what was dropped; what is quick goes together into one transaction."""
         with self._target.committing(writing):
             left = self._journal.statements(writing, last=last)
-        for done, (name, statement) in enumerate(left.items()):
-            self._progress(Progress("indexing", name, done, len(left)))
+        names, done = [*left], 0
+        while done < len(names):
+            self._progress(Progress("indexing", names[done], done, len(names)))
+            first, until = done, time.monotonic() + _TOGETHER_SECONDS
             with self._target.committing(writing):
-                writing.exec_driver_sql(statement)
-                self._journal.has_run(writing, name, last=last)
+                while done == first or (done < len(names) and time.monotonic() < until):
+                    writing.exec_driver_sql(left[names[done]])
+                    done += 1
+                self._journal.has_run(writing, *names[first:done], last=last)
 
     def _run_last_at_once(self, writing: Connection) -> None:
         """Bring back what comes last while writers wait, and leave the rest to ``_prove``."""
@@ -500,6 +504,9 @@ def _give_up(following: Following) -> None:
 
 _PORTION_SECONDS, _PORTION_ROWS = 1.0, 100_000
 """A transaction of the target ends after so long, or so many rows."""
+
+_TOGETHER_SECONDS = 0.5
+"""One that brings indexes and constraints back takes no further one after so long."""
 
 
 @dataclass
