@@ -567,14 +567,13 @@ class Loading:
         moving = self._source.dialect.moving
         with closing(moving.read(self._reading, own, after, contents.left_out)) as rows:
             portions = _Portions(self._source, rows, own)
-            while True:
+            while portions.more:
                 self._progress(Progress("loading", own.name, count, total))
                 with self._target.committing(self._writing):
                     self._target.dialect.moving.load(self._writing, theirs, portions.next())
-                    if portions.last_key is None:
-                        break
-                    count += portions.count
-                    self._journal.has_arrived(self._writing, own.name, portions.last_key, count)
+                    if portions.last_key is not None:
+                        count += portions.count
+                        self._journal.has_arrived(self._writing, own.name, portions.last_key, count)
         self._progress(Progress("loading", own.name, count, count))
 
 
@@ -584,6 +583,7 @@ class _Portions:
     Attributes:
         count: The rows of the last piece.
         last_key: The key of its last row; None if it had no row.
+        more: Whether there may be another one.
     """
 
     def __init__(self, source: End, rows: Iterator[Row], shape: TableShape) -> None:
@@ -592,6 +592,7 @@ class _Portions:
         self._key = shape.key_positions
         self.count = 0
         self.last_key: Key | None = None
+        self.more = True
 
     def next(self) -> Iterator[Row]:
         """Give the next piece; an error of the source is the source's, wherever it is met."""
@@ -604,6 +605,8 @@ class _Portions:
                 self.count += 1
                 if self.count == _PORTION_ROWS or time.monotonic() > deadline:
                     break
+            else:
+                self.more = False
         if row is not None:
             self.last_key = tuple(row[place] for place in self._key)
 
