@@ -249,14 +249,11 @@ def without_output(*lines, **environment):
     return forked(*lines, wrapped=("sh", "-c", 'exec "$@" >&-', "sh"), **environment)[1]
 
 
-def test_whoever_closes_standard_output_wants_nothing_printed(url, talk):
-    assert without_output(*PRINTING, AGENTSTORE_URL=url) == ["0"] * len(PRINTING)
-
-
-def test_an_export_to_a_closed_standard_output_is_refused(url, talk):
-    (said,) = without_output("export", AGENTSTORE_URL=url)
-    assert said.endswith("\n1")
-    assert "Pass a file" in said
+def test_whoever_closes_standard_output_wants_nothing_printed_and_is_refused_an_export(url, talk):
+    *printed, exported = without_output(*PRINTING, "export", AGENTSTORE_URL=url)
+    assert printed == ["0"] * len(PRINTING)
+    assert exported.endswith("\n1")
+    assert "Pass a file" in exported
 
 
 def test_an_output_without_room_is_one_line(url, talk):
