@@ -369,7 +369,7 @@ def _read(
     if not rows:
         require(unit, session_id, parameters["name"])
     elif of_one is not None:
-        unit.branched.add(session_id)
+        unit.branched.note(session_id, None)
     return rows
 
 
