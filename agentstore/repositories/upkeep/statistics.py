@@ -88,7 +88,10 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
     counted = footprint.bytes <= EXACT_UP_TO if exact is None else exact
     sizes = checks.table_sizes(unit.connection, unit.tables, exact=counted)
     now = unit.now()
-    since = datetime(now.year, now.month, now.day, tzinfo=UTC) - timedelta(days=days - 1)
+    try:
+        since = datetime(now.year, now.month, now.day, tzinfo=UTC) - timedelta(days=days - 1)
+    except OverflowError:
+        raise InvalidInput("days must not reach back before the year 1.") from None
     tables = tuple(
         sorted(
             (_table(unit, name, size, counted) for name, size in sizes.items()),
