@@ -210,8 +210,9 @@ class Embeddings:
     def packed(self, vector: Any) -> bytes:
         """Give a vector as it is kept; raises InvalidEmbedding."""
         try:
-            # Of bytes, which are texts in some answers, it would make numbers of its own.
-            numbers = array("d", None if isinstance(vector, bytes | bytearray) else vector)
+            if isinstance(vector, bytes | bytearray):  # of which an array makes what it wants
+                raise TypeError
+            numbers = array("d", vector)
         except (TypeError, ValueError, OverflowError):
             raise self._invalid("a vector that is no list of numbers") from None
         if len(numbers) != self.dims:
