@@ -55,7 +55,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.engines.base.dialect import EngineDialect
-from agentstore.engines.base.statements import Packed, Prepared, dialect_of
+from agentstore.engines.base.statements import Known, Packed, Prepared, dialect_of
 from agentstore.errors import InvalidRow, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
@@ -74,7 +74,7 @@ from agentstore.schema import (
 )
 from agentstore.schema.conversations import number_of
 from agentstore.values import validation
-from agentstore.values.types import MAX_INTEGER, SafeText, shifted
+from agentstore.values.types import MAX_INTEGER, shifted
 from agentstore.values.validation import INCOMPLETE, MAIN, STREAMING
 
 # The columns of a message as repositories read them, and the record that is made of them.
@@ -102,13 +102,9 @@ def message_columns(
 
 def line_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
     """Give the columns of a message on a line, whose session is the parameter ``session_id``."""
-    return [*_often(messages), Packed(*[messages[name] for name in _COLUMNS[_RARE:]])]
-
-
-def _often(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
-    columns = message_columns(messages)[:_RARE]
-    columns[_COLUMNS.index("session_id")] = bindparam("session_id", type_=SafeText())
-    return columns
+    often = message_columns(messages)[:_RARE]
+    often[_COLUMNS.index("session_id")] = Known(SESSION_ID)
+    return [*often, Packed(*[messages[name] for name in _COLUMNS[_RARE:]])]
 
 
 def only_turn(messages: Any) -> list[Any]:
@@ -117,14 +113,14 @@ def only_turn(messages: Any) -> list[Any]:
 
 
 def main_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
-    """Give the columns of a message on the line of a session without other branches than main.
+    """Give ``line_columns`` on the line of a session without other branches than main.
 
     They hold no subquery, so they may stand in a RETURNING clause: on SQLite columns have no table
     there, and a subquery would take its own columns for them.
     """
-    columns = _often(messages)
-    columns[_COLUMNS.index("branch")] = literal(MAIN, SafeText())
-    return [*columns, *(messages[name] for name in _COLUMNS[_RARE:])]
+    columns = line_columns(messages)
+    columns[_COLUMNS.index("branch")] = Known(value=MAIN)
+    return columns
 
 
 def branch_name(messages: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[Any]:
@@ -382,7 +378,8 @@ def fetch_newest(statement: Prepared, connection: Connection, parameters: dict[s
     """
     count = enough = parameters["count"]
     while True:
-        found = statement.read(statement.rows(connection, parameters | {"enough": enough}))
+        rows = statement.rows(connection, parameters | {"enough": enough})
+        found = statement.read(rows, parameters)
         more = [row[-1] for row in found if row[-1] is not None]
         if enough < MAX_INTEGER and (not more or (more[0] and len(more) < count)):
             enough = min(64 * enough, MAX_INTEGER) if more else MAX_INTEGER
@@ -442,6 +439,8 @@ def _statements(
     both = with_prompts(query, tables, dialect, driver, active=active, columns=columns)
     if not active:
         return _LineStatements(None, newest, (None, both), None, Prepared(between, driver))
+    if columns is line_columns:
+        columns = main_columns
     main = select(*columns(messages)).where(*_on_main(tables, messages))
     newest_of_main = (
         main.where(messages.seq <= bindparam("through")).order_by(messages.seq.desc()).limit(COUNT)

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
+from enum import StrEnum
 
 import pytest
 from hypothesis import given, settings
@@ -274,3 +275,36 @@ def test_a_server_plans_a_history_once_for_all_its_parameters(place, read):
             ).all()
     assert kept
     assert [sql for sql, generic in kept if not generic] == []
+
+
+class Conversation(StrEnum):
+    """An application's own name for a session."""
+
+    SUPPORT = "support"
+
+
+def test_each_way_of_reading_names_the_session_by_a_plain_str_and_the_branch_by_its_own(store):
+    asked, messages = Conversation.SUPPORT, store.messages
+    store.sessions.create(id=asked)
+    messages.save_many(asked, [{"role": "user", "content": "?", "marks": "asked"}] * 3)
+
+    def read(branch):
+        yield messages.history(asked, branch=branch)
+        yield messages.history(asked, None, branch=branch)
+        yield messages.history(asked, mark="asked", branch=branch)
+        yield messages.history(asked, exclude_mark="other", branch=branch)
+        yield messages.page(asked, branch=branch).items
+        yield [m for turn in store.branches.by_turn(asked, branch=branch) for m in turn.messages]
+
+    def agree(branch, names):
+        for found in read(branch):
+            assert [m.branch for m in found] == names
+            assert {(type(m.session_id), m.session_id) for m in found} == {(str, "support")}
+
+    agree(None, ["main"] * 3)
+    store.branches.create(asked, name="side", after_turn=2)
+    messages.save(asked, "user", "?", marks="asked")
+    agree(None, ["main", "main", "side"])
+    agree("main", ["main"] * 3)
+    popped = messages.pop(asked), messages.pop(asked)
+    assert [(type(m.session_id), m.branch) for m in popped] == [(str, "side"), (str, "main")]
