@@ -279,7 +279,10 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
     more = "+" if used is not None and used.partial else ""
     cells = {
         "ACTIVE": Text(age_of(session.last_active_at)),
-        "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
+        "STATUS": Text(
+            "" if session.status == "active" else session.status,
+            style=STATUS_STYLES[session.status],
+        ),
         "TURNS": Text(brief(session.last_turn)),
         "MSGS": Text(brief(session.message_count)),
         "TOKENS": Text(f"{brief(tokens)}{more}"),
