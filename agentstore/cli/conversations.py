@@ -807,7 +807,7 @@ def _print_rows(
         tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
         cells = {
             "STATUS": Text(
-                "" if session.status == "active" else session.status,
+                "" if session.status == "active" and out.is_terminal else session.status,
                 style=STATUS_STYLES[session.status],
             ),
             "USER": Text(on_one_line(names.get(session.user_id or "", session.user_id) or "-")),

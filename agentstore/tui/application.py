@@ -145,7 +145,7 @@ def browse(
 
 _PAGE = 50
 
-_FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 9}
+_FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 10}
 _FACTS |= {"USER": 12, "MODEL": 18}
 _WIDE = {"MSGS": 88, "USER": 104, "MODEL": 124}
 """From how many columns on these are shown."""
