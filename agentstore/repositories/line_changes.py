@@ -405,7 +405,7 @@ def remove_messages(
     elif not unseen:
         shown, ended = _take_off(unit, session, matching)
     gone = delete(messages).where(*matching)
-    if max(tokens, cost) > MAX_INTEGER:  # written before calls were bounded, so no counter has it
+    if max(tokens, cost) > MAX_INTEGER:  # by plain SQL: no counter has it
         unit.connection.execute(gone)
         repair_sessions(unit, [session.id])
     else:
