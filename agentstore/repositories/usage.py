@@ -64,7 +64,7 @@ from agentstore.repositories.usage_sums import (
 from agentstore.schema import Tables, owner_not_being_deleted, session_not_being_deleted
 from agentstore.values import validation
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
-from agentstore.values.types import from_nanos, new_id, require_utc
+from agentstore.values.types import from_nanos, new_id, require_utc, shifted
 from agentstore.values.validation import DEFAULT_LIMIT, MAX_LIMIT, Cursors
 
 # What was used: per turn, summed every way, over a window of time, and in all.
@@ -110,7 +110,7 @@ class Usage(Repository):
         """
         if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MAX_DAYS:
             raise InvalidInput(f"days must be above 0, up to {_MAX_DAYS}, not {shown(days)}.")
-        now = self.unit.now() + timedelta(microseconds=1)
+        now = shifted(self.unit.now(), timedelta.resolution)
         end = now if until is None else require_utc("until", until)
         try:
             since = end - timedelta(days=days)

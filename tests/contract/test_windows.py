@@ -1,12 +1,14 @@
 """The messages of a window of time, which no index has by time, beside plain Python."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
+from agentstore.errors import InvalidInput
+from agentstore.retention import RetentionPolicy
 from tests.contract.clocks import NOON
 
 SECOND = timedelta(seconds=1)
@@ -76,3 +78,44 @@ def test_a_session_knows_if_its_messages_are_in_order_of_time(place, timed, cloc
         found = connection.execute(text("SELECT in_order FROM sessions")).scalar_one()
     engine.dispose()
     assert found == in_order
+
+
+ENDS = {
+    "the last instant": datetime.max.replace(tzinfo=UTC),
+    "the first year": datetime(1, 1, 2, tzinfo=UTC),
+}
+POLICY = RetentionPolicy(
+    sessions_idle=SECOND,
+    tool_logs=SECOND,
+    threads_idle=SECOND,
+    checkpoints_max_age=SECOND,
+    finished_tasks=SECOND,
+    reservations=SECOND,
+    streams=SECOND,
+    expired_memories=True,
+)
+
+
+@pytest.mark.parametrize("now", ENDS.values(), ids=ENDS)
+def test_a_window_that_leaves_the_calendar_is_cut_off_or_refused(timed, clock, now):
+    clock.now = now
+    user = timed.users.create("Alice").id
+    session = timed.sessions.create(user).id
+    timed.messages.save(session, "user", "x")
+    timed.memories.put(["facts"], "key", {"text": "x"})
+    for days in (1, 30):
+        for add_up in (
+            lambda days=days: timed.usage.stats(user, days, until=now),
+            lambda days=days: timed.statistics(days, exact=True).growth,
+            lambda days=days: timed.statistics(days, exact=False).growth,
+        ):
+            if days > 2 and now.year == 1:
+                with pytest.raises(InvalidInput, match="days must not reach back before the year"):
+                    add_up()
+            else:
+                add_up()
+    assert timed.usage.stats(user, 1).since.year == now.year
+    assert timed.statistics(1).growth[-1].messages == 1
+    assert timed.prune(POLICY).rows == {}
+    assert timed.memories.delete_expired() == 0
+    assert timed.sessions.delete_expired().sessions == ()

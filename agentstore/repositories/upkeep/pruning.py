@@ -396,7 +396,7 @@ class _SessionRule(Rule):
         stays = owner_not_being_deleted(unit.tables, sessions.c.user_id)
         if not self._expired:
             return walked(unit, sessions, columns, position, [], is_idle(unit.tables, terms), stays)
-        until = _deadline(terms) + timedelta.resolution  # the deadline itself included
+        until = shifted(_deadline(terms), timedelta.resolution)  # the deadline itself included
         key = [sessions.c.expires_at, sessions.c.pk]
         return oldest(unit, select(*columns).where(stays), key, position, until)
 
@@ -621,7 +621,7 @@ def _older_than(rule: str) -> Callable[[PruningTerms], datetime]:
 
 
 def _after_now(terms: PruningTerms) -> datetime:
-    return terms.now + timedelta.resolution  # the present itself included
+    return shifted(terms.now, timedelta.resolution)  # the present itself included
 
 
 # The rule about idle threads.
