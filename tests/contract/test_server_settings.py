@@ -84,6 +84,7 @@ def test_a_database_that_cannot_hold_every_text_is_refused_before_anything_is_in
     Store(f"sqlite:///{file}").close()
     for use in (
         lambda: place.driver.open(url),
+        lambda: place.driver.open(url, read_only=True),
         lambda: migrations.upgrade(url),
         lambda: copy(f"sqlite:///{file}", url),
         lambda: restore(file, url),

@@ -262,7 +262,6 @@ class _Greeter:
     def __init__(self, settings: Settings, *, adopted: bool) -> None:
         self.asks = settings.prepare_threshold == AUTO
         self._adopted = adopted
-        self._only_reads = settings.read_only
         self._warned = False
 
     def listen(self, engine: Engine) -> None:
@@ -273,14 +272,12 @@ class _Greeter:
     def require_unicode(self, driver_s: Any, _record: Any) -> None:
         """Refuse a database that cannot hold every text.
 
-        One that is only read may be of another encoding, unless it has none.
-
         Raises:
             DatabaseUnreachable: It is one.
         """
         own = getattr(driver_s, "driver_connection", driver_s)
         encoding = (own.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()
-        if encoding != "UTF8" and (encoding == "SQL_ASCII" or not self._only_reads):
+        if encoding != "UTF8":
             driver_s.close()
             raise errors.DatabaseUnreachable(
                 f"The database has the encoding {encoding}, which cannot hold every text. Make one "
