@@ -861,7 +861,13 @@ class TranscriptError(InvalidInput):
 
     def _words(self) -> str:
         self.line, self.problem = self.problems[0]
-        lines = "; ".join(f"line {line}: {words.rstrip('.')}" for line, words in self.problems)
+        named: dict[str, list[str]] = {}
+        for line, words in self.problems:
+            named.setdefault(words.rstrip("."), []).append(str(line))
+        lines = "; ".join(
+            f"line{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {words}"
+            for words, numbers in named.items()
+        )
         more = self.total - len(self.problems)
         others = f"; and {more:,} more lines like these" if more else ""
         before = {0: "Nothing was", 1: "1 conversation before it was"}.get(

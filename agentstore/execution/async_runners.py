@@ -274,11 +274,8 @@ class _UnitProgress:
         committing: Whether its commit has begun.
     """
 
-    __slots__ = ("committing", "give_up")
-
-    def __init__(self) -> None:
-        self.give_up: Callable[[], None] | None = None
-        self.committing = False
+    give_up: Callable[[], None] | None = None
+    committing = False
 
 
 class GreenletRunner:
@@ -309,7 +306,8 @@ class GreenletRunner:
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises UnitFailure."""
-        self._runner.dialect.refuse_to_wait_for_caller(self._runner.engine, mode)
+        if not self._runner.own:
+            self._runner.dialect.refuse_to_wait_for_caller(self._runner.engine, mode)
         together: GatheredCall | None = None
         if isinstance(work, GatheredCall):
             write = work.prepare(self._runner.unconnected)
@@ -453,20 +451,24 @@ _MOST_WAITING = 1_000
 class _LoopWrite(QueuedWrite):
     """A write whose caller is a task of an event loop, which must not wait for a thread."""
 
-    __slots__ = ("_lead", "ending")
+    __slots__ = ("_thread", "_writer", "ending")
 
-    def __init__(self, work: Callable[[Unit], Any] | None, lead: Callable[[], None]) -> None:
+    def __init__(
+        self, work: Callable[[Unit], Any] | None, writer: Writer, thread: ThreadPoolExecutor
+    ) -> None:
         """Make a write of the running loop.
 
         Args:
             work: The body; None asks for the lead.
-            lead: Has somebody run the next batch, which begins with this write.
+            writer: Whose queue it goes into.
+            thread: Where the writer runs the next batch, if that begins with this write.
         """
         super().__init__(work)
         self._context = copy_context()
         self.ending = Ending()
         self.place = self.ending.loop
-        self._lead = lead
+        self._writer = writer
+        self._thread = thread
 
     def will_wait(self) -> None:
         """Need nothing more: future and context are there."""
@@ -475,8 +477,11 @@ class _LoopWrite(QueuedWrite):
         """Lead, or tell the task that it has the lead."""
         if self.work is None:
             self.tell([self])
-        else:
-            self._lead()
+            return
+        try:
+            self._thread.submit(self._writer.lead)
+        except RuntimeError:  # closing did not wait any longer, and ended the threads
+            self._writer.lead()
 
     @staticmethod
     def tell(writes: Sequence[QueuedWrite]) -> None:
@@ -489,9 +494,9 @@ class _LoopWrite(QueuedWrite):
         for write in writes:
             write.ending.tell()
 
-    def expire(self, writer: Writer) -> None:
+    def expire(self) -> None:
         """Give up waiting, unless the write has begun."""
-        if writer.take_back(self):
+        if self._writer.take_back(self):
             self.error = turn_never_came()
             self.ending.tell()
 
@@ -508,10 +513,10 @@ class ThreadRunner:
         self._deadlines: dict[_LoopWrite, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         assert runner.writer is not None, "an engine in this process has one writer"
-        self._job_writer = runner.writer
+        self._writer = runner.writer
         workers = runner.settings.pool_size
         self._readers = ThreadPoolExecutor(workers, thread_name_prefix="agentstore-read")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="agentstore-write")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agentstore-write")
         self.pause = runner.pause
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
@@ -519,26 +524,27 @@ class ThreadRunner:
         await self._turns.acquire(mode)
         try:
             if mode in READING:
-                return await _settled(self._readers, lambda: self._runner.once(mode, work))
+                return await _settled(self._readers, partial(self._runner.once, mode, work))
             async with self._room:
                 if isinstance(work, GatheredCall):
                     work.prepare(self._runner.unconnected)
-                write = _LoopWrite(work, self._lead)
+                write = _LoopWrite(work, self._writer, self._thread)
                 return cast("T", await self._heard(write))
         finally:
             self._turns.release(writer=False)
 
     async def _heard(self, write: _LoopWrite) -> Any:
         """Queue a write, and wait until it is done, or, if it has no body, has the lead."""
-        writer = self._job_writer
+        writer = self._writer
         if writer.enqueue(write):
             if self._deadlines:  # others of its batch are about to hear, and may write again
                 write.place.call_soon(write.lead)
             else:
                 write.lead()
-        self._deadlines[write] = write.place.time() + self._runner.settings.busy_timeout
+        deadline = write.place.time() + self._runner.settings.busy_timeout
+        self._deadlines[write] = deadline
         if self._timer is None:
-            self._expire()
+            self._timer = write.place.call_at(deadline, self._expire)
         try:
             await write.ending.heard
         except asyncio.CancelledError:
@@ -564,20 +570,20 @@ class ThreadRunner:
             if deadline > write.place.time():
                 self._timer = write.place.call_at(deadline, self._expire)
                 return
-            write.expire(self._job_writer)
+            write.expire()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncRunner]:
         """Open a transaction; raises UnitFailure."""
         await self._turns.acquire(Mode.WRITE)
         opened = ExitStack()  # begun, used and ended in the writer's thread, in this order
-        write = _LoopWrite(None, self._lead)
+        write = _LoopWrite(None, self._writer, self._thread)
         try:
             await self._heard(write)
         except BaseException:
             self._turns.release(writer=False)
             raise
-        self._job_writer.begin_exclusive(write)
+        self._writer.begin_exclusive(write)
 
         def begin() -> JoinRunner:
             unit = opened.enter_context(self._runner.own_transaction(Mode.WRITE))
@@ -585,20 +591,20 @@ class ThreadRunner:
             return opened.enter_context(joined(unit))
 
         try:
-            runner = await _settled(self._writer, begin)
-            yield AsyncJoinRunner(runner, lambda call: _settled(self._writer, call))
+            runner = await _settled(self._thread, begin)
+            yield AsyncJoinRunner(runner, lambda call: _settled(self._thread, call))
         except BaseException as error:
             raised = error
             await _settled(
-                self._writer,
+                self._thread,
                 lambda: opened.__exit__(type(raised), raised, raised.__traceback__),
                 take_back=False,
             )
             raise
         else:
-            await _settled(self._writer, opened.close, take_back=False)
+            await _settled(self._thread, opened.close, take_back=False)
         finally:
-            self._job_writer.leave(write)
+            self._writer.leave(write)
             self._turns.release(writer=False)
             self._dispose_if_over()
 
@@ -614,17 +620,10 @@ class ThreadRunner:
         def close() -> None:
             self._runner.close(wait=False)
             self._readers.shutdown()
-            self._writer.shutdown()
+            self._thread.shutdown()
             self._dispose_if_over()
 
         await asyncio.to_thread(close)
-
-    def _lead(self) -> None:
-        """Have the writer's thread run the next batch."""
-        try:
-            self._writer.submit(self._job_writer.lead)
-        except RuntimeError:  # closing did not wait any longer, and ended the threads
-            self._job_writer.lead()
 
     def _dispose_if_over(self) -> None:
         # A transaction that outlives its store is the last one out.
@@ -632,16 +631,16 @@ class ThreadRunner:
             self._runner.engine.dispose()
 
 
-class _Hop:
+class _Hop(Ending):
     """A call that another thread makes for a task of the running loop."""
 
-    __slots__ = ("_call", "_error", "_result", "ending")
+    __slots__ = ("_call", "_error", "_result")
 
     def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__()
         self._call = call
         self._result: Any = None
         self._error: BaseException | None = None
-        self.ending = Ending()
 
     def run(self) -> None:
         """Make the call; in the other thread."""
@@ -650,7 +649,7 @@ class _Hop:
         except BaseException as error:  # noqa: BLE001 - it is raised where the task waits
             self._error = error
         with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            self.ending.loop.call_soon_threadsafe(self.ending.tell)
+            self.loop.call_soon_threadsafe(self.tell)
 
     def outcome(self) -> Any:
         """Give what the call returned, or raise what it raised."""
@@ -681,10 +680,10 @@ async def _settled(
             raise store_is_closed() from error
         return call()
     try:
-        await hop.ending.heard
+        await hop.heard
     except asyncio.CancelledError:
         if not (take_back and future.cancel()):
-            await hop.ending.settled()
+            await hop.settled()
         raise
     return cast("T", hop.outcome())
 

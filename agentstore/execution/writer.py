@@ -404,6 +404,7 @@ class Writer:
     # --- Running -----------------------------------------------------------------------------
 
     def _run_batch(self, batch: Sequence[QueuedWrite]) -> None:
+        """Run writes in one transaction; one alone, or where that fails, each in its own."""
         if len(batch) > 1:
             groups = [list(writes) for _, writes in groupby(batch, key=lambda write: write.kind)]
             try:
@@ -413,7 +414,15 @@ class Writer:
             if done:
                 return
         for write in batch:
-            self._run_in_own_transaction(write)
+            write.state = State.RUNNING
+            write.error = write.result = None
+            try:
+                self._run_alone(write.run, write)
+            except BaseException as error:
+                if not (isinstance(error, UnitFailure) or of_the_body(error)):
+                    raise
+                write.error = error
+            write.state = State.DONE
 
     def _run_together(
         self, batch: Sequence[QueuedWrite], groups: Sequence[list[QueuedWrite]]
@@ -506,18 +515,6 @@ class Writer:
         if write.error is not None:
             run_sql(connection, "ROLLBACK TO unit")
         run_sql(connection, "RELEASE unit")
-
-    def _run_in_own_transaction(self, write: QueuedWrite) -> None:
-        """Run a write of the queue in a transaction of its own."""
-        write.state = State.RUNNING
-        write.error = write.result = None
-        try:
-            self._run_alone(write.run, write)
-        except BaseException as error:
-            if not (isinstance(error, UnitFailure) or of_the_body(error)):
-                raise
-            write.error = error
-        write.state = State.DONE
 
     def _run_alone(self, work: Callable[[Unit], Any], write: QueuedWrite | None = None) -> Any:
         """Run a body in a transaction of its own, and return what it returned.

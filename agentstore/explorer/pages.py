@@ -226,6 +226,7 @@ async def checkpoints_page(visit: Visit) -> Response:
     )
     return await visit.page(
         "checkpoints.html",
+        titles=await visit.titles(thread.session_id for thread in found),
         found=found,
         names=await visit.names([visit.given("user"), *(each.user_id for each in found)]),
         session=await visit.narrowed_to(),
@@ -440,13 +441,11 @@ class FoundText:
 
 
 async def _in_messages(visit: Visit, found: Iterable[SearchHit]) -> list[FoundText]:
-    titles: dict[str, str] = {}
+    found = [*found]
+    titles = await visit.titles(hit.message.session_id for hit in found)
     hits = []
     for hit in found:
         said = hit.message
-        if said.session_id not in titles:
-            session = await visit.ask(visit.store.sessions.find, said.session_id)
-            titles[said.session_id] = (session and session.title) or said.session_id
         marked = rendering.marked(hit.snippet, as_it_is=said.role == "tool")
         facts = [said.role, f"#{said.seq}", said.branch, rendering.ago(said.created_at)]
         hits.append(FoundText(of_message(said), titles[said.session_id], marked, facts))
@@ -565,6 +564,7 @@ async def tasks_page(visit: Visit) -> Response:
         states=_STATES,
         groups=groups,
         workers=None if status is not None else sorted(workers.items()),
+        titles=await visit.titles(each.session_id for _, found in groups for each in found),
         session=await visit.narrowed_to(),
     )
 

@@ -171,10 +171,7 @@ async def failures(visit: Visit) -> Response:
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
-    titles: dict[str, str] = {}
-    for id in {log.session_id for log in found}:
-        session = await visit.ask(visit.store.sessions.find, id)
-        titles[id] = (session and session.title) or id
+    titles = await visit.titles(log.session_id for log in found)
     of = await visit.narrowed_to()
     return await visit.page("failures.html", found=found, titles=titles, days=days, session=of)
 

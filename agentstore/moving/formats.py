@@ -8,15 +8,12 @@ out, and counted. Plain chat format and ShareGPT's are taken as they are, key by
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from agentstore.errors import shown
 from agentstore.moving.frameworks.sources import time_of
 from agentstore.moving.json_records import (
     END_OF_ARRAY,
@@ -26,7 +23,6 @@ from agentstore.moving.json_records import (
     Node,
     Said,
     in_lines,
-    load_strictly,
 )
 from agentstore.moving.runs import (
     IN_CHAT_FORMAT,
@@ -44,7 +40,7 @@ from agentstore.moving.runs import (
     rest_of,
     text_of,
 )
-from agentstore.records.upkeep import counted
+from agentstore.moving.sharegpt import from_sharegpt
 
 _MOST_KINDS = 50
 _WORDS = re.compile(r"[\w.,: -]{1,60}")
@@ -147,6 +143,8 @@ def from_chatgpt(record: Json, left: Left) -> Conversation:
     models: list[str] = []
     for key, node in record["mapping"].items():
         message = mapping_of(mapping_of(node).get("message"))
+        if message and "content" not in message:
+            raise Broken("a message has no 'content', as ChatGPT writes it")
         said = _chatgpt_message(key, message, record["mapping"]) if message else None
         if message and said is None:
             left("chatgpt: empty messages")
@@ -219,6 +217,46 @@ def _chatgpt_message(key: str, message: Json, mapping: Json) -> Said | None:
     return Said(chat, {"chatgpt": more} if more else None, external_id=key, at=at)
 
 
+_FRAGMENTS = {"REQUEST": "text", "RESPONSE": "text", "THINK": "thinking"}
+
+
+def from_deepseek(record: Json, left: Left) -> Conversation:
+    """Convert a conversation of DeepSeek's export: a tree of messages in fragments."""
+    nodes: dict[str, Node] = {}
+    models: list[str] = []
+    for key, node in record["mapping"].items():
+        message = mapping_of(mapping_of(node).get("message"))
+        said: list[Json] = []
+        for each in objects(message.get("fragments") or [], "fragments"):
+            kind = _FRAGMENTS.get(each.get("type", ""))
+            if kind is None or not isinstance(each.get("content"), str):
+                said.append(each)
+            else:
+                said.append(
+                    {"type": kind, kind: each["content"], **rest_of(each, "type", "content")}
+                )
+        asked = any(each.get("type") == "REQUEST" for each in message.get("fragments") or [])
+        chat: Json = {"role": "user" if asked else "assistant", "content": said}
+        if len(said) == 1 and said[0].keys() == {"type", "text"}:
+            chat["content"] = said[0]["text"]
+        more = {k: v for k, v in rest_of(message, "fragments", "inserted_at").items() if v != []}
+        at = time_of(message.get("inserted_at"))
+        one = Said(chat, {"deepseek": more} if more else None, external_id=key, at=at)
+        nodes[key] = Node(mapping_of(node).get("parent"), one if said else None)
+        models += [message["model"]] if message.get("model") else []
+    messages, branches = in_lines(nodes, None)
+    return Conversation(
+        "deepseek",
+        messages,
+        branches,
+        id=record.get("id"),
+        title=record.get("title"),
+        model=next(reversed(models), None),
+        metadata={"deepseek": rest_of(record, "mapping", "id", "title")},
+        at=time_of(record.get("inserted_at")),
+    )
+
+
 _OF_CLAUDE = ("uuid", "content", "text", "sender", "parent_message_uuid", "created_at")
 
 
@@ -289,21 +327,41 @@ def from_open_webui(record: Json, left: Left) -> Conversation:
 # Data sets and trajectories.
 
 
+_TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant):[ ]?")
+
+
+def _of_texts(text: str, role: str) -> list[Json]:
+    """Give what is said in a text: turns of ``Human:`` and ``Assistant:``, or one of a role."""
+    before, *turns = _TURN.split(text)
+    if before.strip() or not turns:
+        return [{"role": role, "content": text}]
+    speakers = {"Human": "user", "Assistant": "assistant"}
+    said = [
+        {"role": speakers[speaker], "content": words}
+        for speaker, words in zip(turns[::2], turns[1::2], strict=True)
+    ]
+    return said[:-1] if said[-1] == {"role": "assistant", "content": ""} else said
+
+
 def from_preference(record: Json, left: Left) -> Conversation:
     """Convert a preference line: what was preferred is the conversation, the other a branch."""
     if "preferred_output" in record:
         given, keys = record["input"], ("input", "preferred_output", "non_preferred_output")
     else:
-        given, keys = record.get("prompt") or [], ("prompt", "chosen", "rejected")
+        named = ("prompt", "question", "instruction")
+        prompt = next((key for key in named if key in record), "prompt")
+        given, keys = record.get(prompt) or [], (prompt, "chosen", "rejected")
     more = rest_of(record, *keys)
     if isinstance(given, dict):
         more |= rest_of(given, "messages")
         given = given.get("messages")
-    said = [[{"role": "user", "content": given}] if isinstance(given, str) else given]
+    said = [_of_texts(given, "user") if isinstance(given, str) else given]
     for key in keys[1:]:
         each = record.get(key)
-        said.append([{"role": "assistant", "content": each}] if isinstance(each, str) else each)
+        said.append(_of_texts(each, "assistant") if isinstance(each, str) else each)
     begin, chosen, other = (objects(each, "messages") for each in said)
+    if isinstance(record.get("system"), str) and record["system"]:
+        begin = [{"role": "system", "content": more.pop("system")}, *begin]
     while chosen and other and chosen[0] == other[0]:  # where both repeat the prompt
         begin, chosen, other = [*begin, chosen[0]], chosen[1:], other[1:]
     branch = Branch(0, len(begin), other, "non-preferred")
@@ -335,7 +393,9 @@ def from_answer(record: Json, left: Left) -> Json | list[Json]:
     made = [[each.get("message")] for each in objects(answer.get("choices") or [], "choices")]
     if of_anthropic:
         made = [[{key: answer.get(key) for key in ("role", "content")}]]
-    first, *others = made or [answer.get("output") or []]
+    out = answer.get("output") or []
+    out = [{"role": "assistant", "content": out}] if isinstance(out, str) else out
+    first, *others = made or [out]
     said = [Said(each) for each in objects(first, "output")]
     if said:
         said[-1].used(answer.get("usage"), answer.get("model"))
@@ -419,32 +479,35 @@ def from_swe_agent(record: Json, left: Left) -> Conversation:
     return Conversation("swe-agent", messages, metadata={"swe-agent": more})
 
 
+_PARTS = (
+    ("system", ("system", "system_prompt")),
+    ("asked", ("instruction", "prompt", "question", "inputs")),
+    ("context", ("context", "input")),
+    ("answer", ("output", "completion", "response", "answer", "targets")),
+)
+"""What a line of instructions is made of, by the names that data sets give its parts."""
+
+
 def from_instruction(record: Json, left: Left) -> Conversation:
     """Convert an instruction with its answer, as Alpaca has them, or a prompt with one."""
-    keys = (
-        "instruction",
-        "input",
-        "output",
-        "prompt",
-        "completion",
-        "response",
-        "system",
-        "context",
-        "history",
-    )
-    given = record.get("input") or record.get("context")
-    asked = [record.get("instruction") or record.get("prompt"), given]
-    answer = next((record[key] for key in keys[2:6] if key != "prompt" and key in record), None)
-    said = [("system", record.get("system"))]
+    used = {
+        part: next((name for name in names if isinstance(record.get(name), str)), "")
+        for part, names in _PARTS
+    }
+    asked = [record.get(used[key]) for key in ("asked", "context")]
+    said = [("system", record.get(used["system"]))]
     for pair in record.get("history") or []:
         if not isinstance(pair, list) or len(pair) != 2:
             raise Broken("history must be a list of pairs, of an instruction and its output")
         said += zip(("user", "assistant"), pair, strict=True)
     said.append(("user", "\n\n".join(str(x) for x in asked if x)))
     messages = [
-        {"role": role, "content": text} for role, text in [*said, ("assistant", answer)] if text
+        {"role": role, "content": text}
+        for role, text in [*said, ("assistant", record[used["answer"]])]
+        if text
     ]
-    return Conversation("instruction", messages, metadata=rest_of(record, *keys))
+    more = rest_of(record, *used.values(), "history")
+    return Conversation("instruction", messages, metadata=more)
 
 
 def from_conversation(record: Json, left: Left) -> Conversation:
@@ -519,9 +582,8 @@ def from_langsmith(record: Json, left: Left) -> Json:
 
 
 def _is_prompted(record: Json) -> bool:
-    asked = record.get("instruction", record.get("prompt"))
-    answers = (record.get(key) for key in ("output", "completion", "response"))
-    return isinstance(asked, str) and any(isinstance(each, str) for each in answers)
+    _, (_, asked), _, (_, answers) = _PARTS
+    return all(any(isinstance(record.get(key), str) for key in keys) for keys in (asked, answers))
 
 
 def _is_request(record: Json) -> bool:
@@ -537,7 +599,134 @@ def _has(*keys: str, of: type = list) -> Callable[[Json], bool]:
     return lambda record: all(isinstance(record.get(key), of) for key in keys)
 
 
+def _begins(key: str, inner: str) -> Callable[[Json], bool]:
+    """Give what says whether a list begins with an object that has a key."""
+    return lambda record: (
+        isinstance(record.get(key), list) and inner in mapping_of(next(iter(record[key]), None))
+    )
+
+
+_ROLE = '{role: (if %s then "user" else "assistant" end), content: %s}'
+_OTHERS: tuple[tuple[str, Callable[[Json], bool], str], ...] = (
+    ("a chat of Continue", _begins("history", "message"), "jq '[.history[].message]' FILE"),
+    (
+        "an export of Chatbot UI",
+        _begins("history", "messages"),
+        "jq '[.history[] | {id, title: .name, messages}]' FILE",
+    ),
+    (
+        "an export of LibreChat",
+        _begins("messages", "isCreatedByUser"),
+        'jq \'[.. | objects | select(has("isCreatedByUser")) | '
+        + _ROLE % (".isCreatedByUser", ".text")
+        + "]' FILE",
+    ),
+    (
+        "a chat of LM Studio",
+        _begins("messages", "versions"),
+        "jq '[.messages[] | .versions[.currentlySelected] | "
+        '{role, content: ([.. | objects | .text | strings] | join(""))}]\' FILE',
+    ),
+    (
+        "an export of Grok",
+        _begins("conversations", "responses"),
+        "jq '[.conversations[] | {id: .conversation.id, title: .conversation.title, messages: "
+        "[.responses[].response | " + _ROLE % ('.sender == "human"', ".message") + "]}]' FILE",
+    ),
+    (
+        "a chat of GitHub Copilot",
+        _begins("requests", "response"),
+        'jq \'[.requests[] | {role: "user", content: .message.text}, {role: "assistant", '
+        'content: ([.response[].value | strings] | join(""))}]\' FILE',
+    ),
+    (
+        "a thread of the Assistants API, the newest message first",
+        _begins("data", "thread_id"),
+        "jq '[.data | reverse[] | "
+        '{role, content: ([.content[].text.value | strings] | join("\\n"))}]\' FILE',
+    ),
+    (
+        "a chat of text-generation-webui",
+        _has("internal", "visible"),
+        'jq \'[.internal[] | {role: "user", content: .[0]}, '
+        '{role: "assistant", content: .[1]}]\' FILE',
+    ),
+    (
+        "a chat of SillyTavern",
+        lambda record: "mes" in record or "chat_metadata" in record,
+        "jq -s 'map(select(.mes) | " + _ROLE % (".is_user", ".mes") + ")' FILE",
+    ),
+    (
+        "messages of AutoGen",
+        lambda record: {"source", "content", "type"} <= record.keys(),
+        "jq -s 'flatten | map(select(.content | strings) | "
+        + _ROLE % ('.source == "user"', ".content")
+        + ")' FILE",
+    ),
+    (
+        "a tree of OpenAssistant, of which this takes the first replies",
+        lambda record: "replies" in mapping_of(record.get("prompt")),
+        "jq -c '[.prompt | recurse(.replies[0] // empty) | "
+        + _ROLE % ('.role == "prompter"', ".text")
+        + "]' FILE",
+    ),
+    (
+        "a talk of UltraChat",
+        lambda record: _has("data")(record) and isinstance(next(iter(record["data"]), None), str),
+        "jq -c '{id, messages: [.data | to_entries[] | "
+        + _ROLE % (".key % 2 == 0", ".value")
+        + "]}' FILE",
+    ),
+    (
+        "two answers of a chat arena",
+        _has("conversation_a", "conversation_b"),
+        'jq -c \'select(.winner | startswith("model_")) | if .winner == "model_a" then '
+        "{chosen: .conversation_a, rejected: .conversation_b} else "
+        "{chosen: .conversation_b, rejected: .conversation_a} end' FILE",
+    ),
+    (
+        "an observation of Langfuse",
+        lambda record: {"traceId", "input", "output"} <= record.keys(),
+        'jq -c \'select(.type == "GENERATION") | '
+        "{id, messages: ((.input | .messages? // .) + [.output])}' FILE",
+    ),
+    (
+        "a line of xLAM's function calls",
+        _has("query", "answers", of=str),
+        'jq -c \'(arrays[], objects) | {messages: [{role: "user", content: .query}, '
+        '{role: "assistant", tool_calls: [.answers | fromjson | to_entries[] | '
+        '{id: "call_\\(.key)", type: "function", '
+        "function: {name: .value.name, arguments: (.value.arguments | tojson)}}]}]}' FILE",
+    ),
+    (
+        "a record of Bedrock's batches",
+        _has("modelInput", of=dict),
+        "jq -c '{messages: (.modelInput.messages + [.modelOutput.output.message // empty])}' FILE",
+    ),
+    (
+        "a conversation as a text of JSON",
+        lambda record: isinstance(record.get("messages"), str),
+        "jq -c '.messages |= fromjson' FILE",
+    ),
+    ("a session of Goose", _has("working_dir", of=str), "tail -n +2 FILE"),
+)
+"""What is recognised and not imported: its name, how it is known, and what makes chat format."""
+
 _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list[Json]]], ...] = (
+    *(
+        (is_of, _refuse(f"this looks like {name}. Import it with: {command} | agentstore import -"))
+        for name, is_of, command in _OTHERS
+    ),
+    (
+        lambda record: (
+            _has("mapping", of=dict)(record)
+            and any(
+                "fragments" in mapping_of(mapping_of(each).get("message"))
+                for each in record["mapping"].values()
+            )
+        ),
+        from_deepseek,
+    ),
     (_has("mapping", of=dict), from_chatgpt),
     (_has("chat_messages"), from_claude_ai),
     (
@@ -581,148 +770,3 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
     ),
 )
 """Every format that has a conversation a record: how it is known, and what converts it."""
-
-
-# ShareGPT.
-
-
-_SHAREGPT_ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "assistant": "assistant",
-    "function_call": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "function_response": "tool",
-    "observation": "tool",
-}
-
-
-def from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:
-    """Give a conversation of ShareGPT's form in chat format; other keys stay as they are."""
-    turns = conversation.get("conversations")
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise Broken("'conversations' must be a list of objects")
-    messages = _from_turns(turns)
-    return {
-        "messages" if key == "conversations" else key: messages if key == "conversations" else value
-        for key, value in conversation.items()
-    }
-
-
-def _from_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give turns as messages: each result of a tool with the id of the call that it answers."""
-    messages: list[dict[str, Any]] = []
-    waiting: deque[str] = deque()
-    made = 0
-    unplaced = _unplaced_results(turns)
-    for n, turn in enumerate(turns):
-        place, speaker, value = f"conversations[{n}]", turn["from"], turn["value"]
-        rest = {key: each for key, each in turn.items() if key not in ("from", "value")}
-        said = [{"role": _SHAREGPT_ROLES[speaker], "content": value, **rest}]
-        if speaker == "function_call":
-            if "tool_calls" in rest:
-                raise Broken(f"{place} must not have both a call and 'tool_calls'")
-            calls = _calls(value, place, made)
-            made += len(calls)
-            waiting = deque(call["id"] for call in calls)
-            said = [{"role": "assistant", "content": None, "tool_calls": calls, **rest}]
-        elif unplaced[n]:
-            values = [value]
-            if not n or not unplaced[n - 1]:  # the first of a run
-                values = _results(value, place, unplaced[n], len(waiting))
-            said = [
-                {"role": "tool", "content": each, **rest, "tool_call_id": waiting.popleft()}
-                for each in values
-            ]
-        elif said[0]["role"] != "tool":
-            waiting.clear()
-        messages += (Said(each, {"from": speaker}) for each in said)
-    return messages
-
-
-def _unplaced_results(turns: list[dict[str, Any]]) -> list[int]:
-    """Say of each turn how many results without the id of a call follow each other from it on."""
-    counts: list[int] = []
-    count = 0
-    for n in reversed(range(len(turns))):
-        role = _role_of(turns[n], f"conversations[{n}]")
-        placed = turns[n].get("tool_call_id") is not None
-        count = count + 1 if role == "tool" and not placed else 0
-        counts.append(count)
-    return counts[::-1]
-
-
-def _role_of(turn: dict[str, Any], place: str) -> str:
-    speaker = turn.get("from")
-    if not isinstance(speaker, str) or speaker not in _SHAREGPT_ROLES:
-        known = ", ".join(_SHAREGPT_ROLES)
-        raise Broken(f"{place}.from must be one of {known}, not {shown(speaker)}")
-    if "role" in turn or "content" in turn or "value" not in turn:
-        raise Broken(f"{place} must have a 'value', and no 'role' or 'content'")
-    return _SHAREGPT_ROLES[speaker]
-
-
-def _calls(value: Any, place: str, before: int) -> list[dict[str, Any]]:
-    """Give the calls of a turn: a JSON object with name and arguments, or a list of such."""
-    given = _inner(value, place)
-    if isinstance(given, dict):
-        given = [given]
-    if not isinstance(given, list) or not given or not all(map(_is_call, given)):
-        raise Broken(
-            f'{place} must be a call as JSON, {{"name": ..., "arguments": {{...}}}} and nothing '
-            "else, or a list of calls"
-        )
-    return [
-        call_of(f"call_{number}", call["name"], call["arguments"])
-        for number, call in enumerate(given, before + 1)
-    ]
-
-
-def _is_call(call: Any) -> bool:
-    return (
-        isinstance(call, dict)
-        and call.keys() == {"name", "arguments"}
-        and isinstance(call["name"], str)
-        and isinstance(call["arguments"], dict | str)
-    )
-
-
-def _results(value: Any, place: str, results: int, calls: int) -> list[Any]:
-    """Give the first of several results, or all of them, where one turn has them in a JSON list.
-
-    Args:
-        value: What the turn says.
-        place: Where it is.
-        results: How many results follow each other, this one included.
-        calls: How many calls wait for one.
-    """
-    if not calls:
-        raise Broken(
-            f"{place} is a result without a call: put a turn from function_call before it, whose "
-            'value is {"name": ..., "arguments": {...}}'
-        )
-    if results == calls:
-        return [value]
-    given = None
-    if results == 1:
-        with suppress(Broken):
-            given = _inner(value, place)
-    if not isinstance(given, list) or len(given) != calls:
-        raise Broken(
-            f"{place}: {counted(results, 'result')} for {counted(calls, 'call')}. Give one for "
-            "each, in the order of the calls, or a single JSON list of them"
-        )
-    return [e if isinstance(e, str) else json.dumps(e, ensure_ascii=False) for e in given]
-
-
-def _inner(value: Any, place: str) -> Any:
-    """Read JSON within a turn as strictly as the line."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return load_strictly(value)
-    except Broken as broken:
-        raise Broken(f"{place}: {broken}") from None

@@ -25,7 +25,6 @@ plans: of parameters it expects a tenth of the table, and then it plans each lis
 
 from __future__ import annotations
 
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -65,7 +64,7 @@ from agentstore.records import Page
 from agentstore.repositories.operations import Repository, Units
 from agentstore.schema import Tables
 from agentstore.values.types import SOUGHT_ID, OwnId
-from agentstore.values.validation import LISTED_WITHIN, SESSION_STATUSES
+from agentstore.values.validation import LISTED_WITHIN, MAX_MILLISECONDS, SESSION_STATUSES
 
 
 def newest(
@@ -205,10 +204,6 @@ _LOW = literal_column(str(2**32 - 1), BigInteger)
 _FULL = literal_column(str(2**31), BigInteger)
 _UP = literal_column(str(2**32), BigInteger)
 
-_ORDINARY = 1e15
-"""Milliseconds up to which times are added up as they are; each larger one is divided first."""
-_SMALLER = 2.0**64
-
 
 class Halves(NamedTuple):
     """Two columns: a sum is the first times 2**32, and the second."""
@@ -296,34 +291,9 @@ def read_sum(value: Any) -> int:
     return 0 if value is None else int(value)
 
 
-def milliseconds(column: ColumnElement[Any]) -> tuple[ColumnElement[Any], ...]:
-    """Count and add up times; ``mean_of`` reads the three. What is not finite was never measured.
-
-    Times up to the largest float there is may be in a database from before they were bounded.
-    """
-    ordinary = column <= literal(_ORDINARY, Float(53))
-    finite = column <= literal(sys.float_info.max, Float(53))
-    extreme = and_(finite, column > literal(_ORDINARY, Float(53)))
-    return (
-        func.count(case((finite, column))),
-        func.sum(case((ordinary, column))),
-        func.sum(case((extreme, column / literal(_SMALLER, Float(53))))),
-    )
-
-
-def mean_of(count: Any, ordinary: Any, extreme: Any) -> float | None:
-    """Give the mean of times; None where none was measured."""
-    if not count:
-        return None
-    if not extreme:
-        return float(ordinary or 0) / int(count)
-    mean = (float(ordinary or 0) / _SMALLER + float(extreme)) / int(count)
-    return min(mean * _SMALLER, sys.float_info.max)
-
-
-def finite(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Give a time, or NULL where it is not finite."""
-    return case((column <= literal(sys.float_info.max, Float(53)), column))
+def measured(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Give a time, or NULL where it is longer than a call may say: that was not measured."""
+    return case((column <= literal(MAX_MILLISECONDS, Float(53)), column))
 
 
 # Rows that are inserted where their session is there: one, or many in one statement.

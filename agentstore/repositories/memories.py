@@ -440,10 +440,7 @@ class Memories(Repository):
     def _embeddings(self) -> Embeddings:
         found: Embeddings | None = getattr(self._runner, "embeddings", None)
         if found is None:
-            raise InvalidInput(
-                "This needs a store with embeddings, Store(url, embeddings=...), and is not for "
-                "transactions."
-            )
+            raise InvalidInput(f"This is not for transactions, and needs {vectors.EMBEDDINGS}")
         return found
 
     @scopes.ONLY_USER

@@ -24,7 +24,7 @@ from agentstore.execution.unit import Body, Unit
 from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.records.base import complete
 from agentstore.repositories import operations, scopes
-from agentstore.repositories.listing import New, NewRow, finite, mean_of, milliseconds, over_pages
+from agentstore.repositories.listing import New, NewRow, measured, over_pages
 from agentstore.repositories.operations import (
     Conditions,
     Only,
@@ -279,10 +279,9 @@ def tool_stats(unit: Unit, build: Builder, *shape: Any, **wanted: Any) -> tuple[
     that both engines pick the same row; the others likewise.
     """
     stats: list[ToolStats] = []
-    for tool, calls, failures, *times in unit.rows(build, *shape, **wanted):
-        p50, p95, p99 = (None if time is None else float(time) for time in times[:3])
-        mean = mean_of(*times[3:])
-        stats.append(ToolStats(tool, int(calls), int(failures), mean, p50, p95, p99))
+    for tool, calls, failures, *found in unit.rows(build, *shape, **wanted):
+        times = (None if time is None else float(time) for time in found)
+        stats.append(ToolStats(tool, int(calls), int(failures), *times))
     # Sorted here, since the engines' collations differ.
     return tuple(sorted(stats, key=lambda found: (-found.calls, found.tool)))
 
@@ -290,7 +289,7 @@ def tool_stats(unit: Unit, build: Builder, *shape: Any, **wanted: Any) -> tuple[
 def stats_of_tools(tables: Tables, conditions: Conditions) -> Select[Any]:
     """Select what ``tool_stats`` reads of the logs that meet the conditions."""
     logs = tables.tool_logs.c
-    elapsed = finite(logs.elapsed_ms)
+    elapsed = measured(logs.elapsed_ms)
     timed = case((elapsed.is_(None), 1), else_=0)
     ranked = (
         select(
@@ -308,11 +307,11 @@ def stats_of_tools(tables: Tables, conditions: Conditions) -> Select[Any]:
         ranked.c.tool,
         func.count().label("calls"),
         func.sum(cast(case((ranked.c.success, 0), else_=1), Integer)).label("failures"),
+        func.avg(ranked.c.elapsed_ms),
         *(
             func.min(case((places >= ranked.c.timed * percent, ranked.c.elapsed_ms)))
             for percent in (50, 95, 99)
         ),
-        *milliseconds(ranked.c.elapsed_ms),
     ).group_by(ranked.c.tool)
 
 

@@ -490,7 +490,7 @@ class NewUsage(NewRow):
             if (used := writes[0].unpriced) is not None:
                 found = unit.first(_model_of, session_id=row["session_id"])
                 model = None if found is None else found.model
-                # It may have been written before models were bounded.
+                # Plain SQL may have written it.
                 row["model"] = validation.optional_label("The session's model", model)
                 row["cost"] = priced(unit.settings.prices, row, used)
         return super().write(unit, writes, solo=solo)

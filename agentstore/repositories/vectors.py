@@ -83,7 +83,7 @@ K = TypeVar("K")
 
 _log = logging.getLogger("agentstore.embeddings")
 
-_EMBEDDINGS = "a store with embeddings: Store(url, embeddings=...), or AGENTSTORE_EMBEDDINGS."
+EMBEDDINGS = "a store with embeddings: Store(url, embeddings=...), or AGENTSTORE_EMBEDDINGS."
 
 _BYTES_AT_A_TIME = 768 * 1024
 """Of vectors that a search has in memory: of ten times as many each would take twice as long."""
@@ -124,7 +124,7 @@ def embedded(
     """
     if embeddings is None:
         if embed:
-            raise InvalidInput(f"embed needs {_EMBEDDINGS}")
+            raise InvalidInput(f"embed needs {EMBEDDINGS}")
         return Embedded(None, None if embed is None else (), NOTHING)
     if embed is None or embed is True:
         fields = None
@@ -166,7 +166,7 @@ def question_of(unit: Unit, by: object) -> Question | None:
     if by not in ("meaning", "both"):
         raise InvalidInput('by must be "words", "meaning" or "both".')
     if unit.settings.embeddings is None:
-        raise InvalidInput(f'by="{by}" needs {_EMBEDDINGS}')
+        raise InvalidInput(f'by="{by}" needs {EMBEDDINGS}')
     raise TransactionMisuse(
         "A search by meaning calls the embedding function, which must not hold up a transaction. "
         "Search on the store, before the transaction, or by words."

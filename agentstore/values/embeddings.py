@@ -154,7 +154,7 @@ class Embeddings:
             batch = [*texts[start : start + self.batch]]
             try:
                 if in_greenlet():
-                    given = await_only(self._awaited(batch, query))
+                    given = _listed(await_only(self._awaited(batch, query)))
                 else:
                     given = self._called(batch, query)
             except (EmbeddingFailed, InvalidInput):
@@ -171,8 +171,10 @@ class Embeddings:
     def _called(self, texts: list[str], query: bool) -> Any:
         function = self._function
         if hasattr(function, "embed_documents"):
-            return [*map(function.embed_query, texts)] if query else function.embed_documents(texts)
-        given = function(texts)
+            if query:
+                return [*map(function.embed_query, texts)]
+            return _listed(function.embed_documents(texts))
+        given = _listed(function(texts))
         if inspect.isawaitable(given):
             if inspect.iscoroutine(given):
                 given.close()
@@ -193,7 +195,7 @@ class Embeddings:
             return await function(texts)
         if hasattr(function, "embed_documents"):
             return await asyncio.to_thread(self._called, texts, query)
-        given = await asyncio.to_thread(function, texts)
+        given = await asyncio.to_thread(lambda: _listed(function(texts)))
         return await given if isinstance(given, Awaitable) else given
 
     def _checked(self, texts: Sequence[str], given: Any) -> list[bytes]:
@@ -208,8 +210,10 @@ class Embeddings:
     def packed(self, vector: Any) -> bytes:
         """Give a vector as it is kept; raises InvalidEmbedding."""
         try:
+            if isinstance(vector, bytes | bytearray):  # of which an array makes what it wants
+                raise TypeError
             numbers = array("d", vector)
-        except TypeError:
+        except (TypeError, ValueError, OverflowError):
             raise self._invalid("a vector that is no list of numbers") from None
         if len(numbers) != self.dims:
             raise self._invalid(f"a vector of {len(numbers)} numbers")
@@ -267,6 +271,11 @@ class Question:
     by: str
     embeddings: Embeddings
     vector: bytes
+
+
+def _listed(given: Any) -> Any:
+    """Have a generator work now, where it may fail and holds up nobody; leave all else as it is."""
+    return [*given] if isinstance(given, Iterator) else given
 
 
 def fields_of(name: str, value: object) -> tuple[str, ...]:

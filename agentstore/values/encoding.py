@@ -108,6 +108,15 @@ def load_json(stored: str) -> Any:
     return _lenient_decoder.decode(decode_text(stored))
 
 
+def load_array(written: str) -> list[Any]:
+    """Read an array that an engine made of texts as they are stored; these stay so."""
+    try:
+        read: list[Any] = _decode_fast(written)
+    except msgspec.MsgspecError:
+        read = json.loads(written)
+    return read
+
+
 def _decode_ascii(text: str) -> Any:
     # A third of json's time. Text that is not ASCII msgspec copies first, which costs more than it
     # saves. It reads what json reads, or refuses: lone surrogates, numbers beyond a float's range.

@@ -17,7 +17,17 @@ from weakref import ref
 
 import pytest
 from psycopg import sql
-from sqlalchemy import Integer, Select, String, bindparam, event, literal_column, select
+from sqlalchemy import (
+    Integer,
+    Select,
+    String,
+    bindparam,
+    create_engine,
+    event,
+    literal_column,
+    make_url,
+    select,
+)
 
 from agentstore import AsyncStore, Store, migrations
 from agentstore.engines.base.dialect import Mode
@@ -27,6 +37,7 @@ from agentstore.errors import (
     DatabaseError,
     DatabaseUnreachable,
     NotFound,
+    TransactionConflict,
 )
 from agentstore.execution.unit import LoneRead
 from agentstore.schema import Tables
@@ -164,6 +175,42 @@ def test_what_was_prepared_and_forgotten_is_prepared_again(store: Any, session: 
                 tx.messages.save(session.id, "user", "undone")
                 raise LookupError
     assert contents(store, session.id) == [*map(str, range(3 * PREPARED))]
+
+
+def test_what_is_prepared_outlives_a_change_of_its_columns_types(own_place: Place) -> None:
+    engine = create_engine(make_url(own_place.url).set(drivername="postgresql+psycopg"))
+    with own_place.open(pool_size=1, max_overflow=0) as store, Store(engine=engine) as other:
+        session = store.sessions.create(title="Weather")
+
+        def titles() -> list[Any]:
+            called = [each.sessions.get(session.id).title for each in (store, other)]
+            found = store.read(lambda tx: tx.sessions.get(session.id).title)
+            return [*called, found, store.run(lambda tx: tx.sessions.get(session.id).title)]
+
+        for kind in ("varchar(500)", "text", "varchar(400)"):
+            for _ in range(PREPARED):
+                assert titles() == ["Weather"] * 4
+            with connect(own_place.url) as beside:
+                beside.execute(f"ALTER TABLE sessions ALTER COLUMN title TYPE {kind}".encode())
+        with pytest.raises(TransactionConflict), store.transaction() as tx:
+            tx.sessions.get(session.id)
+        assert titles() == ["Weather"] * 4
+    engine.dispose()
+
+
+def test_a_connection_that_lost_what_was_prepared_prepares_it_anew(place: Place) -> None:
+    with place.open(pool_size=1, max_overflow=0) as store:
+        session = store.sessions.create()
+        for number in range(2 * PREPARED):
+            store.messages.save(session.id, "user", str(number))
+            store.messages.history(session.id)
+            if number == PREPARED:  # past psycopg, as a pooler does
+                with engine_of(store).connect() as connection:
+                    own: Any = connection.connection.driver_connection
+                    own.pgconn.exec_(b"DISCARD ALL")
+                with pytest.raises(DatabaseError, match="Nothing was written"):
+                    store.messages.save(session.id, "user", "lost")
+        assert contents(store, session.id) == [*map(str, range(2 * PREPARED))]
 
 
 def test_an_error_of_what_is_prepared_is_the_servers(place: Place) -> None:

@@ -3,6 +3,8 @@
 import gzip
 import json
 import random
+import shutil
+import subprocess
 import zipfile
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -283,7 +285,7 @@ REFUSED = {
     "UTF-16": (TALK.decode().encode("utf-16"), "iconv -f UTF-16"),
     "UTF-16 without a mark": (TALK.decode().encode("utf-16-be"), "iconv -f UTF-16"),
     "HTML": (b"<!DOCTYPE html><p>hi", "HTML or XML.*the JSON"),
-    "text": (b"User: hi\nAI: hello\n", "line 1: not JSON"),
+    "text": (b"User: hi\nAI: hello\n", "lines 1, 2: not JSON"),
     "a number": (b"7\n", "not a JSON object"),
     "null": (b"null\n", "line 1: not a JSON object"),
     "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
@@ -324,6 +326,101 @@ def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, 
                 transcripts.import_file(store, path)
             assert isinstance(caught.value, InvalidInput)
             assert store.sessions.count() == 0
+
+
+RENAMED = {
+    "Continue": {"history": [{"message": each} for each in samples.TALK]},
+    "Chatbot UI": {"version": 4, "history": [{"id": "1", "name": "x", "messages": samples.TALK}]},
+    "LibreChat": {"messages": [
+        {"isCreatedByUser": True, "text": "Weather?", "children": [
+            {"isCreatedByUser": False, "text": "Sunny.", "children": []}]}]},
+    "LM Studio": {"messages": [
+        {"versions": [{"role": role, "content": [{"type": "text", "text": text}]}],
+            "currentlySelected": 0}
+        for role, text in (("user", "Weather?"), ("assistant", "Sunny."))]},
+    "Grok": {"conversations": [{"conversation": {"id": "g", "title": "x"}, "responses": [
+        {"response": {"sender": "human", "message": "Weather?"}},
+        {"response": {"sender": "assistant", "message": "Sunny."}}]}]},
+    "GitHub Copilot": {"requests": [
+        {"message": {"text": "Weather?"}, "response": [{"value": "Sun"}, {"value": "ny."}]}]},
+    "Assistants API": {"object": "list", "data": [
+        {"thread_id": "t", "role": role, "content": [{"type": "text", "text": {"value": text}}]}
+        for role, text in (("assistant", "Sunny."), ("user", "Weather?"))]},
+    "text-generation-webui": {"internal": [["Weather?", "Sunny."]], "visible": [["", ""]]},
+    "SillyTavern": [{"user_name": "I", "chat_metadata": {}},
+        {"name": "I", "is_user": True, "mes": "Weather?"},
+        {"name": "It", "is_user": False, "mes": "Sunny."}],
+    "AutoGen": [{"source": "user", "content": "Weather?", "type": "TextMessage"},
+        {"source": "writer", "content": "Sunny.", "type": "TextMessage"}],
+    "OpenAssistant": {"prompt": {"role": "prompter", "text": "Weather?", "replies": [
+        {"role": "assistant", "text": "Sunny.", "replies": []}]}},
+    "UltraChat": {"id": "0", "data": ["Weather?", "Sunny."]},
+    "chat arena": {"winner": "model_b", "conversation_a": [samples.USER],
+        "conversation_b": samples.TALK},
+    "Langfuse": {"id": "o", "traceId": "t", "type": "GENERATION",
+        "input": {"messages": [samples.USER]}, "output": samples.ANSWER},
+    "xLAM": {"query": "Weather?", "tools": "[]",
+        "answers": '[{"name": "look", "arguments": {"city": "Rome"}}]'},
+    "Bedrock": {"modelInput": {"messages": [samples.USER]},
+        "modelOutput": {"output": {"message": samples.ANSWER}}},
+    "text of JSON": {"messages": json.dumps(samples.TALK), "resolved": True},
+    "Goose": [{"working_dir": "/p", "description": ""}, *samples.TALK],
+}  # fmt: skip
+"""What is recognised by its name, of each program or data set."""
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="needs jq")
+@pytest.mark.parametrize("name", RENAMED)
+def test_the_command_that_a_recognised_format_is_refused_with_imports_it(store, tmp_path, name):
+    given = RENAMED[name]
+    path = tmp_path / "talk"
+    path.write_bytes(lines(*given) if isinstance(given, list) else lines(given))
+    with pytest.raises(TranscriptError, match=name) as refused:
+        transcripts.import_file(store, path)
+    problem = refused.value.problem
+    command = problem.partition("Import it with: ")[2].removesuffix(" | agentstore import -")
+    made = subprocess.run(
+        ["/bin/sh", "-c", command.replace("FILE", str(path))], capture_output=True, check=True
+    )
+    path.write_bytes(made.stdout)
+    transcripts.import_file(store, path)
+    (id,) = in_order_of_creation(store)
+    expected = ["user: Weather?", "assistant: Sunny."]
+    if name == "xLAM":
+        expected[1] = "assistant: -> look"
+    assert in_branches(store, id)["main"] == expected
+
+
+def test_lines_that_are_refused_for_one_reason_are_told_once(store, tmp_path):
+    path = tmp_path / "talk"
+    path.write_bytes(lines(*RENAMED["AutoGen"]))
+    with pytest.raises(TranscriptError, match=r"lines 1, 2: this looks like messages") as refused:
+        transcripts.import_file(store, path)
+    assert str(refused.value).count("AutoGen") == 1
+
+
+def test_what_hermes_wrote_is_kept_beside_the_calls_that_were_read(store, tmp_path):
+    transcripts.import_file(store, written(SAMPLES["ShareGPT as Hermes writes it"], tmp_path))
+    _, _, called, first, second, _ = store.messages.history("x")
+    assert called.metadata == samples.HERMES[2]
+    look, _ = called.tool_calls
+    assert json.loads(look["function"]["arguments"]) == {"city": "Rome", "now": True}
+    assert [first.tool_call_id, second.tool_call_id] == [c["id"] for c in called.tool_calls]
+    assert first.metadata == samples.HERMES[3]
+
+
+@pytest.mark.parametrize(
+    "call", ["{'name': 'f', 'arguments': {1, 2}}", "{'name': 'f', 'arguments': {'a': 1e999}}",
+        "f(1)", "{'name': 'f', " * 5_000, "-" * 50_000 + "1", "1+" * 30_000 + "1j"],
+    ids=range(6),
+)  # fmt: skip
+def test_a_call_between_tags_that_cannot_be_read_stays_text(store, tmp_path, call):
+    said = f"<tool_call>{call}</tool_call>"
+    turns = [*samples.HERMES[1:2], {"from": "gpt", "value": said}, {"from": "tool", "value": "x"}]
+    path = tmp_path / "talk"
+    path.write_bytes(lines({"id": "x", "conversations": turns}))
+    transcripts.import_file(store, path)
+    assert [m.content for m in store.messages.iter("x")] == ["x", said, "Weather?"]
 
 
 def test_a_conversation_in_which_nothing_was_said_is_as_old_as_its_source_says(store, tmp_path):

@@ -121,15 +121,19 @@ def test_both_lists_are_fused_by_ranks_and_a_text_that_no_words_can_have_is_only
     assert len(meant.memories.search("x" * 2_000, by="both", limit=2)) == 2
 
 
-def test_a_function_that_fails_loses_no_write_and_is_called_again_later(place, caplog):
+@pytest.mark.parametrize("fails", ["at once", "as it is read"])
+def test_a_function_that_fails_loses_no_write_and_is_called_again_later(place, caplog, fails):
     works = []
 
-    def fails(texts):
+    def made(texts):
         if not works:
             raise OSError("secret words")
-        return vectors(texts)
+        yield from vectors(texts)
 
-    with place.open(embeddings=model(function=fails)) as store:
+    def function(texts):
+        return made(texts) if fails == "as it is read" else [*made(texts)]
+
+    with place.open(embeddings=model(function=function)) as store:
         for n in range(3):
             store.memories.put([], f"{n}", {"text": f"number {n}"})
         assert "OSError" in caplog.text
@@ -289,6 +293,9 @@ def test_the_function_is_called_in_no_transaction(place):
         ([], "0 vectors for 1 texts"),
         ([[1.0] * DIMS] * 2, "2 vectors for 1 texts"),
         ([["a"] * DIMS], "no list of numbers"),
+        ([[10**400] * DIMS], "no list of numbers"),
+        ([bytes(8 * DIMS)], "no list of numbers"),
+        ([bytearray(7)], "no list of numbers"),
         (None, "None instead of a list"),
     ],
 )
@@ -471,9 +478,15 @@ def test_a_coroutine_function_is_awaited_and_another_runs_beside_the_event_loop(
         await asyncio.sleep(0)
         return here(texts)
 
+    def lazily(texts):
+        yield from here(texts)
+
+    async def refuses(texts):
+        return (1 / 0 for _ in texts)
+
     class LikeLangChain:
         def embed_documents(self, texts):
-            return here(texts)
+            return lazily(texts)
 
         def embed_query(self, text):
             return here([text])[0]
@@ -496,7 +509,14 @@ def test_a_coroutine_function_is_awaited_and_another_runs_beside_the_event_loop(
             assert keys(await scoped.memories.search("y", by="meaning")) == ["m"]
             await store.users.delete("ada")
 
-    for function, beside in ((here, True), (later, False), (LikeLangChain(), None)):
+    async def put_without(function):
+        async with AsyncStore(place.url, embeddings=model(function=function)) as store:
+            await store.memories.put([], "n", {"text": "x"})
+            assert (await store.memories.vector_status()).pending == 1
+            await store.memories.delete([], "n")
+
+    asyncio.run(put_without(refuses))
+    for function, beside in ((here, True), (lazily, True), (later, False), (LikeLangChain(), None)):
         threads.clear()
         asyncio.run(main(function))
         if beside is not None:

@@ -222,6 +222,36 @@ INSTRUCTED = chatgpt(
 )
 EMPTY = {"chatgpt: empty messages": 1}
 
+# --- DeepSeek's export --------------------------------------------------------------------------
+
+
+def fragments(key: str, parent: str, *said: tuple[str, str]) -> Json:
+    return {
+        "id": key,
+        "parent": parent,
+        "children": [],
+        "message": {
+            "files": [],
+            "model": "deepseek-reasoner",
+            "inserted_at": "2025-03-01T10:00:00.000000+08:00",
+            "fragments": [{"type": kind, "content": text} for kind, text in said],
+        },
+    }
+
+
+DEEPSEEK = {
+    "id": "d1",
+    "title": "The weather",
+    "inserted_at": "2025-03-01T10:00:00.000000+08:00",
+    "updated_at": "2025-03-01T10:00:01.000000+08:00",
+    "mapping": {
+        "root": {"id": "root", "parent": None, "children": ["1"], "message": None},
+        "1": fragments("1", "root", ("REQUEST", "Weather?")),
+        "2": fragments("2", "1", ("RESPONSE", "Rain.")),
+        "3": fragments("3", "1", ("THINK", "I look."), ("RESPONSE", "Sunny.")),
+    },
+}
+
 # --- Claude --------------------------------------------------------------------------------------
 
 
@@ -398,6 +428,26 @@ SHAREGPT = [
     {"from": "observation", "value": "24 degrees"},
     {"from": "gpt", "value": "Sunny."},
 ]
+HERMES = [
+    {"from": "system", "value": "<tools>[]</tools>"},
+    {"from": "human", "value": "Weather?"},
+    {"from": "gpt", "value": "I look.\n<tool_call>\n{'arguments': {'city': 'Rome', 'now': True}, "
+        "'name': 'look'}\n</tool_call>\n<tool_call>\n"
+        '{"name": "hear", "arguments": {}}\n</tool_call>'},
+    {"from": "tool", "value": "<tool_response>\n24 degrees\n</tool_response>\n"
+        "<tool_response>\nbirds\n</tool_response>"},
+    {"from": "gpt", "value": "Sunny."},
+]  # fmt: skip
+IN_WORDS = [
+    SHAREGPT[0],
+    {"from": "assistant", "value": "[look(city='Rome')]"},
+    {"from": "tool", "value": "24 degrees"},
+    SHAREGPT[3],
+]
+HELPFUL = {
+    key: f"\n\nHuman: Weather?\n\nAssistant: Where?\n\nHuman: Rome\n\nAssistant: {text}"
+    for key, text in (("chosen", "Sunny."), ("rejected", "Rain."))
+}
 PREFERENCE = {
     "input": {"messages": [USER], "tools": [], "parallel_tool_calls": True},
     "preferred_output": [ANSWER],
@@ -722,6 +772,9 @@ SAMPLES: dict[str, Sample] = {
         [{"main": ["user: image_asset_pointer What?", "assistant: A cat."]}], left=EMPTY),
     "ChatGPT with instructions": Sample(whole([INSTRUCTED]),
         [{"main": ["system: I sail.\n\nBe brief.", *TOLD["main"]]}], left=EMPTY),
+    "DeepSeek": Sample(whole([DEEPSEEK]),
+        [{"main": ["user: Weather?", "assistant: thinking Sunny."],
+                "branch-1": ["user: Weather?", "assistant: Rain."]}], ids=["d1"]),
     "Claude": Sample(whole([CLAUDE_AI]),
         [{**TOLD, "branch-1": ["user: Weather?", "assistant: Rain."]}], ids=["k1"]),
     "Open WebUI": Sample(whole([OPEN_WEBUI]),
@@ -789,6 +842,13 @@ SAMPLES: dict[str, Sample] = {
     "a run of LangSmith": Sample(lines(LANGSMITH), [TOLD], ids=["run1"]),
     # Data sets and trajectories.
     "ShareGPT": Sample(lines({"id": "x", "conversations": SHAREGPT}), [LOOKED], ids=["x"]),
+    "ShareGPT as Hermes writes it": Sample(lines({"id": "x", "conversations": HERMES}),
+        [{"main": ["system: <tools>[]</tools>", "user: Weather?",
+                    "assistant: I look. -> look -> hear", "tool: <- 24 degrees", "tool: <- birds",
+                    "assistant: Sunny."]}], ids=["x"]),
+    "ShareGPT with calls in words": Sample(lines({"conversations": IN_WORDS}),
+        [{"main": ["user: Weather?", "assistant: [look(city='Rome')]", "tool: <- 24 degrees",
+                    "assistant: Sunny."]}]),
     "an array of ShareGPT": Sample(pretty([{"conversations": SHAREGPT}] * 2), [LOOKED]),
     "fine-tuning": Sample(lines({"messages": TALK, "tools": []}, {"messages": CALLED}),
         [TOLD, LOOKED]),
@@ -797,6 +857,18 @@ SAMPLES: dict[str, Sample] = {
                 "rejected": [USER, said("assistant", "Rain.")]}), [PREFERRED]),
     "a preference in texts": Sample(lines({"prompt": "Weather?", "chosen": "Sunny.",
                 "rejected": "Rain."}), [PREFERRED]),
+    "a preference of Anthropic's": Sample(lines(HELPFUL),
+        [{"main": ["user: Weather?", "assistant: Where?", "user: Rome", "assistant: Sunny."],
+                "non-preferred": ["user: Weather?", "assistant: Where?", "user: Rome",
+                    "assistant: Rain."]}]),
+    "a preference with a system's text": Sample(lines({"system": "Be kind.",
+                "question": "Weather?", "chosen": "Sunny.", "rejected": "Rain."}),
+        [{"main": SYSTEM_TOLD["main"],
+                "non-preferred": [*SYSTEM_TOLD["main"][:2], "assistant: Rain."]}]),
+    "Orca": Sample(lines({"id": "x", "system_prompt": "Be kind.", "question": "Weather?",
+                "response": "Sunny."}), [SYSTEM_TOLD]),
+    "a request with a text as its answer": Sample(lines({"input": [USER], "output": "Sunny.",
+                "category": "chat"}), [TOLD]),
     "Alpaca": Sample(whole([{"instruction": "Weather?", "input": "", "output": "Sunny."}]), [TOLD]),
     "Alpaca with a history": Sample(whole([{"instruction": "Sure?", "output": "Yes.",
                     "history": [["Weather?", "Sunny."]]}]),

@@ -137,7 +137,7 @@ def gatherer_of(store: Any) -> Any:
     if isinstance(store, Store):
         return store._runner.writer or store._runner._gatherer
     runner = store._unit_runner
-    return runner._job_writer if isinstance(runner, ThreadRunner) else runner._gatherer
+    return runner._writer if isinstance(runner, ThreadRunner) else runner._gatherer
 
 
 def waiting(store: Any) -> int:

@@ -519,7 +519,7 @@ async def test_the_end_of_a_transaction_is_not_taken_back_when_cancelled(tmp_pat
             async with store.transaction() as tx:
                 await tx.messages.save(session.id, "user", "hello")
                 begun = threading.Event()
-                runner._writer.submit(lambda: begun.set() or go_on.wait())
+                runner._thread.submit(lambda: begun.set() or go_on.wait())
                 await asyncio.to_thread(begun.wait)
                 leaving.set()  # the end queues up behind what waits there
                 if fails:

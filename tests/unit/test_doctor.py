@@ -1,6 +1,7 @@
 """What the doctor finds, what it leaves alone, and what it repairs."""
 
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from agentstore import Store, migrations
+from agentstore import Store, doctor, migrations
+from agentstore.database import dialect_for, parse_url
 from agentstore.doctor import examine, repair
 from agentstore.engines.postgresql.checks import findings_about
 from agentstore.engines.sqlite.checks import has_wal_reset_bug
@@ -20,6 +22,7 @@ from agentstore.moving.backup import backup
 from agentstore.records.upkeep import Severity, exit_code
 from tests.conftest import FULL, VERSIONS
 
+ROOT = Path(__file__).parents[2]
 OF_THE_MACHINE = {"engine", "permissions", "disk", "settings", "connections"}
 """Checks whose findings depend on where the tests run."""
 
@@ -484,3 +487,14 @@ def test_an_index_that_is_invalid_is_told(servers):
     (finding,) = [f for f in found_in(url) if "invalid" in f.what]
     assert "REINDEX INDEX CONCURRENTLY ix_tool_logs_session_id_created_at_pk" in finding.fix
     servers.drop(VERSIONS[0], url)
+
+
+def test_the_page_about_the_doctor_lists_its_checks():
+    engines = [dialect_for(parse_url(url)) for url in ("sqlite:///a.db", "postgresql://h/d")]
+    named = {one.name for engine in engines for one in engine.checks.examinations}
+    named |= {one.name for one in doctor._EXAMINATIONS} | {"revision", "visibility"}
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page[page.index("| check | looks at | when |") :].split("\n\n")[0]
+    cells = (row.split("|")[1] for row in table.splitlines()[2:])
+    told = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert told - {"indexes", "constraints"} == named  # these are what `schema` finds, too

@@ -3,15 +3,22 @@
 import gc
 import uuid
 import weakref
+from datetime import UTC, datetime
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from sqlalchemy import create_engine, literal, select
+from sqlalchemy.dialects import sqlite
 
 from agentstore import Store
 from agentstore.database import open_engine, parse_url
 from agentstore.engines.base.statements import Prepared, column_reader, dialect_of
 from agentstore.settings import Settings
-from agentstore.values.types import Json, OwnId, new_id
+from agentstore.values.types import Json, OwnId, UtcDateTime, from_micros, new_id, to_micros
+
+FROM_1970 = st.integers(0, 2**32 * 1_000_000)
+EVER = st.datetimes(timezones=st.just(UTC)).map(to_micros)
 
 
 @pytest.fixture
@@ -139,3 +146,15 @@ def test_ids_are_read_at_their_places_between_rows_that_have_none(missing):
     read = column_reader(OwnId(), engine.dialect)
     assert read(column) == ids
     engine.dispose()
+
+
+@given(st.lists(FROM_1970, min_size=1) | st.lists(EVER | st.none(), min_size=1))
+@example([2**32 * 1_000_000 - 1])
+@example([8598092919044488])  # as a float of seconds it is nearer to the instant before
+@example([-1, 0])
+def test_instants_are_read_to_the_microsecond(column):
+    read = column_reader(UtcDateTime(), sqlite.dialect())  # type: ignore[no-untyped-call]
+    instants = read(column)
+    assert instants == [None if n is None else from_micros(n) for n in column]
+    assert {each.tzinfo for each in instants if each is not None} <= {UTC}
+    assert all(type(each) is datetime for each in instants if each is not None)

@@ -228,7 +228,7 @@ def test_tasks_that_are_told_together_go_together_again(path, monkeypatch):
             while not batches:
                 await spin()
             # From here on a batch begins the moment that it may.
-            executor = store._unit_runner._writer
+            executor = store._unit_runner._thread
             monkeypatch.setattr(executor, "submit", lambda lead: lead())
             await asyncio.gather(*tasks)
             assert batches == [8, 8]
@@ -894,7 +894,7 @@ def test_a_task_whose_time_is_up_and_is_cancelled_takes_nobody_s_place(path, mon
                 monkeypatch.undo()
                 behind = asyncio.create_task(store.messages.save("s", "user", "behind"))
                 await spin()
-                jobs[0].expire(writer_of(store))
+                jobs[0].expire()
                 late.cancel()
                 with suppress(asyncio.CancelledError, errors.DatabaseBusy):
                     await late

@@ -15,7 +15,6 @@ cursor too, see ``Numbered``.
 
 from __future__ import annotations
 
-import json
 import re
 from binascii import hexlify
 from collections import Counter, namedtuple
@@ -24,12 +23,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache, partial
 from operator import itemgetter
-from struct import Struct
 from threading import Lock
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import msgspec
 from sqlalchemy import (
     ARRAY,
     ColumnElement,
@@ -55,7 +54,7 @@ from sqlalchemy.util import await_only
 
 from agentstore.schema import Tables
 from agentstore.schema.conversations import SessionId
-from agentstore.values.encoding import decode_texts, dump_json
+from agentstore.values.encoding import decode_texts, dump_json, load_array
 from agentstore.values.types import (
     EPOCH,
     ID_BYTES,
@@ -82,9 +81,11 @@ from agentstore.values.types import (
 )
 
 Parameters = Mapping[str, Any]
+_NOTHING_KNOWN: Parameters = MappingProxyType({})
+"""The parameters for columns of which none is ``Known`` by one."""
 _Text = tuple[str, "Numbered | None"]
 """A statement for a cursor, and as it is sent past one."""
-_Read = tuple[int, "Callable[[Column], Column] | _Unpacking"]
+_Read = tuple[int, "Callable[[Column], Column] | _Unpacking | KnownType"]
 
 _MOST_TEXTS = 32
 """Texts with other literals that a statement keeps."""
@@ -146,15 +147,17 @@ class Prepared:
 
     def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run it; give the rows, their values as the columns' types say."""
-        return self.read(self.rows(connection, parameters))
+        return self.read(self.rows(connection, parameters), parameters)
 
-    def read(self, rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def read(
+        self, rows: Sequence[Any], parameters: Parameters = _NOTHING_KNOWN
+    ) -> list[tuple[Any, ...]]:
         """Give rows that it gave, or the first columns of them, as the columns' types say."""
-        return list(zip(*_columns(rows, self._read), strict=True)) if rows else []
+        return list(zip(*_columns(rows, self._read, parameters), strict=True)) if rows else []
 
-    def columns(self, rows: Sequence[Any]) -> list[Column]:
+    def columns(self, rows: Sequence[Any], parameters: Parameters = _NOTHING_KNOWN) -> list[Column]:
         """Give the columns of rows that it gave, one at least, as the columns' types say."""
-        return _columns(rows, self._read)
+        return _columns(rows, self._read, parameters)
 
     def count(self, connection: Connection, parameters: Parameters) -> int:
         """Run it; give how many rows it wrote."""
@@ -246,7 +249,7 @@ class Stacked:
         for row in self._prepared.rows(connection, parameters):
             apart[row[0]].append(row)
         return [
-            list(zip(*_columns([*map(take, rows)], read), strict=True)) if rows else []
+            list(zip(*_columns([*map(take, rows)], read, parameters), strict=True)) if rows else []
             for (take, read), rows in zip(self._apart, apart, strict=True)
         ]
 
@@ -419,16 +422,56 @@ _AS_TEXTS = frozenset({NoneType, str, Document, int, bool, datetime})
 """What PostgreSQL reads as Python writes it."""
 
 
-def _columns(rows: Sequence[Any], reads: Sequence[_Read]) -> list[Column]:
+def _columns(rows: Sequence[Any], reads: Sequence[_Read], parameters: Parameters) -> list[Column]:
     # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
     columns: list[Column] = list(zip(*rows, strict=True))
     for position, read in reads:  # the last one first
         if position < len(columns):
             if isinstance(read, _Unpacking):
                 columns[position : position + 1] = read(columns[position])
+            elif isinstance(read, KnownType):
+                value = str.__str__(read.value if read.name is None else parameters[read.name])
+                columns[position] = [value] * len(rows)
             else:
                 columns[position] = read(columns[position])
     return columns
+
+
+# Columns whose values are known before.
+
+
+class KnownType(UserDefinedType[Any]):
+    """The type of ``Known``: what is in each row."""
+
+    cache_ok = True
+
+    def __init__(self, name: str | None, value: str) -> None:
+        """Keep the name of the parameter that has the value, or the value."""
+        self.name, self.value = name, value
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Name the type."""
+        return "TEXT"
+
+
+class Known(FunctionElement[Any]):
+    """A text that is the same in each row: NULL for the engine, which has nothing to copy.
+
+    ``Prepared`` reads it as the value of a parameter of this ``name``, or as the ``value``. To
+    have the id of its session copied took a tenth of the time in which a history is selected.
+    """
+
+    inherit_cache = True
+
+    def __init__(self, name: str | None = None, value: str = "") -> None:
+        """Say what is known."""
+        super().__init__()
+        self.type = KnownType(name, value)
+
+
+@compiles(Known)
+def _known(*_: Any, **__: Any) -> str:
+    return "CAST(NULL AS TEXT)"
 
 
 # Columns that are mostly NULL, as one.
@@ -487,10 +530,10 @@ class _Unpacking:
         empty = (None,) * len(self._reads)
         if not any(column):
             return [(None,) * len(column)] * len(self._reads)
-        rows = [empty if packed is None else json.loads(packed) for packed in column]
+        rows = [empty if packed is None else load_array(packed) for packed in column]
         columns = zip(*rows, strict=True)
         return [
-            values if read is None else read(values)
+            values if read is None or values.count(None) == len(values) else read(values)
             for read, values in zip(self._reads, columns, strict=True)
         ]
 
@@ -566,6 +609,8 @@ def _readers(statement: Any, dialect: Dialect) -> list[_Read]:
     found = enumerate(
         _Unpacking(column.type, dialect)
         if isinstance(column.type, PackedType)
+        else column.type
+        if isinstance(column.type, KnownType)
         else column_reader(
             column.type,
             dialect,
@@ -707,11 +752,19 @@ def _money_out(kind: Nanos, required: bool, column: Column) -> Column:
 def _instants_out(kind: UtcDateTime, known: Set[type[Any]], column: Column) -> Column:
     if not {*map(type, column)} <= known:
         raise kind.invalid_row()
-    unit = MICROSECOND
     try:
+        if None not in column and min(column) >= 0 and max(column) < _EXACT:
+            seconds = [n / 1_000_000 for n in column]
+            return msgspec.convert(seconds, list[datetime], strict=False)
+        unit = MICROSECOND
         return [None if n is None else EPOCH + n * unit for n in column]
     except OverflowError:
         raise kind.invalid_row() from None
+
+
+_EXACT = 2**32 * 1_000_000
+"""Microseconds from 1970 to 2106. Of instants between, a float of seconds is nearest to one only,
+and msgspec makes a list of these in a third of the time that sums take."""
 
 
 _NUMBER: Set[type[Any]] = {int}
@@ -724,16 +777,20 @@ def _ids_out(kind: OwnId, required: bool, column: Column) -> Column:
         return column
     if {*map(type, given)} - _BYTES or {*map(len, given)} - _ID_LENGTH:
         raise kind.invalid_row()
-    # As ``id_text`` does, of all at once: one by one costs half as much again.
-    parts = _ID_PARTS.iter_unpack(hexlify(b"".join(given)))
-    texts = b" ".join([*map(b"-".join, parts)]).decode().split()
+    # As ``id_text`` does, of all at once, in a third of the time. Of the dashes between groups of
+    # four digits, three are not a UUID's: they go from each id, the first from the first place on.
+    together = bytearray(hexlify(b"".join(given), "-", 2)) + b"-"
+    del together[4::40]
+    del together[28::39]
+    del together[32::38]
+    together[36::37] = b" " * len(given)
+    texts = together.decode().split()
     if len(texts) == len(column):
         return texts
     following = iter(texts)
     return [value if value is None else next(following) for value in column]
 
 
-_ID_PARTS = Struct("8s4s4s4s12s")
 _BYTES: Set[type[Any]] = {bytes}
 _ID_LENGTH = {ID_BYTES}
 

@@ -87,7 +87,7 @@ from agentstore.engines.postgresql.search import PostgreSQLSearch
 from agentstore.errors import TransactionMisuse
 from agentstore.schema import Names, Tables
 from agentstore.settings import AUTO, Settings
-from agentstore.values.types import number_statements_from
+from agentstore.values.types import names_of_prepared, number_statements_from
 
 if TYPE_CHECKING:
     from agentstore.engines.base.dialect import Change
@@ -222,6 +222,10 @@ def require_joinable(connection: Connection) -> None:
 # Statements have names that no other client has. So even who insists on preparing, or sits behind
 # a pooler that names the server's process, gets an error and never another's answer.
 #
+# A connection may lose what was prepared on it (DISCARD ALL, or a pooler that changes the server
+# behind it), and a plan does not outlive a change of its columns' types. The driver would go on
+# naming it, and each call would fail until the process ends; so it is told to prepare anew.
+#
 # Dates come as text, which the driver reads in the style ISO alone; and it writes what the
 # client's encoding has. Both may be set for a role or a database, whichever program uses it.
 
@@ -250,6 +254,26 @@ def greet(engine: Engine, settings: Settings, *, adopted: bool) -> None:
         event.listen(engine, "connect", greeter.greet)
         event.listen(engine, "checkout", greeter.greet_open_one)
     greeter.asks = greeter.asks or settings.prepare_threshold == AUTO
+
+
+def forget_prepared(context: Any) -> None:
+    """Have the driver forget what it has prepared, if the server refuses to run it; a listener."""
+    error = context.original_exception
+    if _is_outdated(error) or getattr(error, "sqlstate", None) == _NOT_PREPARED:
+        names_of_prepared(context.connection.connection.driver_connection).clear()
+
+
+def _is_outdated(error: Any) -> bool:
+    """Say whether a prepared statement would give columns of other types than before.
+
+    The server's words are translated, and its code is that of all that it does not support.
+    """
+    found = getattr(getattr(error, "diag", None), "source_function", None)
+    return bool(found == "RevalidateCachedQuery")
+
+
+_NOT_PREPARED = "26000"
+"""A statement of this name is not there."""
 
 
 class _Greeter:
@@ -478,7 +502,7 @@ _ADVICE: dict[str, tuple[type[errors.DatabaseError], str]] = {
         errors.DatabaseBusy,
         "The server cancelled the statement, most likely because of statement_timeout. Raise it.",
     ),
-    "26000": (errors.DatabaseError, f"Nothing was written. {_POOLER}"),
+    _NOT_PREPARED: (errors.DatabaseError, f"Nothing was written. {_POOLER}"),
     "42P05": (errors.DatabaseError, f"Nothing was written. {_POOLER}"),
     "57P": (
         errors.ConnectionLost,
@@ -563,6 +587,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Greet new connections, and test one that lay idle before it is used again."""
         greet(engine, settings, adopted=adopted)
+        listen_once(engine, "handle_error", forget_prepared)
         if adopted:
             listen_once(engine, "checkin", give_back)
             return  # the application's pool has its own ways of telling, its connections stay
@@ -624,6 +649,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
             return Diagnosis(Failure.FINAL, violation)
         if state is None:
             return _without_sqlstate(error)
+        if _is_outdated(error.orig):
+            changed = errors.TransactionConflict(
+                "The types of a table's columns were changed meanwhile. Nothing was written. "
+                "Repeat the transaction."
+            )
+            return Diagnosis(Failure.ROLLED_BACK, changed)
         for length in (5, 3, 2):
             if (known := _ADVICE.get(state[:length])) is not None:
                 kind, advice = known

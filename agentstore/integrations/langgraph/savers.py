@@ -41,13 +41,14 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.store.base import TTLConfig
 
+from agentstore.aio import AsyncRepositories
 from agentstore.errors import (
     AgentStoreError,
     InvalidInput,
     NotAllowedInScope,
     NotFound,
 )
-from agentstore.integrations import Call, Calls, T, run, run_async, settled
+from agentstore.integrations import Call, Calls, T, of_kind, run, run_async, settled
 from agentstore.integrations.langgraph.calls import (
     AsyncSweeper,
     Sweeper,
@@ -59,6 +60,7 @@ from agentstore.integrations.langgraph.calls import (
 from agentstore.integrations.langgraph.serializer import Allowed, AllowedSerializer
 from agentstore.records import CheckpointRecord, Items, Page, WriteRecord
 from agentstore.retention import RetentionPolicy
+from agentstore.transactions import Repositories
 
 if TYPE_CHECKING:
     from agentstore import AsyncScopedStore, AsyncStore, ScopedStore, Store
@@ -413,6 +415,7 @@ class AgentStoreSaver(Sweeper, SaverOperations):
             InvalidInput: ``ttl`` or ``allowed`` is something else.
         """
         super().__init__(serde=serde, allowed=allowed, revive=revive, ttl=ttl)
+        of_kind(store, Repositories)
         self._store, self._checkpoints = store, store.checkpoints
 
     def _run(self, calls: Calls[T]) -> T:
@@ -473,6 +476,7 @@ class AsyncAgentStoreSaver(AsyncSweeper, SaverOperations):
     ) -> None:
         """Save into a store; see ``AgentStoreSaver``."""
         super().__init__(serde=serde, allowed=allowed, revive=revive, ttl=ttl)
+        of_kind(store, AsyncRepositories)
         self._store, self._checkpoints = store, store.checkpoints
 
     async def _arun(self, calls: Calls[T]) -> T:

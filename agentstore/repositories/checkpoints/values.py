@@ -493,6 +493,30 @@ def tails_of(pieces: Iterable[tuple[int, int, int, int | None]]) -> dict[int, Ta
     return {line: Tail(ends[line], begins[line]) for line in ends}
 
 
+def tails_after(
+    entries: Mapping[str, Entry], tails: Mapping[int, Tail], plans: Iterable[Plan]
+) -> dict[int, Tail]:
+    """Give how far the lines of a checkpoint go, once its pieces are stored.
+
+    Args:
+        entries: What it holds.
+        tails: How far those lines went that are not new.
+        plans: What is stored for it.
+    """
+    tips = [each.lines[-1][0] for each in entries.values() if isinstance(each, Version)]
+    after = {line: tails[line] for line in tips if line in tails}
+    for _, piece, merges in plans:
+        if piece is None:
+            continue
+        line, start, data, prefix, _ = piece
+        before: Sequence[int] = ()
+        if start and prefix is None:
+            before = [n for n in after[line].pieces if not merges or n < start]
+            before.append(start)
+        after[line] = Tail(start + len(data), before)
+    return after
+
+
 def write_pieces(unit: Unit, thread_id: str, plans: Iterable[Plan]) -> None:
     """Write the pieces of values; the unit is in a write transaction that locked the thread."""
     drop, store = _writing(unit.tables, dialect_of(unit.connection))

@@ -45,8 +45,7 @@ from agentstore.repositories.listing import (
     exact_sum,
     halves,
     halves_of_sums,
-    mean_of,
-    milliseconds,
+    measured,
 )
 from agentstore.repositories.operations import window
 from agentstore.repositories.usage_sums import added_up, usage_sum
@@ -325,15 +324,15 @@ def _tools(window: _Window, top: int) -> tuple[ToolStatistics, ...]:
     calls = func.count().label("calls")
     failures = func.coalesce(func.sum(case((logs.success.is_(False), 1), else_=0)), 0)
     query = (
-        select(logs.tool, calls, failures, *milliseconds(logs.elapsed_ms))
+        select(logs.tool, calls, failures, func.avg(measured(logs.elapsed_ms)))
         .where(*window.logs)
         .group_by(logs.tool)
         .order_by(calls.desc(), *_by_name(window.unit, logs.tool))
         .limit(top)
     )
     return tuple(
-        ToolStatistics(tool, int(count), int(failed), mean_of(*times))
-        for tool, count, failed, *times in window.unit.connection.execute(query)
+        ToolStatistics(tool, int(count), int(failed), None if mean is None else float(mean))
+        for tool, count, failed, mean in window.unit.connection.execute(query)
     )
 
 
