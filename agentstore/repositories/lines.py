@@ -381,7 +381,7 @@ def _find(
     if not rows:
         require(unit, session_id, parameters["name"])
     elif of_one is not None:
-        unit.branched.add(session_id)
+        unit.branched.note(session_id, None)
     return Found(rows, of_ranges, parameters)
 
 
