@@ -52,8 +52,10 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     true,
+    tuple_,
     update,
 )
 
@@ -571,6 +573,32 @@ def drop_unneeded(unit: Unit, thread_id: str, namespace: str, lines: Iterable[in
             unit.connection.execute(update(table).where(this).values(data=rest), shorter)
         gone += len(going)
     return gone
+
+
+def drop_some_unneeded(unit: Unit, thread_id: str, most: int) -> int:
+    """Delete up to so many of the pieces of a thread that no checkpoint consists of any more.
+
+    Reads all checkpoints that the thread has. Returns how many pieces went.
+    """
+    points, table = unit.tables.checkpoints, unit.tables.checkpoint_values
+    values = table.c
+    held, line, length = unit.dialect.each_line(points.c.lines)
+    needed = (
+        select(line.label("line"), func.max(length).label("length"))
+        .select_from(points.join(held, true()))
+        .where(points.c.thread_id == thread_id)
+        .group_by(line)
+        .subquery("needed")
+    )
+    behind = and_(values.start > 0, values.start >= needed.c.length)
+    own = values.thread_id, values.line, values.start
+    going = (
+        select(*own)
+        .join_from(table, needed, needed.c.line == values.line, isouter=True)
+        .where(values.thread_id == thread_id, or_(needed.c.line.is_(None), behind))
+        .limit(most)
+    )
+    return unit.connection.execute(delete(table).where(tuple_(*own).in_(going))).rowcount
 
 
 def _body(connection: Connection, tables: Tables, thread_id: str, version: Version) -> bytes:
