@@ -73,6 +73,16 @@ _HYPHEN = "\u2011"
 """One at which no line ends: of an option there would be two halves."""
 
 
+def _broken(name: str, width: int) -> str:
+    """Break the name of an option that is too long, behind a slash or between its values."""
+    lines = [""]
+    for part in re.split(r"(?<= / )|(?<=[|])", name):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n  ".join(line.rstrip() for line in lines)
+
+
 class _Plain:
     """Help for this terminal; whatever its width, nothing is cut."""
 
@@ -84,10 +94,7 @@ class _Plain:
         paragraphs, rows, write = formatter.write_text, formatter.write_dl, formatter.write
 
         def write_rows(given: Sequence[tuple[str, str]]) -> None:
-            pairs = [
-                (n if len(n) + 2 <= width else n.replace(" / ", " /\n  "), w.replace("-", _HYPHEN))
-                for n, w in given
-            ]
+            pairs = [(_broken(n, width - 2), w.replace("-", _HYPHEN)) for n, w in given]
             rows(pairs, 4 if width < _NARROW else 30)
 
         formatter.write_text = lambda words: paragraphs(words.replace("-", _HYPHEN))

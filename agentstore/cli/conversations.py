@@ -65,10 +65,10 @@ from agentstore.values.serialized import as_json as checkpoint_json
 from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
     LAST_REQUESTS,
-    STATUS_STYLES,
     age_of,
     brief,
     money,
+    noted,
     on_one_line,
     parse,
     printable,
@@ -413,8 +413,8 @@ _BY = ("words", "meaning", "both")
 @command("search")
 def search(
     database: Database,
-    text: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
             help='Words, "words in a row", begin*, -without, this OR that; in:errors before words '
             "looks through errors of tools and their names."
@@ -447,6 +447,9 @@ def search(
 
     Example: `agentstore search 'weather fore*' --role assistant`
     """
+    # The shell takes the quotation marks of words in a row away, and leaves them one argument.
+    in_a_row = [f'"{each}"' if " " in each and '"' not in each else each for each in words]
+    text = words[0] if len(words) == 1 else " ".join(in_a_row)
     if checkpoints and (role, since, until, cursor, by) != (None, None, None, None, "words"):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
     with database.read() as store:
@@ -666,8 +669,11 @@ SHORT_ID = 13
 
 _WHOLE_ID = 36
 _LISTED, _AT_ONCE = 20, 200
-_FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
-_LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
+_FACTS = {"STATUS": 12, "USER": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
+_TO_THE_LEFT = ("STATUS", "USER")
+_LESS_WANTED = ("USER", "TOKENS", "MSGS", "STATUS")
+_WITH_USERS = 100
+"""Columns of a terminal that has room for users beside titles."""
 _LEAST = 14
 """Columns of a title; facts that are wanted less make room for them."""
 
@@ -696,7 +702,9 @@ def list_sessions(
 ) -> None:
     """List sessions, the one with the newest activity first.
 
-    A session without a title shows what its user said first. Tokens are what its last 200 requests
+    A session without a title shows what its user said first; on a terminal a status stands
+    where a session is not active, or that something in it failed, and the user where there is room.
+    Tokens are what its last 200 requests
     to models used, and a + says that there were more; where none was recorded, they are those of
     its messages.
 
@@ -747,7 +755,9 @@ def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int 
             more = len(some) == _AT_ONCE
             width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
         used = store.usage.of_sessions([*ids], most=LAST_REQUESTS)
-        _print_rows(some, ids, used, width, header=header)
+        owners = {each.user_id for each in some if each.user_id is not None}
+        names = store.users.names([*owners]) if owners else {}
+        _print_rows(some, ids, used, names, width, header=header)
     if not width:
         hint("No sessions.")
     if next(sessions, None) is not None:
@@ -785,19 +795,24 @@ def _print_rows(
     sessions: Sequence[SessionSummary],
     ids: dict[str, str],
     used: dict[str, UsageSum],
+    names: dict[str, str],
     width: int,
     *,
     header: bool,
 ) -> None:
     # Widths are fixed, so that the tables of several pages are one.
     facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
+    if out.is_terminal and columns() < _WITH_USERS:
+        facts.pop("USER", None)
     if header:
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
         sum_ = used.get(session.id)
         tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
+        note, style = noted(session.status, has_failures=session.has_failures)
         cells = {
-            "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
+            "STATUS": Text(note if out.is_terminal else session.status, style=style),
+            "USER": Text(on_one_line(names.get(session.user_id or "", session.user_id) or "-")),
             "MSGS": Text(brief(session.message_count)),
             "TOKENS": Text(f"{tokens}+" if sum_ is not None and sum_.partial else tokens),
             "ACTIVE": Text(age_of(session.last_active_at)),
@@ -817,8 +832,11 @@ def _print_row(
     line = id.copy()
     line.pad_right(max(width, id.cell_len) + 2 - id.cell_len)
     for name, each in facts.items():
-        room = each - cells[name].cell_len
-        line.pad_right(0 if name == "STATUS" else room)
-        line.append_text(cells[name])
-        line.pad_right(2 + (room if name == "STATUS" else 0))
+        cell = cells[name]
+        if out.is_terminal:
+            cell.truncate(each, overflow="ellipsis")
+        room, left = each - cell.cell_len, name in _TO_THE_LEFT
+        line.pad_right(0 if left else room)
+        line.append_text(cell)
+        line.pad_right(2 + (room if left else 0))
     print_cut(line.append_text(title))

@@ -542,7 +542,9 @@ def _facts(quote: Quote) -> dict[str, str]:
     }
     for start, rates in ((0, quote.rates), *quote.tiers.items()):
         beyond = f" above {start:,}" if start else ""
-        found |= {f"{_kind(name)}{beyond}": money(rate) for name, rate in rates.items()}
+        for name, rate in rates.items():
+            whole, _, rest = f"{rate:,.9f}".partition(".")
+            found[f"{_kind(name)}{beyond}"] = f"${whole}.{rest.rstrip('0'):0<2}"
     return found
 
 

@@ -38,6 +38,7 @@ from agentstore.execution.unit import (
     KeptConnections,
     LoneRead,
     NeedsTransaction,
+    Recent,
     RecentIds,
     Runner,
     Unit,
@@ -188,6 +189,7 @@ class UnitRunner:
             self._statement = partial(self.kept.run, Mode.STATEMENT)
         self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
         self._branched = RecentIds()
+        self._put_last = Recent[tuple[str, str], Any]()
         self.unconnected = self.unit(cast("Connection", None), Mode.WRITE)
 
     def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
@@ -212,7 +214,14 @@ class UnitRunner:
 
     def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
-        return Unit(connection, self.dialect, self.tables, self.settings, branched=self._branched)
+        return Unit(
+            connection,
+            self.dialect,
+            self.tables,
+            self.settings,
+            branched=self._branched,
+            put_last=self._put_last,
+        )
 
     @contextmanager
     def transaction(self, mode: Mode = Mode.WRITE) -> Iterator[Unit]:

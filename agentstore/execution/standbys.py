@@ -170,7 +170,7 @@ class Standbys:
             InvalidInput: The engine has no standbys.
         """
         require_server(dialect_for(url), "read_url")
-        reading = replace(settings, read_url=None, read_only=True)
+        reading = replace(settings, read_url=None)
         asking = replace(reading, pool_size=1, max_overflow=0, read_only=False, create=False)
         self._primary = open_engine(url, asking)
         self.nodes = [

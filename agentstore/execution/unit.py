@@ -54,23 +54,29 @@ from agentstore.settings import Settings
 from agentstore.values.types import require_utc, unlist
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class RecentIds(dict[str, None]):
-    """A set of ids, of which it forgets the oldest where they are many; for any thread."""
+class Recent(dict[K, V]):
+    """What was noted last, of which it forgets the oldest where it is much; for any thread."""
+
+    __slots__ = ()
+    most = 256
+
+    def note(self, key: K, value: V) -> None:
+        """Remember something by its key."""
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > self.most:
+            self.pop(next(iter(self.copy()), key), None)
+
+
+class RecentIds(Recent[str, None]):
+    """A set of ids."""
 
     __slots__ = ()
     most = 10_000
-
-    def add(self, id: str) -> None:
-        """Remember an id."""
-        self[id] = None
-        if len(self) > self.most:
-            self.pop(next(iter(self.copy()), id), None)
-
-    def discard(self, id: str) -> None:
-        """Forget an id."""
-        self.pop(id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,8 @@ class Unit:
             committed or closed by a body.
         branched: The store's: sessions that had more branches than one when they were read last.
             Only a hint which of two statements is likely to be the one that is needed.
+        put_last: The store's, likewise a hint: the checkpoint that was put last in a place, as the
+            next put needs it, which sees to it that it still is.
         joined: Whether it is a transaction of the application's, so that all that is done in it
             is one, however many units it would be otherwise.
         scope: The user whose rows alone are there, and are all that the engine shows where it can;
@@ -95,6 +103,7 @@ class Unit:
     tables: Tables
     settings: Settings
     branched: RecentIds = field(default_factory=RecentIds)
+    put_last: Recent[tuple[str, str], Any] = field(default_factory=Recent)
     joined: bool = False
     scope: str | None = None
     filters: bool = True

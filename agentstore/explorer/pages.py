@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -226,6 +226,7 @@ async def checkpoints_page(visit: Visit) -> Response:
     )
     return await visit.page(
         "checkpoints.html",
+        titles=await visit.titles(thread.session_id for thread in found),
         found=found,
         names=await visit.names([visit.given("user"), *(each.user_id for each in found)]),
         session=await visit.narrowed_to(),
@@ -391,7 +392,8 @@ async def search_page(visit: Visit) -> Response:
     if named and _MADE.fullmatch(str(text).lower()) and not visit.given("role"):
         return RedirectResponse(named[0][1])
     user, names = await visit.whose()
-    order = visit.given("order") or "relevance"
+    order, embeddings = visit.given("order") or "relevance", visit.settings.embeddings
+    by = visit.given("by") or "words"
     hits: Sequence[FoundText] = ()
     read, more = 0, None
     if text is not None and place == "checkpoints":
@@ -400,6 +402,7 @@ async def search_page(visit: Visit) -> Response:
         found = await visit.ask(
             visit.store.messages.search,
             text,
+            by=cast("Literal['words', 'meaning', 'both']", by),
             user_id=user,
             session_id=visit.given("session"),
             role=cast("Role | None", visit.given("role")),
@@ -419,6 +422,8 @@ async def search_page(visit: Visit) -> Response:
         place=place,
         of=of,
         order=order,
+        by=by,
+        roles=() if embeddings is None else embeddings.roles,
         hits=hits,
         read=read,
         more=visit.here(cursor=more) if more else None,
@@ -440,13 +445,11 @@ class FoundText:
 
 
 async def _in_messages(visit: Visit, found: Iterable[SearchHit]) -> list[FoundText]:
-    titles: dict[str, str] = {}
+    found = [*found]
+    titles = await visit.titles(hit.message.session_id for hit in found)
     hits = []
     for hit in found:
         said = hit.message
-        if said.session_id not in titles:
-            session = await visit.ask(visit.store.sessions.find, said.session_id)
-            titles[said.session_id] = (session and session.title) or said.session_id
         marked = rendering.marked(hit.snippet, as_it_is=said.role == "tool")
         facts = [said.role, f"#{said.seq}", said.branch, rendering.ago(said.created_at)]
         hits.append(FoundText(of_message(said), titles[said.session_id], marked, facts))
@@ -565,6 +568,7 @@ async def tasks_page(visit: Visit) -> Response:
         states=_STATES,
         groups=groups,
         workers=None if status is not None else sorted(workers.items()),
+        titles=await visit.titles(each.session_id for _, found in groups for each in found),
         session=await visit.narrowed_to(),
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from html import escape
 from importlib.resources import files
 from inspect import iscoroutinefunction
@@ -43,6 +43,7 @@ from agentstore.values.snippets import CLOSE, OPEN, age_of, money
 if TYPE_CHECKING:
     from agentstore.health import Probe
     from agentstore.records import SessionRecord
+    from agentstore.settings import Settings
     from agentstore.store import Store
     from agentstore.values.redaction import Secrets
 
@@ -82,8 +83,9 @@ def environment() -> Environment:
         "clock": lambda instant: _time(instant, f"{instant:%H:%M:%S}"),
         "day": lambda instant: f"{instant:%Y-%m-%d}",
         "duration": duration,
+        "inline": lambda text: marked(text.replace(OPEN, "[").replace(CLOSE, "]")),
         "last_line": last_line,
-        "money": partial(money, places=4),
+        "money": money,
         "number": "{:,}".format,
         "px": lambda place: f"{place:.1f}".removesuffix(".0"),
         "short": short,
@@ -175,6 +177,9 @@ _MOST_FORMATTED = 100_000
 
 _MOST_READ = 200_000
 """Longer JSON is not read, and not written in lines."""
+
+_MOST_TITLES = 60
+"""Sessions of a page whose titles are looked up, each by a query of its own."""
 
 UNTIL: ContextVar[float] = ContextVar("UNTIL", default=float("inf"))
 """When texts are no longer formatted, by ``time.monotonic``."""
@@ -685,10 +690,15 @@ class Asker:
         self.store = cast("Store", store)
 
     @property
+    def settings(self) -> Settings:
+        """The store's own."""
+        probe: Probe = getattr(self.store, "_store", self.store)._probe
+        return probe.settings
+
+    @property
     def secrets(self) -> Secrets:
         """The store's own rules of what a secret is."""
-        probe: Probe = getattr(self.store, "_store", self.store)._probe
-        return probe.settings.secrets
+        return self.settings.secrets
 
     async def ask(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the store: in a thread if it is a synchronous one."""
@@ -764,6 +774,15 @@ class Visit(Asker):
         """Give the names of users, up to 1,000, by their ids; see ``users.names``."""
         given = [id for id in ids if isinstance(id, str)]
         return await self.ask(self.store.users.names, given) if given else {}
+
+    async def titles(self, ids: Iterable[str | None]) -> dict[str, str]:
+        """Give the titles of the first sessions of these; of one without a title its id."""
+        given = dict.fromkeys(id for id in ids if id is not None)
+        titles = dict(zip(given, given, strict=True))
+        for id in [*given][:_MOST_TITLES]:
+            session = await self.ask(self.store.sessions.find, id)
+            titles[id] = (session and session.title) or id
+        return titles
 
     async def whose(self) -> tuple[str | None, dict[str, str]]:
         """Give the id of the user that the query means, and the name of that user.

@@ -74,7 +74,8 @@ async def memories_page(visit: Visit) -> Response:
     found: Sequence[MemoryRecord] = ()
     more = None
     if text is not None:
-        hits = await visit.ask(memories.search, text, space, user_id=user, limit=_MEMORIES)
+        by = cast("Literal['words', 'meaning', 'both']", visit.given("by") or "words")
+        hits = await visit.ask(memories.search, text, space, by=by, user_id=user, limit=_MEMORIES)
         found = [hit.memory for hit in hits]
     else:
         listed, cursor = memories.list, visit.given("cursor")
@@ -96,6 +97,7 @@ async def memories_page(visit: Visit) -> Response:
         more_spaces=spaces.next_cursor is not None,
         found=[(each, await visit.make(state_tree, each.value, _OF_ONE)) for each in found],
         text=text,
+        meant=visit.settings.embeddings is not None,
         more=visit.here(cursor=more) if more else None,
     )
 
@@ -171,10 +173,7 @@ async def failures(visit: Visit) -> Response:
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
-    titles: dict[str, str] = {}
-    for id in {log.session_id for log in found}:
-        session = await visit.ask(visit.store.sessions.find, id)
-        titles[id] = (session and session.title) or id
+    titles = await visit.titles(log.session_id for log in found)
     of = await visit.narrowed_to()
     return await visit.page("failures.html", found=found, titles=titles, days=days, session=of)
 

@@ -44,9 +44,11 @@ def of_kind(store: object, kind: type[S]) -> S:
         return store
     if issubclass(kind, Repositories):
         raise InvalidInput(
-            "Pass a Store, or call the asynchronous method: an AsyncStore has these."
+            "Pass a Store. An AsyncStore is for asynchronous methods and classes with these."
         )
-    raise InvalidInput("Pass an AsyncStore, or call the synchronous method: a Store has these.")
+    raise InvalidInput(
+        "Pass an AsyncStore. A Store is for synchronous methods and classes with these."
+    )
 
 
 # Operations that are written once for both kinds of store, and what makes their calls.

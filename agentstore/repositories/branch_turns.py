@@ -208,10 +208,10 @@ def end_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> i
     """
     statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
     parameters = {"session_id": session_id, "name": branch, "after": turn, "count": 1}
-    rows = lines.fetch_newest(statements.end, unit.connection, parameters)
+    rows = lines.rows_of_newest(statements.end, unit.connection, parameters)
     if not rows:
         lines.require(unit, session_id, branch)
-    seq, last = rows[0] if rows else (0, 0)
+    seq, last = statements.end.read(rows)[0] if rows else (0, 0)
     if last != turn:
         raise no_turn(turn)
     return int(seq)
@@ -369,7 +369,7 @@ def _shown_through(
     def last(through: int) -> tuple[int, int]:
         ends = lines.newest(
             unit, session.id, 1, branch=branch.name, through=through, columns=_seq_and_turn
-        )
+        ).read()
         return ends[0] if ends else (0, 0)
 
     seq, turn = last(through) if known is None else known
@@ -493,7 +493,7 @@ class Summaries(Repository):
         session = line_changes.lock_session(self.unit, session_id)
         number = line_changes.branch_number(self.unit, session, branch)
         if through_seq is None:
-            rows = lines.newest(self.unit, session_id, 1, branch=branch)
+            rows = lines.newest(self.unit, session_id, 1, branch=branch).read()
             through_seq = lines.message_record(rows[0]).seq if rows else 0
         self._hand_down(session_id, number)
         summaries, now = self.tables.summaries, self.unit.now()

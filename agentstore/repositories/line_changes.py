@@ -413,7 +413,7 @@ def remove_messages(
         count_in(unit, session.id, *less, gone, shown=shown)
     branches = unit.tables.branches
     for name in ended:
-        rows = lines.newest(unit, session.id, 1, branch=name, columns=lines.only_turn)
+        rows = lines.newest(unit, session.id, 1, branch=name, columns=lines.only_turn).read()
         this = update(branches).where(branches.c.session_id == session.id, branches.c.name == name)
         unit.connection.execute(this.values(turn=rows[0][0] if rows else 0))
     drop_unattached(unit, attached.split(",") if attached else ())
@@ -472,7 +472,7 @@ def settle_turn(unit: Unit, session: LockedSession, less: Counts = NOTHING) -> N
     sessions = unit.tables.sessions
     rows = lines.newest(
         unit, session.id, 1, only_main=session.last_branch == 0, columns=lines.only_turn
-    )
+    ).read()
     turn = int(rows[0][0]) if rows else 0
     if turn != session.turn or less != NOTHING:
         values = {

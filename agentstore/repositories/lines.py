@@ -278,6 +278,28 @@ Rows = Sequence[tuple[Any, ...]]
 """Of messages, with the columns that were asked for."""
 
 
+class Found(NamedTuple):
+    """Rows as the driver gave them.
+
+    Attributes:
+        rows: The rows.
+        statement: What gave them, and reads them.
+        parameters: With which it did.
+    """
+
+    rows: list[Any]
+    statement: Prepared
+    parameters: dict[str, Any]
+
+    def read(self, rows: list[Any] | None = None) -> Rows:
+        """Give them, or these, as the columns' types say."""
+        return self.statement.read(self.rows if rows is None else rows, self.parameters)
+
+    def columns(self, rows: list[Any]) -> Sequence[Any]:
+        """Give the columns of these, one at least."""
+        return self.statement.columns(rows, self.parameters)
+
+
 def newest(
     unit: Unit,
     session_id: str,
@@ -288,8 +310,8 @@ def newest(
     only_main: bool | None = None,
     columns: Columns = line_columns,
     prompts: bool = False,
-) -> Rows:
-    """Read the newest messages of a line, the newest first.
+) -> Found:
+    """Find the newest messages of a line, the newest first.
 
     Args:
         unit: The open unit.
@@ -311,7 +333,7 @@ def newest(
     )
     parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
     which = statements.and_prompts if prompts else (statements.newest_of_main, statements.newest)
-    return _read(unit, *which, parameters, only_main, fetch_newest)
+    return _find(unit, *which, parameters, only_main, rows_of_newest)
 
 
 def between(
@@ -335,41 +357,37 @@ def between(
         unit.tables, unit.dialect, dialect_of(unit.connection), branch is None, columns
     )
     parameters = {SESSION_ID: session_id, "name": branch, "first": first_seq, "last": last_seq}
-    return _read(
-        unit,
-        statements.between_of_main,
-        statements.between,
-        parameters,
-        only_main,
-        Prepared.fetch,
-    )
+    which = statements.between_of_main, statements.between
+    return _find(unit, *which, parameters, only_main, Prepared.rows).read()
 
 
-def _read(
+def _find(
     unit: Unit,
     of_one: Prepared | None,
     of_ranges: Prepared,
     parameters: dict[str, Any],
     only_main: bool | None,
-    fetch: Callable[[Prepared, Connection, dict[str, Any]], Rows],
-) -> Rows:
+    rows_of: Callable[[Prepared, Connection, dict[str, Any]], list[Any]],
+) -> Found:
     session_id = validation.text(SESSION_ID, parameters[SESSION_ID])
     if of_one is not None:
         # The statement for ranges reads every session; this one is faster, where it will do.
         expected = session_id not in unit.branched if only_main is None else only_main
         if expected:
-            found = of_one.fetch(unit.connection, parameters)
-            if found or only_main:
-                return found
-    rows = fetch(of_ranges, unit.connection, parameters)
+            rows = of_one.rows(unit.connection, parameters)
+            if rows or only_main:
+                return Found(rows, of_one, parameters)
+    rows = rows_of(of_ranges, unit.connection, parameters)
     if not rows:
         require(unit, session_id, parameters["name"])
     elif of_one is not None:
-        unit.branched.add(session_id)
-    return rows
+        unit.branched.note(session_id, None)
+    return Found(rows, of_ranges, parameters)
 
 
-def fetch_newest(statement: Prepared, connection: Connection, parameters: dict[str, Any]) -> Rows:
+def rows_of_newest(
+    statement: Prepared, connection: Connection, parameters: dict[str, Any]
+) -> list[Any]:
     """Run what ``select_newest`` selected, alone or with prompts.
 
     It reads as many of the last ranges as would be enough if no number in them was missing. If they
@@ -378,8 +396,7 @@ def fetch_newest(statement: Prepared, connection: Connection, parameters: dict[s
     """
     count = enough = parameters["count"]
     while True:
-        rows = statement.rows(connection, parameters | {"enough": enough})
-        found = statement.read(rows, parameters)
+        found = statement.rows(connection, parameters | {"enough": enough})
         more = [row[-1] for row in found if row[-1] is not None]
         if enough < MAX_INTEGER and (not more or (more[0] and len(more) < count)):
             enough = min(64 * enough, MAX_INTEGER) if more else MAX_INTEGER
@@ -605,7 +622,7 @@ def select_newest(
     columns: Columns = line_columns,
     through: ColumnElement[int] | None = None,
 ) -> Select[Any]:
-    """Select the newest messages, of no more ranges than may be needed; see ``fetch_newest``.
+    """Select the newest messages, of no more ranges than may be needed; see ``rows_of_newest``.
 
     Its parameters are ``count``, ``enough`` and, unless it is given as an expression, ``through``,
     beside those of the line. Behind the columns comes whether the line has earlier ranges.

@@ -495,18 +495,25 @@ class TextSearch:
         """Say what to ask the index, and of what to ask it; False if nothing can be a hit."""
         asked, tables = self._asked, self._unit.tables
         messages, sessions = tables.messages.c, tables.sessions.c
+
+        def of_its_session(column: ColumnElement[Any]) -> ColumnElement[Any]:
+            # By a join, PostgreSQL's plan for any list of numbers would begin with the sessions of
+            # the user, and read all that was ever said there.
+            own = select(column).where(sessions.pk == messages.session_id)
+            return own.correlate(tables.messages).scalar_subquery()
+
         conditions = self._conditions
         wanted: tuple[int, ...] | None = None
         if asked.session_id is not None:
             if self._state.session is None:
                 return False
             wanted = (self._state.session,)
-            conditions.append(sessions.pk == self._state.session)
+            conditions.append(of_its_session(sessions.pk) == self._state.session)
         only = self._unit.only
         if only is not None and asked.user_id not in (None, only):
             return False
         if (owner := asked.user_id if only is None else only) is not None:
-            conditions.append(sessions.user_id == owner)
+            conditions.append(of_its_session(sessions.user_id) == owner)
             if wanted is None:
                 query = select(sessions.pk).where(sessions.user_id == owner)
                 theirs = self._unit.connection.execute(query.limit(_MOST_SESSIONS + 1))
@@ -604,9 +611,9 @@ class TextSearch:
         if not self._conditions or not pks:
             return list(pks)
         unit = self._unit
-        messages, sessions = unit.tables.messages.c, unit.tables.sessions
-        query = select(messages.pk).join(sessions, sessions.c.pk == messages.session_id)
-        query = query.where(unit.dialect.search.among(messages.pk), *self._conditions)
+        messages = unit.tables.messages.c
+        among = unit.dialect.search.among(messages.pk)
+        query = select(messages.pk).where(among, *self._conditions)
         found: list[int] = []
         for chunk in chunks(pks, _LOOKED_UP):
             found += unit.connection.execute(query, {"numbers": chunk}).scalars()
@@ -617,11 +624,9 @@ class TextSearch:
         if not pks:
             return []
         unit = self._unit
-        messages, sessions = unit.tables.messages.c, unit.tables.sessions
+        messages = unit.tables.messages.c
         query = self._columns.add_columns(messages.pk)
-        if conditions:
-            query = query.join(sessions, sessions.c.pk == messages.session_id).where(*conditions)
-        query = query.where(unit.dialect.search.among(messages.pk))
+        query = query.where(unit.dialect.search.among(messages.pk), *conditions)
         rows = unit.connection.execute(query, {"numbers": pks}).all()
         found = []
         for row in sorted(rows, key=lambda row: -row.pk):

@@ -43,10 +43,10 @@ from agentstore.values.snippets import (
     HIT,
     LAST_REQUESTS,
     ROLE_STYLES,
-    STATUS_STYLES,
     age_of,
     brief,
     money,
+    noted,
     on_one_line,
 )
 
@@ -145,7 +145,7 @@ def browse(
 
 _PAGE = 50
 
-_FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 9}
+_FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 10}
 _FACTS |= {"USER": 12, "MODEL": 18}
 _WIDE = {"MSGS": 88, "USER": 104, "MODEL": 124}
 """From how many columns on these are shown."""
@@ -279,7 +279,7 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
     more = "+" if used is not None and used.partial else ""
     cells = {
         "ACTIVE": Text(age_of(session.last_active_at)),
-        "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
+        "STATUS": Text(*noted(session.status, has_failures=session.has_failures)),
         "TURNS": Text(brief(session.last_turn)),
         "MSGS": Text(brief(session.message_count)),
         "TOKENS": Text(f"{brief(tokens)}{more}"),

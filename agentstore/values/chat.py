@@ -857,10 +857,11 @@ def needs_no_repair(messages: Sequence[Any], contents: Sequence[Any]) -> bool:
         if waiting:
             return False
         if calls is not None:
-            ids = [call.get("id") for call in calls if isinstance(call, dict)]
-            waiting.update(ids)
-            if len(waiting) < len(calls) or not all(isinstance(each, str) for each in ids):
-                return False
+            for call in calls:
+                made = call.get("id") if isinstance(call, dict) else None
+                if not isinstance(made, str) or made in waiting:
+                    return False
+                waiting.add(made)
         elif type(content) is list:
             kinds = (block.get("type") for block in content if isinstance(block, dict))
             if any(kind in ("tool_use", "tool_result") for kind in kinds):

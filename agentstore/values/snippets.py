@@ -370,6 +370,17 @@ STATUS_STYLES = {
 }
 """How the states of sessions are drawn, wherever there are colours."""
 
+
+def noted(status: str, *, has_failures: bool) -> tuple[str, str]:
+    """Give what a list notes about a session, and its style; nothing about an active one.
+
+    Of one that waits for nobody it is more telling that something in it failed.
+    """
+    if has_failures and status in ("active", "completed", "cancelled"):
+        return "failures", STATUS_STYLES["failed"]
+    return "" if status == "active" else status, STATUS_STYLES[status]
+
+
 ROLE_STYLES = {
     "system": "magenta",
     "developer": "magenta",
@@ -432,20 +443,15 @@ def age_of(instant: datetime) -> str:
     return f"{int(seconds / (365 * 86_400))} y"
 
 
-def money(amount: Decimal, places: int | None = None) -> str:
+_LEAST_COST = Decimal("0.0001")
+
+
+def money(amount: Decimal) -> str:
     """Write what something cost, in the currency of the table of prices that comes with us.
 
-    Args:
-        amount: In that currency.
-        places: Digits behind the point, in columns of which the points are aligned. None means two,
-            or as many as a glance takes in: six below 1, four below 1,000, two from there on.
+    Four digits stand behind the point, so that the points of a column are aligned.
     """
-    most = places or (6 if amount < 1 else 4 if amount < 1_000 else 2)
-    least = Decimal(1).scaleb(-most)
-    if 0 < amount <= least / 2:
-        return f"<${least:f}"
-    whole, _, rest = f"{amount:,.{most}f}".partition(".")
-    return f"${whole}.{rest if places else rest.rstrip('0'):0<2}"
+    return f"<${_LEAST_COST}" if 0 < amount <= _LEAST_COST / 2 else f"${amount:,.4f}"
 
 
 def attached(name: str | None, media_type: str, size: int) -> str:

@@ -426,6 +426,89 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
     assert found.isdisjoint({"bytes", "orphans", "rows"})
 
 
+def go_on(checkpoints: Any, item: Any) -> None:
+    """Put a child that goes on along the line of its parent's list."""
+    grown = [*checkpoints.get("one").values.get("list", []), item]
+    checkpoints.put("thread", {"list": grown}, "side", parent_id="one", inherit=["long"])
+
+
+SINCE = {
+    **MEANWHILE,
+    "the parent goes": lambda c: c.delete("thread", ["one"]),
+    "a child that goes on": lambda c: go_on(c, 5),
+    # It merges the last pieces of the line, which stay one piece.
+    "a large child that goes on, and goes": lambda c: [
+        go_on(c, "z" * 9000),
+        c.delete("thread", ["side"]),
+    ],
+    "all go and come again as they were": lambda c: [
+        c.copy_thread("thread", "copy"),
+        c.delete_thread("thread"),
+        c.copy_thread("copy", "thread"),
+    ],
+}
+
+
+@pytest.mark.long(but=["sqlite3-*-on lines", "psycopg-*-on lines"])
+@pytest.mark.parametrize("on_lines", [False, True], ids=["small", "on lines"])
+@pytest.mark.parametrize("since", SINCE)
+def test_a_put_goes_on_from_what_the_thread_holds_and_not_from_what_it_held_at_the_last_put(
+    place, since, on_lines
+):
+    space = "langgraph" if since.endswith("as they were") else ""
+    more = {"list": [1, "x" * 200, "x" * 200], "long": "x" * 600} if on_lines else {"long": 1}
+
+    def do(others: Any) -> None:
+        with others.transaction() as tx:
+            SINCE[since](tx.checkpoints)
+
+    def put(id: str, values: dict[str, Any], parent: str, **how: Any) -> Any:
+        return store.checkpoints.put("thread", values, id, parent, namespace=space, **how)
+
+    with place.open() as store, Store(place.url) as others:
+        values = {"n": 0, "settings": "as they are", **more}
+        put("zero", values, "")
+        before = "zero"
+        for n, item in enumerate(["x" * 100, "x" * 100] if on_lines else []):
+            values = {**values, "list": [*values["list"], item]}
+            before = put(f"before {n}", values, before).id
+        if on_lines:
+            values = {**values, "list": [*values["list"], 2]}
+        put("one", {**values, "n": 1}, before)
+        do(others)
+        new = {"n": 2, "list": [*values.get("list", []), "y" * 40, 3]}
+        inherited = ["settings", "long"]
+        if since in (*GONE, "its id in another thread"):
+            with pytest.raises(NotFound if since in GONE else WrongThread):
+                put("two", new, "one", inherit=inherited)
+            return
+        put("two", new, "one", inherit=inherited)
+        parent = store.checkpoints.get("one", "thread", space).values
+        expected = {**new, **{name: parent[name] for name in inherited}}
+        for reader in (store, others):
+            assert reader.checkpoints.get("two", "thread", space).values == expected
+            assert reader.checkpoints.threads().items[0].id == "thread"
+        put("three", expected | {"n": 3}, "two")
+        put("beside", expected | {"list": [*new["list"], 4]}, "two")
+        for id, changed in (("three", {"n": 3}), ("beside", {"list": [*new["list"], 4]})):
+            assert store.checkpoints.get(id, "thread", space).values == expected | changed
+    require_no_garbage(place)
+    found = {each.check for each in doctor.examine(place.url, deep=True)}
+    assert found.isdisjoint({"bytes", "orphans", "rows"})
+
+
+def test_what_was_rolled_back_is_no_parent(store):
+    store.checkpoints.put("thread", {"n": 0, "list": [1]}, "zero", "")
+    store.checkpoints.put("thread", {"n": 1, "list": [1, 2]}, "one", "zero")
+    with pytest.raises(ZeroDivisionError), store.transaction() as tx:
+        tx.checkpoints.put("thread", {"n": 2, "list": [1, 2, 3]}, "two", "one")
+        raise ZeroDivisionError
+    with pytest.raises(NotFound):
+        store.checkpoints.put("thread", {"n": 3}, "three", "two", inherit=["list"])
+    store.checkpoints.put("thread", {"list": [1, 2, 4]}, "two", "one", inherit=["n"])
+    assert store.checkpoints.get("two").values == {"n": 1, "list": [1, 2, 4]}
+
+
 @on(lambda driver: driver.name.startswith("psycopg"))
 def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(place, monkeypatch):
     reading = threads.read_parent

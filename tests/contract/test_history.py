@@ -1,6 +1,7 @@
 """A history is the last messages in the order of their saving, and no cut parts call and result."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 
@@ -11,6 +12,7 @@ from sqlalchemy import Engine, event
 
 from agentstore import Store
 from agentstore.errors import LimitOutOfRange
+from agentstore.repositories.messages import messages as reading
 from tests.conftest import on
 from tests.programs.probes import engine_of
 
@@ -308,3 +310,55 @@ def test_each_way_of_reading_names_the_session_by_a_plain_str_and_the_branch_by_
     agree("main", ["main"] * 3)
     popped = messages.pop(asked), messages.pop(asked)
     assert [(type(m.session_id), m.branch) for m in popped] == [(str, "side"), (str, "main")]
+
+
+TEXTS = [{"role": role, "content": f"{n}"} for n, role in enumerate(["user", "assistant"] * 4)]
+PROMPT = {"role": "system", "content": "Be brief."}
+BLOCKS = [{"type": "text", "text": "hello"}]
+LOOKED_AT_CLOSELY = {
+    "nothing": [],
+    "texts": TEXTS,
+    "a prompt": [PROMPT, *TEXTS],
+    "prompts": [PROMPT, {"role": "developer", "content": "In verse."}, *TEXTS],
+    "a prompt with more than a text": [{**PROMPT, "metadata": {"of": "ours"}}, *TEXTS],
+    "a prompt of blocks": [{"role": "system", "content": BLOCKS}, *TEXTS],
+    "a late prompt": [*TEXTS, PROMPT, *TEXTS],
+    "a call": [*TEXTS, calling("a"), result("a"), *TEXTS],
+    "a call at the end": [*TEXTS, calling("a")],
+    "a result without a call": [*TEXTS, result("a"), *TEXTS],
+    "a result that names no call": [*TEXTS, calling("a"), {"role": "tool", "content": "!"}],
+    "a name": [*TEXTS, {"role": "user", "content": "?", "name": "ann"}],
+    "an empty name": [*TEXTS, {"role": "user", "content": "?", "name": ""}],
+    "no text": [*TEXTS, {"role": "assistant"}],
+    "blocks": [*TEXTS, {"role": "user", "content": BLOCKS}],
+    "a payload": [*TEXTS, {"role": "user", "payload": {"role": "user", "content": "?"}}],
+}
+
+
+@pytest.mark.parametrize("what", LOOKED_AT_CLOSELY)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_history_of_texts_alone_is_that_of_one_that_is_looked_at_closely(
+    what, streaming, store, monkeypatch
+):
+    conversation = LOOKED_AT_CLOSELY[what]
+    session = store.sessions.create().id
+    store.messages.save_many(session, [{**each, "marks": "m"} for each in conversation])
+    if streaming:
+        store.messages.append(store.messages.begin(session).id, "so far")
+    if what == "prompts":
+        store.branches.create(session, name="side", after_turn=3)
+        store.messages.save_many(session, TEXTS)
+    options = [{}, {"exclude_mark": "other"}, {"keep_system": False}, {"keep_tool_calls": False}]
+    options += [{"unanswered": "keep", "keep_tool_calls": False}, {"mark": "m"}]
+
+    def read():
+        for limit in (0, 1, 4, 6, 7, 8, 9, 50, None):
+            for each in options:
+                yield store.messages.history(session, limit, **each)
+                yield store.messages.chat(session, limit, **each)
+
+    plainly = [*read()]
+    for name in ("RECORDS", "CHAT"):
+        monkeypatch.setattr(reading, name, replace(getattr(reading, name), plain=None))
+    for found, closely in zip(plainly, read(), strict=True):
+        assert found == closely

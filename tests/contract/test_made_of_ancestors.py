@@ -200,6 +200,29 @@ def test_after_each_transaction_all_that_is_left_has_its_state(timed, place, mon
     assert len(left) > 3
 
 
+def test_a_large_idle_thread_goes_in_pieces_that_leave_what_others_are_made_of(
+    timed, clock, place, monkeypatch
+):
+    monkeypatch.setattr(deletion, "ROWS", 6)
+    thread = a_thread(timed)
+    before = {id: thread.state(id) for id in thread.ids}
+    left: list[set[str]] = []
+
+    def look(_rule: str, _done: int) -> None:
+        # The loop of an asynchronous store is busy with this call.
+        with Store(make_url(place.url).set(drivername=place.driver.engine)) as store:
+            beside = copy(thread)
+            beside.store = store
+            left.append(beside.left())
+            for id in left[-1] - {"0008", "0006", "0001"}:  # there for 0009 alone, in the end
+                assert beside.state(id) == before[id]
+
+    clock.now += 24 * HOUR
+    timed.prune(RetentionPolicy(threads_idle=HOUR), progress=look)
+    assert left[-2:] == [NEEDED, set()]
+    assert len(left) > 3
+
+
 def test_pruning_looks_no_further_than_to_the_next_that_holds_the_values(timed, monkeypatch):
     thread = Thread(timed)
     for n in range(60):

@@ -28,7 +28,7 @@ from agentstore.testing import BlockingStore
 from tests.chaos.arena import wait_for
 from tests.chaos.failovers import Standby
 from tests.contract.test_replication import Pair, pair, pair_of_the_module
-from tests.programs.probes import connect
+from tests.programs.probes import MODEL, connect
 from tests.servers import Server, installations
 
 T = TypeVar("T")
@@ -315,6 +315,23 @@ def test_scopes_hold_on_a_standby(pair):
         assert other.sessions.find(session) is None
         assert [each.id for each in other.sessions.list()] == []
         assert reads(store) == before + 3
+
+
+@pytest.mark.parametrize("make", KINDS, ids=["threads", "tasks"])
+def test_a_search_whose_reads_are_a_standbys_takes_in_what_is_new(pair, make):
+    options = {"read_url": pair.on_the_standby(), "embeddings": MODEL, **PATIENT}
+    with delayed(pair, 15), make(pair.url, **options) as store:
+        user = store.users.create("Ada").id
+        session = store.sessions.create(user_id=user).id
+        for count in range(1, 4):
+            saved = store.messages.save(session, "user", f"unheard{count}").id
+            before = store.health().read_nodes[0].reads
+            (hit,) = store.messages.search(f"unheard{count}", session_id=session)
+            assert hit.message.id == saved
+            hits = store.messages.search("heard", by="meaning", user_id=user)
+            assert len(hits.items) == count
+            assert store.health().read_nodes[0].reads > before
+            assert store.search.status().pending == 0
 
 
 def test_transactions_and_what_they_wrote_are_the_primarys(pair):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import create_engine, event, make_url, text
 
 from agentstore import AsyncStore, Store, migrations
 from agentstore.engines.sqlite.search import SQLiteSearch
@@ -281,6 +281,49 @@ def test_a_thread_that_is_used_after_it_was_found_idle_stays(place, timed, clock
             report = timed.prune(RetentionPolicy(threads_idle=DAY))
     assert report.rows == {}
     assert threads_of(timed) == {"thread"}
+
+
+@pytest.mark.parametrize("returns", [False, True], ids=["nobody", "somebody"])
+def test_a_large_thread_goes_in_pieces_and_is_whole_for_whoever_comes_back(
+    place, timed, clock, monkeypatch, returns
+):
+    monkeypatch.setattr(deletion, "ROWS", 16)
+    for namespace, steps in (("", 30), ("inner", 3)):
+        for id in put(timed, "thread", steps, namespace=namespace):
+            timed.checkpoints.put_writes(
+                "thread", id, "task", [("channel", id)], namespace=namespace
+            )
+    put(timed, "small", 1)
+    clock.now += 2 * DAY
+    policy, left = RetentionPolicy(threads_idle=DAY), list[int]()
+
+    def look(_rule: str, _rows: int) -> None:
+        # The loop of an asynchronous store is busy with this call.
+        url = make_url(place.url).set(drivername=place.driver.engine)
+        with Store(url, clock=clock) as other:
+            if "thread" not in threads_of(other) or (returns and len(left) == 3):
+                return
+            left.append(len(other.checkpoints.list("thread", namespace="")))
+            for namespace, step in (("", 29), ("inner", 2)):
+                values = other.checkpoints.latest("thread", namespace).values
+                assert values == {"messages": [{"n": n} for n in range(step)], "step": step}
+            if returns and len(left) == 3:
+                other.checkpoints.put("thread", values | {"step": 30})
+
+    foreseen = timed.prune(policy, dry_run=True)
+    with transactions(timed) as deleted:
+        report = timed.prune(policy, progress=look, reclaim=False)
+    assert max(deleted) <= 16
+    assert left == sorted(left, reverse=True)
+    assert left[0] > left[2] > 1
+    if returns:
+        assert report.rules == {"threads": 1}
+        assert timed.checkpoints.latest("thread").step == 30
+        clock.now += 2 * DAY
+        assert prune(timed, threads_idle=DAY).rules == {"threads": 1}
+    else:
+        assert (report.rows, report.rules) == (foreseen.rows, {"threads": 2})
+    no_orphans(place)
 
 
 def test_of_threads_that_others_put_into_while_two_prune_all_or_nothing_is_there(

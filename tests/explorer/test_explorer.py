@@ -989,6 +989,17 @@ def test_tasks_say_what_the_error_is_and_whose_they_are_before_who_works(store):
         assert html.index("ValueError") < html.index("<h2>Workers</h2>")
         for page in ("tasks?", "tasks?status=dead&", "checkpoints?"):
             assert back in client.get(f"/{page}session={session}").text
+        for page in ("tasks", "checkpoints"):
+            titled = f'<a href="session?id={session}" dir="auto">Mail &lt;Ada&gt;</a>'
+            assert titled in client.get(f"/{page}").text
+
+
+def test_what_a_user_said_first_is_listed_as_it_reads_and_none_of_it_is_taken_for_a_hit(store):
+    session = store.sessions.create(title="Trip").id
+    store.messages.save(session, "user", "To **Rome** <b> ⟦x⟧")
+    with visiting(store) as client:
+        html = client.get("/sessions").text
+        assert "To <strong>Rome</strong> &lt;b&gt; [x]</div>" in html
 
 
 def calls_of(*asked, tool="weather"):

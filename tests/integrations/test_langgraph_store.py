@@ -24,7 +24,12 @@ from langgraph.store.memory import InMemoryStore
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import EmbeddingFailed, InvalidInput, InvalidJson, NotAllowedInScope
-from agentstore.integrations.langgraph import AgentStoreBaseStore, AsyncAgentStoreBaseStore
+from agentstore.integrations.langgraph import (
+    AgentStoreBaseStore,
+    AgentStoreSaver,
+    AsyncAgentStoreBaseStore,
+    AsyncAgentStoreSaver,
+)
 
 Test = Callable[[Any], Coroutine[Any, Any, Any]]
 Within = Callable[..., Any]
@@ -412,3 +417,22 @@ def test_a_cancelled_put_in_a_thread_is_done_when_the_cancellation_goes_on(engin
 
     with Store(engine_url) as store:
         asyncio.run(run(AgentStoreBaseStore(store)))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "made", "wanted"),
+    [
+        ((AgentStoreSaver, AgentStoreBaseStore), AsyncStore, "Pass a Store"),
+        ((AsyncAgentStoreSaver, AsyncAgentStoreBaseStore), Store, "Pass an AsyncStore"),
+    ],
+)
+def test_a_store_of_the_other_kind_which_would_keep_nothing_is_refused(
+    tmp_path, kinds, made, wanted
+):
+    store = made(f"sqlite:///{tmp_path}/s.db")
+    for kind in kinds:
+        for each in (store, store.scoped("ada")):
+            with pytest.raises(InvalidInput, match=wanted):
+                kind(each)
+    if made is Store:
+        store.close()

@@ -48,7 +48,7 @@ def without_times(text):
 CONVERSATION = r"""
 Weather [bold]in[/] 北京\x1b[31m
 branch main · active · gpt-4o · user Alice · 8 messages · 1.2k message tokens
-912 used tokens, $0.50 · active
+912 used tokens, $0.5000 · active
 ▌
 ▌ system  #1  HH:MM:SS
 ▌   Be brief.
@@ -84,16 +84,16 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
         assert "number 119" in listed.splitlines()[2]
         for _ in range(4):
             await hand.press("end")
-        assert "Weather [bold]in[/] 北京\\x1b…" in hand.text
+        assert "Weather [bold]in[/] 北京\\x1…" in hand.text
         assert "number 119" in await hand.press("home")
         await hand.press("f")
         narrowed = await hand.type("user:alice status:active model:gpt-4o since:1d weath")
         assert "only user:alice" in narrowed
         assert "escapes" not in narrowed
         assert "Weather" in narrowed.splitlines()[2]
-        assert re.search(r" 2 +912 +[$]0\.50  ", narrowed.splitlines()[2])
+        assert re.search(r" 2 +912 +[$]0\.5000  ", narrowed.splitlines()[2])
         monkeypatch.setattr(application, "LAST_REQUESTS", 1)
-        assert re.search(r" 2 +912\+ +[$]0\.50\+  ", (await hand.press("r")).splitlines()[2])
+        assert re.search(r" 2 +912\+ +[$]0\.5000\+  ", (await hand.press("r")).splitlines()[2])
         monkeypatch.undo()
         await hand.press("f")
         assert "must be one of active, paused" in await hand.type("status:none")
@@ -162,7 +162,7 @@ async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
         whole = await hand.press("o")
         assert whole.startswith("user message #2")
         assert "attached: sky [b]\\x1b[31m.png  image/png, 1,234 bytes, id" in whole
-        assert "its turn used: gpt-4o, 900 tokens in, 12 out, cost $0.50" in whole
+        assert "its turn used: gpt-4o, 900 tokens in, 12 out, cost $0.5000" in whole
         assert "id: " in whole
         assert "Copied" in await hand.press("escape", "y")
         assert hand.app.clipboard == "How is the *weather* in Beijing?"

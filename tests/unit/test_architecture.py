@@ -73,7 +73,7 @@ def called_by(call: Any) -> list[str]:
 def test_a_walk_is_the_one_that_the_call_takes(title, call, tmp_path):
     with Store(f"sqlite:///{tmp_path / 'walk.db'}") as store:
         session = store.sessions.create()
-        store.messages.save_many(session.id, [{"role": "user"}] * 60)
+        store.messages.save_many(session.id, [{"role": "user", "name": "ann"}] * 60)
         for _ in range(2):  # the first of a kind compiles its statements
             seen = called_by(lambda: call(store, session.id))
     place = -1

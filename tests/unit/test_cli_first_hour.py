@@ -43,7 +43,7 @@ def test_help_shows_every_option_whole_at_any_width(run, monkeypatch, columns):
         shown = run(command, "-h").stdout
         assert "…" not in shown
         assert "`" not in shown
-        whole = [x for x in shown.splitlines() if not re.search(r"[|]|://", x)]
+        whole = [x for x in shown.splitlines() if "://" not in x]
         assert widest("\n".join(whole)) <= columns, command
         assert not [x for x in whole if re.search(r"\w-$", x)], command
 

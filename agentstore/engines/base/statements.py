@@ -155,9 +155,9 @@ class Prepared:
         """Give rows that it gave, or the first columns of them, as the columns' types say."""
         return list(zip(*_columns(rows, self._read, parameters), strict=True)) if rows else []
 
-    def columns(self, rows: Sequence[Any]) -> list[Column]:
+    def columns(self, rows: Sequence[Any], parameters: Parameters = _NOTHING_KNOWN) -> list[Column]:
         """Give the columns of rows that it gave, one at least, as the columns' types say."""
-        return _columns(rows, self._read, _NOTHING_KNOWN)
+        return _columns(rows, self._read, parameters)
 
     def count(self, connection: Connection, parameters: Parameters) -> int:
         """Run it; give how many rows it wrote."""

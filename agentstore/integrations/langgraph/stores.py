@@ -33,10 +33,12 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from agentstore.aio import AsyncRepositories
 from agentstore.errors import EmbeddingFailed, InvalidInput
-from agentstore.integrations import Call, Calls, run, run_async, settled
+from agentstore.integrations import Call, Calls, of_kind, run, run_async, settled
 from agentstore.integrations.langgraph.calls import AsyncSweeper, Sweeper
 from agentstore.records import MemoryRecord
+from agentstore.transactions import Repositories
 from agentstore.values.embeddings import Embedded, Embeddings, Question
 
 if TYPE_CHECKING:
@@ -174,6 +176,7 @@ class AgentStoreBaseStore(Sweeper, _Operations):
                 name of the model; without it, items are found by words.
         """
         super().__init__(ttl, index)
+        of_kind(store, Repositories)
         self._store = store
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -209,6 +212,7 @@ class AsyncAgentStoreBaseStore(AsyncSweeper, _Operations):
     ) -> None:
         """Remember in a store; see ``AgentStoreBaseStore``."""
         super().__init__(ttl, index)
+        of_kind(store, AsyncRepositories)
         self._store = store
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Dialect, Row, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
@@ -30,6 +29,7 @@ from agentstore.repositories.checkpoints.values import (
     held_lines,
     packed,
     planned,
+    tails_after,
     write_pieces,
 )
 from agentstore.repositories.operations import adding, adding_missing, changing, removing
@@ -44,8 +44,7 @@ NO_PARENT = ""
 NO_TAGS = Document("[]")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointDraft:
+class CheckpointDraft(NamedTuple):
     """A checkpoint that may be put, checked as far as it can be without the database.
 
     Attributes:
@@ -95,6 +94,8 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """
     if in_autocommit(unit):
         return _put_if_unchanged(unit, new)
+    if unit.dialect.single_writer and (put := _put_after_last(unit, new)) is not None:
+        return put
     reads_before_write, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
         found, seen = threads.read_parent(unit, new.thread_id, new.namespace, new.parent_id)
@@ -121,11 +122,11 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         if not unit.dialect.single_writer and new.parent_id != NO_PARENT:
             found, _ = threads.read_parent(unit, new.thread_id, new.namespace, new.parent_id)
         parent = found or _no_parent(new, new.parent_id)
-        row, plans = _planned(unit, new, parent, lines.__next__)
+        row, entries, plans = _planned(unit, new, parent, lines.__next__)
     except NotFound:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
-    _set_aside(unit, new.thread_id, lines, first + ahead)
+    last_line = _set_aside(unit, new.thread_id, lines, first + ahead)
     written = None if unit.dialect.single_writer else _put_at_once(unit, row, plans)
     if written is None:
         written = _put_in_turn(unit, row, plans, skips=True)
@@ -134,15 +135,84 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
             return _put_again(unit, new, existing, lines, max(first + ahead, next(lines)))
         # Whose id that is, is hidden: the engine itself says that it is taken.
         written = _put_in_turn(unit, row, plans, skips=False)
+    if unit.dialect.single_writer:
+        _note(unit, row, entries, plans, parent, last_line)
     return _info(row)
+
+
+def _put_after_last(unit: Unit, new: CheckpointDraft) -> CheckpointInfo | None:
+    """Put a child of the checkpoint that this store put last in its place, without reading that.
+
+    The engine has one writer. The statement that inserts it sees to it that its parent, the thread
+    and the lines are as they were then. Where they are not, or the id is taken, it inserts nothing.
+
+    Returns:
+        None if it is to be put in another way; nothing is written then.
+    """
+    last = _put_last(unit, new)
+    if last is None or any(new.owners.values()):
+        return None
+    numbers, parent = count(last.last_line + 1), last.checkpoint
+    try:
+        row, entries, plans = _planned(unit, new, parent, numbers.__next__)
+    except (NotFound, InvalidRow):
+        return None
+    tails: dict[int, tuple[int, str]] = {}
+    for _, piece, merges in plans:
+        if piece is not None and piece.line <= last.last_line:
+            end, pieces = parent.tails[piece.line]
+            behind = sum(start >= piece.start for start in pieces) if merges else 0
+            tails[piece.line] = piece.start, f"{end},{behind}"
+    seen = {"seen": last.last_line, "parent_step": parent.step, "held": parent.stored}
+    parameters = {**row, **seen}
+    for n, (line, (start, tail)) in enumerate(tails.items()):
+        parameters |= {f"line_{n}": line, f"from_{n}": start, f"tail_{n}": tail}
+    driver = dialect_of(unit.connection)
+    following = _following(unit.tables, unit.dialect, driver, len(tails))
+    if not following.count(unit.connection, parameters):
+        return None
+    last_line = _set_aside(unit, new.thread_id, numbers, last.last_line + 1)
+    write_pieces(unit, new.thread_id, plans)
+    _note(unit, row, entries, plans, parent, last_line)
+    return _info(row)
+
+
+def _put_last(unit: Unit, new: CheckpointDraft) -> threads.PutLast | None:
+    """Take the checkpoint that was put last, if it is the parent of a new one.
+
+    So it is forgotten until its child is noted in its place, and never tried a second time.
+    """
+    place = new.thread_id, new.namespace
+    last: threads.PutLast | None = unit.put_last.get(place)
+    if last is None or last.checkpoint.id != new.parent_id:
+        return None
+    last = unit.put_last.pop(place, None)
+    return last
+
+
+def _note(
+    unit: Unit,
+    row: Mapping[str, Any],
+    entries: Entries,
+    plans: list[Plan],
+    parent: threads.Parent,
+    last_line: int,
+    thread_pk: int | None = None,
+) -> None:
+    """Note a checkpoint that was put; see ``threads.PutLast``."""
+    tails = tails_after(entries, parent.tails, plans)
+    put = threads.Parent(row["id"], row["step"], entries, tails, row["entries"])
+    place = row["thread_id"], row["namespace"]
+    unit.put_last.note(place, threads.PutLast(put, last_line, thread_pk))
 
 
 def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a new checkpoint by two statements, without a lock between them.
 
-    The first one reads the thread and the parent. The second one inserts, unless another caller has
-    put into the thread since. So a put waits for the server twice, and others do not wait for it.
-    The second one makes a thread too that is not there yet.
+    The first one reads the thread and the parent; it is left out where this store put the parent
+    last. The second one inserts, unless another caller has put into the thread since. So a put
+    waits for the server once or twice, and others do not wait for it. The second one makes a thread
+    too that is not there yet.
 
     Raises:
         NeedsTransaction: Another caller has, or reading failed, or there is no such thread or
@@ -151,30 +221,38 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """
     if any(new.owners.values()):
         raise NeedsTransaction
-    found, thread = None, None
+    last = there = _put_last(unit, new)
+    found = None if last is None else last.checkpoint
     try:
-        if new.parent_id != NO_PARENT:
-            found, thread = threads.read_parent(unit, new.thread_id, new.namespace, new.parent_id)
-        numbers = count(1 if thread is None else thread.last_line + 1)
+        if last is None and new.parent_id != NO_PARENT:
+            found, seen = threads.read_parent(unit, new.thread_id, new.namespace, new.parent_id)
+            if seen is not None:
+                there = threads.PutLast(threads.Parent(), seen.last_line, seen.pk)
+        numbers = count(1 if there is None else there.last_line + 1)
         parent = found or _no_parent(new, new.parent_id)
-        row, plans = _planned(unit, new, parent, numbers.__next__)
+        row, entries, plans = _planned(unit, new, parent, numbers.__next__)
     except (NotFound, InvalidRow, DBAPIError):
         raise NeedsTransaction from None
     enter: ReturningInsert[Any] | ReturningUpdate[Any]
     entered: dict[str, Any]
-    if thread is None:
+    if there is None:
         taken = new.namespace == threads.ROOT and new.id is not None  # perhaps, in another thread
         if taken or not new.makes_thread or unit.scope is not None:
             raise NeedsTransaction
         enter = threads.beginning(unit.tables, unit.dialect)
         entered = {"lines": max(1, len(new.values))}
     else:
-        seen = {"thread_pk": thread.pk, "seen": thread.last_line}
-        entered = {"wanted": new.thread_id, "lines": next(numbers) - thread.last_line, **seen}
+        entered = {"wanted": new.thread_id, "thread_pk": there.thread_pk, "seen": there.last_line}
+        entered["lines"] = next(numbers) - there.last_line
         unused: threads.Unused | None = "root" if new.namespace == threads.ROOT else "place"
         enter = threads.unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
     if not _put_at_once(unit, row, plans, (enter, entered)):
+        if last is not None:
+            return _put_if_unchanged(unit, new)
         raise NeedsTransaction
+    if there is not None:
+        last_line = there.last_line + entered["lines"]
+        _note(unit, row, entries, plans, parent, last_line, there.thread_pk)
     return _info(row)
 
 
@@ -211,8 +289,8 @@ def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
 
 def _planned(
     unit: Unit, new: CheckpointDraft, parent: threads.Parent, new_line: Callable[[], int]
-) -> tuple[dict[str, Any], list[Plan]]:
-    """Give the columns of a new checkpoint, and what is to be stored on lines for its values."""
+) -> tuple[dict[str, Any], Entries, list[Plan]]:
+    """Give the columns of a new checkpoint, what it holds, and what is to be stored on lines."""
     entries, plans = _held(unit, new, parent, threads.Parent(), new_line)
     row = {
         **new.row,
@@ -224,7 +302,7 @@ def _planned(
         "step": validation.amount("step", parent.step + 1) if new.step is None else new.step,
         "created_at": new.created_at or unit.now(),
     }
-    return row, plans
+    return row, entries, plans
 
 
 def _held(
@@ -254,12 +332,17 @@ def _held(
     return entries, planned(unit, new.thread_id, new.values, entries, shared, tails, new_line)
 
 
-def _set_aside(unit: Unit, thread_id: str, lines: Iterator[int], kept: int) -> None:
-    """Set aside the numbers of lines that were given; those below ``kept`` are already."""
+def _set_aside(unit: Unit, thread_id: str, lines: Iterator[int], kept: int) -> int:
+    """Set aside the numbers of lines that were given; those below ``kept`` are already.
+
+    Returns:
+        The largest number that is set aside now.
+    """
     if (end := next(lines)) > kept:
         threads = unit.tables.checkpoint_threads
         keeping = update(threads).where(threads.c.id == thread_id).values(last_line=end - 1)
         unit.connection.execute(keeping)
+    return max(end, kept) - 1
 
 
 def _put_again(
@@ -384,6 +467,11 @@ def _insert(tables: Tables, dialect: EngineDialect, driver: Dialect, skips: bool
     columns = [column.name for column in points.c if column.name != "pk"]
     inserting = dialect.insert_missing(points) if skips else insert(points)
     return Prepared(inserting.inline(), driver, columns)
+
+
+@lru_cache(maxsize=256)
+def _following(tables: Tables, dialect: EngineDialect, driver: Dialect, lines: int) -> Prepared:
+    return Prepared(threads.following(tables, dialect, lines), driver)
 
 
 # Pending writes: what a task wrote after a checkpoint, before the next one is put.

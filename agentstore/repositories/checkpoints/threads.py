@@ -19,11 +19,14 @@ from sqlalchemy import (
     Dialect,
     Executable,
     FromClause,
+    Insert,
     Integer,
     Row,
     Select,
+    Text,
     and_,
     bindparam,
+    case,
     cast,
     exists,
     func,
@@ -272,6 +275,49 @@ def beginning(tables: Tables, dialect: EngineDialect) -> ReturningInsert[Any]:
         "created_at": bindparam("c_created_at", type_=points.created_at.type),
     }
     return dialect.insert_missing(threads).values(new).returning(threads.c.pk)
+
+
+def following(tables: Tables, dialect: EngineDialect, lines: int) -> Insert:
+    """Give the statement that inserts a checkpoint, if all that was seen before it is as it was.
+
+    That is its parent, which holds what it held, the thread, which is the most recent one and has
+    as many lines, and how far the lines go that are gone on with. It is for an engine with one
+    writer: nobody can change any of it before the unit has ended.
+
+    Args:
+        tables: The tables.
+        dialect: The engine's.
+        lines: How many lines are gone on with.
+    """
+    threads, points, values = (
+        tables.checkpoint_threads.c,
+        tables.checkpoints,
+        tables.checkpoint_values.c,
+    )
+    new = {c.name: bindparam(c.name, type_=c.type) for c in points.c if c.name != "pk"}
+    parent = points.alias("parent")
+    there = and_(
+        parent.c.thread_id == threads.id,
+        in_namespace(parent),
+        parent.c.id == bindparam("parent_id"),
+        parent.c.step == bindparam("parent_step"),
+        parent.c.entries.is_not_distinct_from(bindparam("held", type_=points.c.entries.type)),
+    )
+    as_seen = [
+        *_enterable(tables, "thread_id"),
+        threads.last_line == bindparam("seen"),
+        threads.activity
+        == select(func.max(_other(tables.checkpoint_threads).activity)).scalar_subquery(),
+    ]
+    for n in range(lines):
+        end = func.max(values.start + func.length(values.data))
+        behind = func.count(case((values.start >= bindparam(f"from_{n}"), 1)))
+        tail = select(cast(end, Text) + "," + cast(behind, Text)).where(
+            values.thread_id == bindparam("thread_id"), values.line == bindparam(f"line_{n}")
+        )
+        as_seen.append(tail.scalar_subquery() == bindparam(f"tail_{n}", type_=Text))
+    row = select(*new.values()).select_from(threads.id.table.join(parent, there)).where(*as_seen)
+    return dialect.insert_missing(points).from_select([*new], row)
 
 
 def entering(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
@@ -561,12 +607,14 @@ class Parent(NamedTuple):
     Attributes:
         entries: What it holds.
         tails: How far the lines of that go.
+        stored: What it holds, as it stands in its row.
     """
 
     id: str | None = None
     step: int = -1
     entries: Mapping[str, Entry] = MappingProxyType({})
     tails: Mapping[int, Tail] = MappingProxyType({})
+    stored: bytes | None = None
 
 
 class Seen(NamedTuple):
@@ -581,6 +629,24 @@ class Seen(NamedTuple):
     session_id: str | None
     last_line: int
     newest: bool
+
+
+class PutLast(NamedTuple):
+    """The checkpoint that a store put last in a place.
+
+    Others may have put, changed or removed something since, and it may have been rolled back. So
+    the statement that stores its child compares it with what is there; see ``following`` and, for
+    an engine with many writers, ``unchanged``.
+
+    Attributes:
+        checkpoint: What its child needs of it.
+        last_line: Of its thread.
+        thread_pk: Its thread's number; None for an engine with one writer.
+    """
+
+    checkpoint: Parent
+    last_line: int
+    thread_pk: int | None
 
 
 def read_parent(
@@ -605,7 +671,7 @@ def read_parent(
     if pk is None:
         return None, seen
     tails = tails_of([row[9:] for row in rows if row[9] is not None])
-    return Parent(id, step, unpacked(stored, pk), tails), seen
+    return Parent(id, step, unpacked(stored, pk), tails, stored), seen
 
 
 @lru_cache(maxsize=256)

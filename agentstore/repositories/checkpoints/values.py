@@ -52,8 +52,10 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     true,
+    tuple_,
     update,
 )
 
@@ -491,6 +493,30 @@ def tails_of(pieces: Iterable[tuple[int, int, int, int | None]]) -> dict[int, Ta
     return {line: Tail(ends[line], begins[line]) for line in ends}
 
 
+def tails_after(
+    entries: Mapping[str, Entry], tails: Mapping[int, Tail], plans: Iterable[Plan]
+) -> dict[int, Tail]:
+    """Give how far the lines of a checkpoint go, once its pieces are stored.
+
+    Args:
+        entries: What it holds.
+        tails: How far those lines went that are not new.
+        plans: What is stored for it.
+    """
+    tips = [each.lines[-1][0] for each in entries.values() if isinstance(each, Version)]
+    after = {line: tails[line] for line in tips if line in tails}
+    for _, piece, merges in plans:
+        if piece is None:
+            continue
+        line, start, data, prefix, _ = piece
+        before: Sequence[int] = ()
+        if start and prefix is None:
+            before = [n for n in after[line].pieces if not merges or n < start]
+            before.append(start)
+        after[line] = Tail(start + len(data), before)
+    return after
+
+
 def write_pieces(unit: Unit, thread_id: str, plans: Iterable[Plan]) -> None:
     """Write the pieces of values; the unit is in a write transaction that locked the thread."""
     drop, store = _writing(unit.tables, dialect_of(unit.connection))
@@ -547,6 +573,32 @@ def drop_unneeded(unit: Unit, thread_id: str, namespace: str, lines: Iterable[in
             unit.connection.execute(update(table).where(this).values(data=rest), shorter)
         gone += len(going)
     return gone
+
+
+def drop_some_unneeded(unit: Unit, thread_id: str, most: int) -> int:
+    """Delete up to so many of the pieces of a thread that no checkpoint consists of any more.
+
+    Reads all checkpoints that the thread has. Returns how many pieces went.
+    """
+    points, table = unit.tables.checkpoints, unit.tables.checkpoint_values
+    values = table.c
+    held, line, length = unit.dialect.each_line(points.c.lines)
+    needed = (
+        select(line.label("line"), func.max(length).label("length"))
+        .select_from(points.join(held, true()))
+        .where(points.c.thread_id == thread_id)
+        .group_by(line)
+        .subquery("needed")
+    )
+    behind = and_(values.start > 0, values.start >= needed.c.length)
+    own = values.thread_id, values.line, values.start
+    going = (
+        select(*own)
+        .join_from(table, needed, needed.c.line == values.line, isouter=True)
+        .where(values.thread_id == thread_id, or_(needed.c.line.is_(None), behind))
+        .limit(most)
+    )
+    return unit.connection.execute(delete(table).where(tuple_(*own).in_(going))).rowcount
 
 
 def _body(connection: Connection, tables: Tables, thread_id: str, version: Version) -> bytes:

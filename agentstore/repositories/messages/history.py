@@ -21,7 +21,12 @@ from agentstore.engines.base.statements import Packed
 from agentstore.errors import InvalidInput, TurnTooLarge
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
-from agentstore.records.conversations import chat_message, users
+from agentstore.records.conversations import (
+    MESSAGE_FIELDS,
+    chat_message,
+    make_message_records,
+    users,
+)
 from agentstore.repositories.line_changes import (
     NOTHING,
     Counts,
@@ -36,6 +41,7 @@ from agentstore.repositories.line_changes import (
 from agentstore.repositories.lines import (
     MOST_PROMPTS,
     Columns,
+    Found,
     Rows,
     between,
     line_columns,
@@ -102,6 +108,8 @@ class Projection(Generic[M, V]):
         placeholder: Makes what stands for the results of calls that a message makes.
         shown: Makes of a history what callers get.
         seq: Where among the columns the sequence number is.
+        plain: Makes what callers get of the columns of messages of which the last one, which is
+            ``Packed``, is empty; None if there is more to them than that.
     """
 
     columns: Columns
@@ -112,6 +120,7 @@ class Projection(Generic[M, V]):
     placeholder: Callable[[M, dict[str, Any]], M]
     shown: Callable[[list[M]], list[V]]
     seq: int = 0
+    plain: Callable[[Sequence[Any]], list[V] | None] | None = None
 
 
 class ChatLine(NamedTuple):
@@ -303,6 +312,19 @@ def _placeholder_chat(calling: ChatLine, placeholder: dict[str, Any]) -> ChatLin
     return _chat_line(calling.seq, made, made.layout)
 
 
+def _plain_records(columns: Sequence[Any]) -> list[MessageRecord] | None:
+    if STREAMING in columns[MESSAGE_FIELDS.index("status")]:
+        return None
+    return make_message_records(zip(*columns, strict=True))
+
+
+def _plain_chat(columns: Sequence[Any]) -> list[dict[str, Any]] | None:
+    _, roles, texts, streaming, *_ = columns
+    if streaming.count(None) < len(streaming):
+        return None
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+
+
 _ONLY_TEXT = (None,) * len(ChatLine._fields[4:])
 """What a line has behind its text, if it has nothing else."""
 
@@ -319,6 +341,7 @@ RECORDS: Projection[MessageRecord, MessageRecord] = Projection(
     _placeholder_record,
     lambda records: records,
     seq=2,
+    plain=_plain_records,
 )
 CHAT: Projection[ChatLine, dict[str, Any]] = Projection(
     _chat_columns,
@@ -331,6 +354,7 @@ CHAT: Projection[ChatLine, dict[str, Any]] = Projection(
         {"role": line[1], "content": line[2]} if line[4:] == _ONLY_TEXT else line.to_chat()
         for line in lines
     ],
+    plain=_plain_chat,
 )
 PAYLOADS: Projection[PayloadLine, Any] = Projection(
     _payload_columns,
@@ -384,6 +408,22 @@ class HistoryResult(Generic[M]):
     whole: bool
 
 
+class _Newest(NamedTuple):
+    """The newest messages of a history, as the driver gave them, in their order.
+
+    Attributes:
+        found: What reads them.
+        prompts: Those with which the line begins; they may be among the others too.
+        rows: The messages.
+        all_read: Whether there are no others before them.
+    """
+
+    found: Found
+    prompts: list[Any]
+    rows: list[Any]
+    all_read: bool
+
+
 @dataclass(frozen=True, slots=True)
 class History(Generic[M]):
     """What is read of a session: a branch, the active one if it has no name, and which messages
@@ -409,19 +449,44 @@ class History(Generic[M]):
         """
         return self.read(limit, Terms(keep_tool_calls, "keep", keep_system=False)).lines
 
+    def shown(self, limit: int | None, terms: Terms) -> list[Any]:
+        """Give what callers get of what ``read`` gives."""
+        newest = None if limit is None else self._newest(limit, terms)
+        plain = self._plain(newest, limit) if newest is not None and limit else None
+        if plain is not None:
+            return plain
+        return self.projection.shown(self._made(limit, terms, newest).lines)
+
     def read(self, limit: int | None, terms: Terms) -> HistoryResult[M]:
         """Give the last messages as the models' APIs accept them, the oldest of them first.
 
         Raises:
             NotFound: There is no such session or branch.
         """
+        return self._made(limit, terms, None if limit is None else self._newest(limit, terms))
+
+    def _plain(self, newest: _Newest, limit: int) -> list[Any] | None:
+        """Give a history of nothing but texts, of which nothing has to be looked for or repaired;
+        None if it may be more than that.
+        """
+        rows, at = newest.rows[-limit:], self.projection.seq
+        if self.projection.plain is None or (newest.all_read and len(rows) < len(newest.rows)):
+            return None  # prompts are looked for among what is cut off
+        if newest.prompts and rows:
+            rows = [*(row for row in newest.prompts if row[at] < rows[0][at]), *rows]
+        if not rows or any([row[-1] for row in rows]):  # noqa: C419 - a list is faster
+            return None
+        return self.projection.plain(newest.found.columns(rows))
+
+    def _made(self, limit: int | None, terms: Terms, newest: _Newest | None) -> HistoryResult[M]:
         came: list[M] = []
-        if limit is None:
+        if limit is None or newest is None:
             lines, start, all_read = self._between(0, MAX_INTEGER), 0, True
         else:
-            count = min(limit + (_LOOKBACK if terms.keep_tool_calls and limit else 0), MAX_INTEGER)
-            lines, came = self._newest(count, prompts=terms.keep_system and limit > 0)
-            start, all_read = max(0, len(lines) - limit), len(lines) < count
+            lines = self.projection.made(self.unit, newest.found.read(newest.rows))
+            if newest.prompts:
+                came = self.projection.made(self.unit, newest.found.read(newest.prompts))
+            start, all_read = max(0, len(lines) - limit), newest.all_read
         begin = start
         if start and terms.keep_tool_calls and lines[start].role == "tool":
             begin = _at_the_call(lines, start)
@@ -448,10 +513,12 @@ class History(Generic[M]):
             lines, leading_prompts(lines) if prompts or not cut else 0, whole=not cut
         )
 
-    def _newest(self, count: int, *, prompts: bool) -> tuple[list[M], list[M]]:
-        """Read the newest messages, and the prompts before them as far as that costs no query."""
+    def _newest(self, limit: int, terms: Terms) -> _Newest:
+        """Find the newest messages, and the prompts before them as far as that costs no query."""
+        count = min(limit + (_LOOKBACK if terms.keep_tool_calls and limit else 0), MAX_INTEGER)
+        prompts = terms.keep_system and limit > 0
         if self.marks is None:
-            rows = newest(
+            found = newest(
                 self.unit,
                 self.session_id,
                 count,
@@ -461,7 +528,7 @@ class History(Generic[M]):
                 prompts=prompts,
             )
         else:
-            rows = newest_marked(
+            found = newest_marked(
                 self.unit,
                 self.session_id,
                 count,
@@ -470,16 +537,17 @@ class History(Generic[M]):
                 self.projection.columns,
                 prompts=prompts,
             )
-        if not prompts:
-            return self.projection.made(self.unit, rows[::-1]), []
-        at = self.projection.seq
-        rows = sorted(rows, key=itemgetter(at))  # SQL promises no order of the two
-        came = 0
-        while came < len(rows) and rows[came][at] < 0:
-            came += 1
+        at, came = self.projection.seq, 0
+        try:
+            rows = sorted(found.rows, key=itemgetter(at))  # SQL promises no order of the two
+            while came < len(rows) and rows[came][at] < 0:
+                came += 1
+        except TypeError:  # a number that is none
+            found.read()
+            raise
         before = [(*row[:at], -row[at], *row[at + 1 :]) for row in rows[:came][::-1]]
-        lines = self.projection.made(self.unit, rows[came:] if came else rows)
-        return lines, self.projection.made(self.unit, before) if before else []
+        rows = rows[came:] if came else rows
+        return _Newest(found, before, rows, len(rows) < count)
 
     def _between(self, first: int, last: int) -> list[M]:
         if self.marks is None:
@@ -628,7 +696,7 @@ def pop_last(unit: Unit, session_id: str, branch: str | None) -> MessageRecord |
             return popped
     session = lock_session(unit, session_id)
     with working_on(unit, session, branch):
-        rows = newest(unit, session_id, 1, only_main=session.last_branch == 0)
+        rows = newest(unit, session_id, 1, only_main=session.last_branch == 0).read()
         if not rows:
             return None
         (last,) = message_records(unit, rows)
@@ -643,7 +711,8 @@ def replace_last(
     session = lock_session(unit, session_id)
     with working_on(unit, session, branch):
         only_main = session.last_branch == 0
-        rows = newest(unit, session_id, len(expected), only_main=only_main, columns=_places)
+        found = newest(unit, session_id, len(expected), only_main=only_main, columns=_places)
+        rows = found.read()
         if [message_id for _, message_id, _ in rows] != [*reversed(expected)]:
             return False
         turns = sum(role == "user" for _, _, role in rows)

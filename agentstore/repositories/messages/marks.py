@@ -250,14 +250,14 @@ def newest_marked(
     columns: lines.Columns,
     *,
     prompts: bool,
-) -> lines.Rows:
-    """Read the newest messages of a line that pass, the newest first; see ``lines.newest``.
+) -> lines.Found:
+    """Find the newest messages of a line that pass, the newest first; see ``lines.newest``.
 
     Where messages must have a mark, no prompts come.
     """
     limits = {"count": count, "through": MAX_INTEGER}
     which = "newest_and_prompts" if prompts and not marks.wanted else "newest"
-    return _read(unit, session_id, marks, branch, columns, which, **limits)
+    return _find(unit, session_id, marks, branch, columns, which, **limits)
 
 
 def marked_between(
@@ -271,7 +271,7 @@ def marked_between(
 ) -> lines.Rows:
     """Read all messages of a line that pass, in their order; see ``lines.between``."""
     limits = {"first": first_seq, "last": last_seq}
-    return _read(unit, session_id, marks, branch, columns, "between", **limits)
+    return _find(unit, session_id, marks, branch, columns, "between", **limits).read()
 
 
 def count_marked(unit: Unit, session_id: str, marks: MarkFilter, branch: str | None) -> int:
@@ -288,7 +288,7 @@ def count_marked(unit: Unit, session_id: str, marks: MarkFilter, branch: str | N
     return count
 
 
-def _read(
+def _find(
     unit: Unit,
     session_id: str,
     marks: MarkFilter,
@@ -296,7 +296,7 @@ def _read(
     columns: lines.Columns,
     which: str,
     **limits: int,
-) -> lines.Rows:
+) -> lines.Found:
     # What is prepared depends on how many marks there are, not on which.
     shape = MarkFilter(("",) * len(marks.wanted), ("",) * len(marks.unwanted))
     statements = _statements(
@@ -305,12 +305,12 @@ def _read(
     statement: Prepared = getattr(statements, which)
     parameters = {"session_id": session_id, "name": branch, **limits, **marks.parameters}
     ranged = which != "between" and not marks.wanted
-    rows = (lines.fetch_newest if ranged else Prepared.fetch)(
+    rows = (lines.rows_of_newest if ranged else Prepared.rows)(
         statement, unit.connection, parameters
     )
     if not rows:
         lines.require(unit, session_id, branch)
-    return rows
+    return lines.Found(rows, statement, parameters)
 
 
 @dataclass(frozen=True, slots=True)

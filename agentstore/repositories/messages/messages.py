@@ -713,7 +713,8 @@ class Messages(Repository):
         last = MAX_INTEGER if last is None else last
         if before is not None:
             last = min(last, cursors.read(before, 1)[0] - 1)
-        rows = lines.newest(self.unit, session_id, limit + 1, branch=branch, through=last)
+        newest = lines.newest(self.unit, session_id, limit + 1, branch=branch, through=last)
+        rows = newest.read()
         records = tuple(lines.message_records(self.unit, rows[:limit][::-1]))
         following = cursors.make([records[0].seq]) if len(rows) > limit else None
         return Page(records, following)
@@ -1102,7 +1103,10 @@ class Messages(Repository):
         found = find_summary(self.unit, session_id, branch) if prepend_summary else None
         summary = None if found is None else found.to_message()
         if budget is None:
-            result = History(self.unit, session_id, branch, marks, projection).read(limit, terms)
+            history = History(self.unit, session_id, branch, marks, projection)
+            if summary is None:
+                return history.shown(limit, terms)
+            result = history.read(limit, terms)
             prompts, shown = result.prompts, projection.shown(result.lines)
         else:
             records = History(self.unit, session_id, branch, marks, RECORDS)

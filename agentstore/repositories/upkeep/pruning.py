@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any, Protocol
 
 from sqlalchemy import (
@@ -47,6 +48,7 @@ from agentstore.repositories.checkpoints.removal import (
     weight,
 )
 from agentstore.repositories.checkpoints.threads import latest_in_first
+from agentstore.repositories.checkpoints.values import drop_some_unneeded
 from agentstore.repositories.listing import ALONE, Pace
 from agentstore.repositories.messages.append import abort_streams, idle_streams
 from agentstore.repositories.operations import Units, window
@@ -658,16 +660,55 @@ class _ThreadRule(Rule):
         threads = unit.tables.checkpoint_threads.c
         counts: Counter[str] = Counter()
         done = 0
-        while done < len(items) and not (done and (pace.is_spent or counts.total() > pace.rows)):
-            pk = items[done].pk
-            done += 1
-            if not lock_free(unit, threads.pk, threads.pk == pk):
-                continue
+        while done < len(items) and not (done and pace.is_spent):
+            thread = items[done]
             # Looked at again once it is locked: another transaction may have written to it.
-            still = select(threads.id).where(threads.pk == pk, _is_idle_thread(unit.tables, terms))
-            for thread_id in unit.connection.execute(still).scalars():
-                counts.update(remove_all(unit, thread_id).rows)
+            still = select(_rows_in_thread(unit.tables, thread.id, pace.rows)).where(
+                threads.pk == thread.pk, _is_idle_thread(unit.tables, terms)
+            )
+            if lock_free(unit, threads.pk, threads.pk == thread.pk):
+                rows = unit.connection.execute(still).scalar()
+                if rows is not None:
+                    if done and counts.total() + rows > pace.rows:
+                        break
+                    if rows > pace.rows and (some := _earlier_ones(unit, pace, terms, thread.id)):
+                        return Done(0, some, items)
+                    counts.update(remove_all(unit, thread.id).rows)
+            done += 1
         return Done(counts["checkpoint_threads"], counts, items[done:])
+
+
+def _rows_in_thread(tables: Tables, thread_id: str, most: int) -> ColumnElement[int]:
+    """Count what is in a thread, as an expression; of each table little more than ``most``."""
+    some = (
+        select(literal(1)).where(table.c.thread_id == thread_id).limit(most + 1).subquery()
+        for table in in_threads(tables).values()
+    )
+    counts = (select(func.count()).select_from(each).scalar_subquery() for each in some)
+    return sum(counts, literal(1))
+
+
+def _earlier_ones(unit: Unit, pace: Pace, terms: PruningTerms, thread_id: str) -> Counter[str]:
+    """Delete some of a large thread: checkpoints that are not the latest of their namespace, and
+    then what values these have left behind.
+
+    What is left is whole, so whoever comes back to the thread meanwhile goes on from there.
+    """
+    one = replace(terms, policy=RetentionPolicy(checkpoints_keep_last=1))
+    c = unit.tables.checkpoints.c
+    query = select(c.pk, c.id, c.parent_id, c.namespace, c.tags, weight(unit.tables))
+    query = query.where(c.thread_id == thread_id, _matching(unit, one))
+    query = query.order_by(c.namespace.desc(), c.step.desc(), c.pk.desc()).limit(MOST)
+    counts: Counter[str] = Counter()
+    for namespace, group in groupby(unit.connection.execute(query).all(), attrgetter("namespace")):
+        going = _going(unit, one, (thread_id, namespace), [*group])
+        few = as_many_as(going, pace.rows - counts.total())
+        counts.update(remove_some(unit, thread_id, namespace, few, values=False))
+        if counts.total() > pace.rows / 2:
+            break
+    if not counts and (gone := drop_some_unneeded(unit, thread_id, pace.rows)):
+        counts["checkpoint_values"] = gone
+    return counts
 
 
 def _is_idle_thread(tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
