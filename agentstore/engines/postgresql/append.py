@@ -213,12 +213,12 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
         (shape.calls, tables.message_tool_calls, "c_", _CALL_COLUMNS),
         (shape.marks, tables.message_marks, "k_", _MARK_COLUMNS),
     )
-    for there_are, table, prefix, columns in beside:
+    for there_are, table, prefix, names in beside:
         if there_are:
-            kinds = {f"{prefix}{c}": _kind(tables, table, c) for c in columns}
+            kinds = {f"{prefix}{c}": _kind(tables, table, c) for c in names}
             new, source = arrays(kinds, f"new_{table.name}")
             source = source.join(counted, counted.c.id == new[f"{prefix}session_id"])
-            values = {c: new[f"{prefix}{c}"] for c in columns}
+            values = {c: new[f"{prefix}{c}"] for c in names}
             values["seq"] += counted.c.before_seq
             values["session_id"] = counted.c.pk
             rows = select(*values.values()).select_from(source)
