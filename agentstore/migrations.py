@@ -341,8 +341,9 @@ def _migrate_once(
             connection.rollback()
             if found == UNFINISHED:
                 raise CopyUnfinished(found, HEAD)
-            _refuse_taken(connection, names, found)
-            connection.rollback()
+            if found is not None:  # else _run looks, under its lock
+                _refuse_taken(connection, names, found)
+                connection.rollback()
             if found == BEFORE[-1] and command == "upgrade":
                 if inspect(connection).has_table(f"{names.prefix}{_GONE}", names.schema):
                     _refuse_unknown(found)

@@ -61,11 +61,15 @@ class Servers:
         self._numbers = itertools.count()
         self._started: dict[str, tuple[Server | None, str]] = {}
 
-    def new_database(self, version: str, *, empty: bool = False) -> str:
-        """Make a database, at head unless it is to be empty, and give its URL."""
+    def new_database(self, version: str, *, empty: bool = False, like: str | None = None) -> str:
+        """Make a database, at head unless it is to be empty or like another; give its URL."""
         server, base = self._server(version)
         name = f"t{os.getpid()}_{next(self._numbers)}"
-        return self._create(server, base, name, None if empty else self._template(server, base))
+        if like is not None:
+            template = make_url(like).database
+        else:
+            template = None if empty else self._template(server, base)
+        return self._create(server, base, name, template)
 
     def drop(self, version: str, url: str) -> None:
         """Drop a database when its test is over: thousands of them would fill the disk."""

@@ -65,10 +65,10 @@ from agentstore.values.serialized import as_json as checkpoint_json
 from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
     LAST_REQUESTS,
-    STATUS_STYLES,
     age_of,
     brief,
     money,
+    noted,
     on_one_line,
     parse,
     printable,
@@ -413,8 +413,8 @@ _BY = ("words", "meaning", "both")
 @command("search")
 def search(
     database: Database,
-    text: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
             help='Words, "words in a row", begin*, -without, this OR that; in:errors before words '
             "looks through errors of tools and their names."
@@ -447,6 +447,9 @@ def search(
 
     Example: `agentstore search 'weather fore*' --role assistant`
     """
+    # The shell takes the quotation marks of words in a row away, and leaves them one argument.
+    in_a_row = [f'"{each}"' if " " in each and '"' not in each else each for each in words]
+    text = words[0] if len(words) == 1 else " ".join(in_a_row)
     if checkpoints and (role, since, until, cursor, by) != (None, None, None, None, "words"):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
     with database.read() as store:
@@ -699,8 +702,9 @@ def list_sessions(
 ) -> None:
     """List sessions, the one with the newest activity first.
 
-    A session without a title shows what its user said first; a status stands where a session is
-    not active, and the user where there is room. Tokens are what its last 200 requests
+    A session without a title shows what its user said first; on a terminal a status stands
+    where a session is not active, or that something in it failed, and the user where there is room.
+    Tokens are what its last 200 requests
     to models used, and a + says that there were more; where none was recorded, they are those of
     its messages.
 
@@ -805,11 +809,9 @@ def _print_rows(
     for session in sessions:
         sum_ = used.get(session.id)
         tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
+        note, style = noted(session.status, has_failures=session.has_failures)
         cells = {
-            "STATUS": Text(
-                "" if session.status == "active" and out.is_terminal else session.status,
-                style=STATUS_STYLES[session.status],
-            ),
+            "STATUS": Text(note if out.is_terminal else session.status, style=style),
             "USER": Text(on_one_line(names.get(session.user_id or "", session.user_id) or "-")),
             "MSGS": Text(brief(session.message_count)),
             "TOKENS": Text(f"{tokens}+" if sum_ is not None and sum_.partial else tokens),

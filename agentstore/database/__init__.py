@@ -13,8 +13,10 @@ SQLAlchemy's errors.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import quote_plus
 
@@ -91,18 +93,26 @@ def parse_url(url: str | URL | None) -> URL:
         secret = _AFTER_PASSWORD.match(given.partition("://")[2])
         if secret is not None and "@" in secret["rest"]:
             raise _unclear()
-    _require_plain_host(parsed)
+    _require_plain(parsed)
     return parsed
 
 
-def _require_plain_host(url: URL) -> None:
-    """Refuse a URL whose host would be the rest of a password.
+def _require_plain(url: URL) -> None:
+    """Refuse a URL whose host would be the rest of a password, and what no system takes in a name.
 
     Raises:
         UnsupportedUrl: It is one.
     """
     if "@" in (url.host or ""):
         raise _unclear()
+    parts = [url.username, url.password, url.host, url.database]
+    whole = "".join(map(str, chain(parts, *url.normalized_query.values())))
+    try:
+        plain = b"\0" not in os.fsencode(whole)
+    except UnicodeEncodeError:
+        plain = False
+    if not plain:
+        raise UnsupportedUrl("The URL holds a NUL or a lone surrogate, which no name can have")
 
 
 def _unclear() -> UnsupportedUrl:
@@ -141,10 +151,10 @@ def open_async_engine(url: URL, settings: Settings) -> AsyncEngine:
 
 def _made(url: URL, settings: Settings, make: Callable[..., E], *, asynchronous: bool) -> E:
     dialect = dialect_for(url)
-    if settings.read_only or not settings.create:
-        dialect.require_existing(url)
     driver_url = dialect.url(url, asynchronous=asynchronous)
     options = dialect.engine_options(driver_url, settings)
+    if settings.read_only or not settings.create:
+        dialect.require_existing(url)
     try:
         engine = make(driver_url, hide_parameters=True, **options)
     except (ArgumentError, ValueError):
@@ -179,7 +189,7 @@ def adopt_engine(
         raise InvalidInput(
             f"This store needs an engine made by {maker}(). Pass this engine to {store}."
         )
-    _require_plain_host(sync_engine.url)
+    _require_plain(sync_engine.url)
     dialect = dialect_for(sync_engine.url)
     dialect.url(sync_engine.url, asynchronous=asynchronous)
     dialect.install(sync_engine, settings, adopted=True)

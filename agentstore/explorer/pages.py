@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -392,7 +392,8 @@ async def search_page(visit: Visit) -> Response:
     if named and _MADE.fullmatch(str(text).lower()) and not visit.given("role"):
         return RedirectResponse(named[0][1])
     user, names = await visit.whose()
-    order = visit.given("order") or "relevance"
+    order, embeddings = visit.given("order") or "relevance", visit.settings.embeddings
+    by = visit.given("by") or "words"
     hits: Sequence[FoundText] = ()
     read, more = 0, None
     if text is not None and place == "checkpoints":
@@ -401,6 +402,7 @@ async def search_page(visit: Visit) -> Response:
         found = await visit.ask(
             visit.store.messages.search,
             text,
+            by=cast("Literal['words', 'meaning', 'both']", by),
             user_id=user,
             session_id=visit.given("session"),
             role=cast("Role | None", visit.given("role")),
@@ -420,6 +422,8 @@ async def search_page(visit: Visit) -> Response:
         place=place,
         of=of,
         order=order,
+        by=by,
+        roles=() if embeddings is None else embeddings.roles,
         hits=hits,
         read=read,
         more=visit.here(cursor=more) if more else None,

@@ -43,6 +43,7 @@ from agentstore.values.snippets import CLOSE, OPEN, age_of, money
 if TYPE_CHECKING:
     from agentstore.health import Probe
     from agentstore.records import SessionRecord
+    from agentstore.settings import Settings
     from agentstore.store import Store
     from agentstore.values.redaction import Secrets
 
@@ -689,10 +690,15 @@ class Asker:
         self.store = cast("Store", store)
 
     @property
+    def settings(self) -> Settings:
+        """The store's own."""
+        probe: Probe = getattr(self.store, "_store", self.store)._probe
+        return probe.settings
+
+    @property
     def secrets(self) -> Secrets:
         """The store's own rules of what a secret is."""
-        probe: Probe = getattr(self.store, "_store", self.store)._probe
-        return probe.settings.secrets
+        return self.settings.secrets
 
     async def ask(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the store: in a thread if it is a synchronous one."""

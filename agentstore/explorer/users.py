@@ -74,7 +74,8 @@ async def memories_page(visit: Visit) -> Response:
     found: Sequence[MemoryRecord] = ()
     more = None
     if text is not None:
-        hits = await visit.ask(memories.search, text, space, user_id=user, limit=_MEMORIES)
+        by = cast("Literal['words', 'meaning', 'both']", visit.given("by") or "words")
+        hits = await visit.ask(memories.search, text, space, by=by, user_id=user, limit=_MEMORIES)
         found = [hit.memory for hit in hits]
     else:
         listed, cursor = memories.list, visit.given("cursor")
@@ -96,6 +97,7 @@ async def memories_page(visit: Visit) -> Response:
         more_spaces=spaces.next_cursor is not None,
         found=[(each, await visit.make(state_tree, each.value, _OF_ONE)) for each in found],
         text=text,
+        meant=visit.settings.embeddings is not None,
         more=visit.here(cursor=more) if more else None,
     )
 

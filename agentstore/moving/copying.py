@@ -401,14 +401,18 @@ class CopyRun:
             self._journal.add_last(writing, loosened)
 
     def _run_statements(self, writing: Connection, *, last: bool) -> None:
-        """Bring back what was dropped, each in a transaction of its own."""
+        """Bring back what was dropped; what is quick goes together into one transaction."""
         with self._target.committing(writing):
             left = self._journal.statements(writing, last=last)
-        for done, (name, statement) in enumerate(left.items()):
-            self._progress(Progress("indexing", name, done, len(left)))
+        names, done = [*left], 0
+        while done < len(names):
+            self._progress(Progress("indexing", names[done], done, len(names)))
+            first, until = done, time.monotonic() + _TOGETHER_SECONDS
             with self._target.committing(writing):
-                writing.exec_driver_sql(statement)
-                self._journal.has_run(writing, name, last=last)
+                while done == first or (done < len(names) and time.monotonic() < until):
+                    writing.exec_driver_sql(left[names[done]])
+                    done += 1
+                self._journal.has_run(writing, *names[first:done], last=last)
 
     def _run_last_at_once(self, writing: Connection) -> None:
         """Bring back what comes last while writers wait, and leave the rest to ``_prove``."""
@@ -501,6 +505,9 @@ def _give_up(following: Following) -> None:
 _PORTION_SECONDS, _PORTION_ROWS = 1.0, 100_000
 """A transaction of the target ends after so long, or so many rows."""
 
+_TOGETHER_SECONDS = 0.5
+"""One that brings indexes and constraints back takes no further one after so long."""
+
 
 @dataclass
 class Loading:
@@ -560,14 +567,13 @@ class Loading:
         moving = self._source.dialect.moving
         with closing(moving.read(self._reading, own, after, contents.left_out)) as rows:
             portions = _Portions(self._source, rows, own)
-            while True:
+            while portions.more:
                 self._progress(Progress("loading", own.name, count, total))
                 with self._target.committing(self._writing):
                     self._target.dialect.moving.load(self._writing, theirs, portions.next())
-                    if portions.last_key is None:
-                        break
-                    count += portions.count
-                    self._journal.has_arrived(self._writing, own.name, portions.last_key, count)
+                    if portions.last_key is not None:
+                        count += portions.count
+                        self._journal.has_arrived(self._writing, own.name, portions.last_key, count)
         self._progress(Progress("loading", own.name, count, count))
 
 
@@ -577,6 +583,7 @@ class _Portions:
     Attributes:
         count: The rows of the last piece.
         last_key: The key of its last row; None if it had no row.
+        more: Whether there may be another one.
     """
 
     def __init__(self, source: End, rows: Iterator[Row], shape: TableShape) -> None:
@@ -585,6 +592,7 @@ class _Portions:
         self._key = shape.key_positions
         self.count = 0
         self.last_key: Key | None = None
+        self.more = True
 
     def next(self) -> Iterator[Row]:
         """Give the next piece; an error of the source is the source's, wherever it is met."""
@@ -597,6 +605,8 @@ class _Portions:
                 self.count += 1
                 if self.count == _PORTION_ROWS or time.monotonic() > deadline:
                     break
+            else:
+                self.more = False
         if row is not None:
             self.last_key = tuple(row[place] for place in self._key)
 

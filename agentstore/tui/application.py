@@ -43,10 +43,10 @@ from agentstore.values.snippets import (
     HIT,
     LAST_REQUESTS,
     ROLE_STYLES,
-    STATUS_STYLES,
     age_of,
     brief,
     money,
+    noted,
     on_one_line,
 )
 
@@ -279,10 +279,7 @@ def _row(listed: ListedSession, width: int) -> list[Strip]:
     more = "+" if used is not None and used.partial else ""
     cells = {
         "ACTIVE": Text(age_of(session.last_active_at)),
-        "STATUS": Text(
-            "" if session.status == "active" else session.status,
-            style=STATUS_STYLES[session.status],
-        ),
+        "STATUS": Text(*noted(session.status, has_failures=session.has_failures)),
         "TURNS": Text(brief(session.last_turn)),
         "MSGS": Text(brief(session.message_count)),
         "TOKENS": Text(f"{brief(tokens)}{more}"),

@@ -370,6 +370,17 @@ STATUS_STYLES = {
 }
 """How the states of sessions are drawn, wherever there are colours."""
 
+
+def noted(status: str, *, has_failures: bool) -> tuple[str, str]:
+    """Give what a list notes about a session, and its style; nothing about an active one.
+
+    Of one that waits for nobody it is more telling that something in it failed.
+    """
+    if has_failures and status in ("active", "completed", "cancelled"):
+        return "failures", STATUS_STYLES["failed"]
+    return "" if status == "active" else status, STATUS_STYLES[status]
+
+
 ROLE_STYLES = {
     "system": "magenta",
     "developer": "magenta",

@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy import make_url
 
 from tests.conftest import VERSIONS
 from tests.contract.clocks import Clock
-from tests.programs.copies import driver_url
 
 
 @pytest.fixture
@@ -22,13 +20,7 @@ def new(servers: Any, tmp_path: Path, sqlite_template: Path) -> Iterator[Callabl
 
     def make(engine, *, head=False, like=None, kept=False):
         if engine == "postgresql":
-            url = servers.new_database(VERSIONS[0], empty=not head or like is not None)
-            if like is not None:
-                first, own = make_url(like).database, make_url(url).database
-                with psycopg.connect(driver_url(servers.server(VERSIONS[0])[1])) as server:
-                    server.autocommit = True
-                    server.execute(f'DROP DATABASE "{own}"'.encode())
-                    server.execute(f'CREATE DATABASE "{own}" TEMPLATE "{first}"'.encode())
+            url = servers.new_database(VERSIONS[0], empty=not head, like=like)
             if not kept:
                 made.append(url)
             return url

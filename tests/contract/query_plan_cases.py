@@ -274,62 +274,62 @@ def method(store: Store, name: str) -> Callable[..., Any]:
     return found
 
 
-def call(name: str, /, *arguments: Any, **options: Any) -> dict[str, Prepare]:
-    """Call a method once."""
-    return {"": lambda store: partial(method(store, name), *arguments, **options)}
+Ways = Callable[[str], dict[str, Prepare]]
+"""Gives ways to call a method, by their labels."""
 
 
-def each(name: str, /, *arguments: Any, **filters: Any) -> dict[str, Prepare]:
-    """Call a method with each combination of filters."""
-
-    def case(chosen: tuple[str, ...]) -> Prepare:
-        options = {key: filters[key] for key in chosen}
-        return lambda store: partial(method(store, name), *arguments, **options)
-
-    return {", ".join(chosen): case(chosen) for chosen in subsets(filters)}
+def call(*arguments: Any, **options: Any) -> Ways:
+    """Call it once; a function among the arguments makes one in the store."""
+    return also("", *arguments, **options)
 
 
-def listing(
-    name: str, /, *arguments: Any, cursor: str = "cursor", **filters: Any
-) -> dict[str, Prepare]:
-    """Call a method that pages with each combination of filters, for two pages."""
+def also(label: str, *arguments: Any, **options: Any) -> Ways:
+    """Call it in another way."""
+    return lambda name: {label: partial(prepared, name, arguments, options)}
 
-    def case(chosen: tuple[str, ...]) -> Prepare:
-        def prepare(store: Store) -> Callable[[], None]:
-            options = {key: filters[key] for key in chosen} | {"limit": 2}
-            listed = partial(method(store, name), *arguments, **options)
 
-            def pages() -> None:
-                first = listed()
-                assert first.next_cursor, f"too few rows for a second page: {name}, {chosen}"
-                listed(**{cursor: first.next_cursor})
+def way(label: str, prepare: Prepare) -> Ways:
+    """Call it, or what stands for it, with more preparation."""
+    return lambda name: {label: prepare}
 
-            return pages
 
-        return prepare
+def prepared(
+    name: str, arguments: tuple[Any, ...], options: dict[str, Any], store: Store
+) -> Callable[..., Any]:
+    made = [given(store) if callable(given) else given for given in arguments]
+    return partial(method(store, name), *made, **options)
 
-    return {", ".join(chosen): case(chosen) for chosen in subsets(filters)}
+
+def each(*arguments: Any, **filters: Any) -> Ways:
+    """Call it with each combination of filters."""
+    return lambda name: {
+        ", ".join(chosen): partial(prepared, name, arguments, {key: filters[key] for key in chosen})
+        for chosen in subsets(filters)
+    }
+
+
+def listing(*arguments: Any, cursor: str = "cursor", **filters: Any) -> Ways:
+    """Call what pages with each combination of filters, for two pages."""
+
+    def two_pages(name: str, chosen: tuple[str, ...], store: Store) -> Callable[[], None]:
+        options = {key: filters[key] for key in chosen} | {"limit": 2}
+        listed = prepared(name, arguments, options, store)
+
+        def pages() -> None:
+            first = listed()
+            assert first.next_cursor, f"too few rows for a second page: {name}, {chosen}"
+            listed(**{cursor: first.next_cursor})
+
+        return pages
+
+    return lambda name: {
+        ", ".join(chosen): partial(two_pages, name, chosen) for chosen in subsets(filters)
+    }
 
 
 def subsets(filters: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for size in range(len(filters) + 1):
         yield from combinations(filters, size)
-
-
-def on_a_new(
-    make: Callable[[Store], Any], name: str, /, *more: Any, **options: Any
-) -> dict[str, Prepare]:
-    """Call a method on something that is made for it."""
-
-    def prepare(store: Store) -> Callable[[], Any]:
-        return partial(method(store, name), make(store), *more, **options)
-
-    return {"": prepare}
-
-
-def also(label: str, prepare: Prepare) -> dict[str, Prepare]:
-    """Call a method in another way."""
-    return {label: prepare}
 
 
 def refused(kind: type[Exception], work: Callable[[], Any]) -> Callable[[], None]:
@@ -441,24 +441,27 @@ def a_summarised_session(store: Store) -> str:
     return session
 
 
-def by_marks(name: str, *more: Any) -> dict[str, Prepare]:
-    """Call a method with filters by marks, on the active branch and on main."""
-    found: dict[str, Prepare] = {}
-    for branch in ({}, {"branch": "main"}):
-        for filters in (
-            {"mark": "frequent"},
-            {"mark": "rare"},
-            {"mark": ["frequent", "rare"]},
-            {"mark": "nobody has it"},
-            {"exclude_mark": "rare"},
-            {"exclude_mark": ["odd", "rare"]},
-            {"mark": ["frequent", "rare"], "exclude_mark": "odd"},
-        ):
-            options = {**filters, **branch}
-            label = ", ".join([*map(str, more), *map(str, options.values())])
-            label = f"{'+'.join(filters)}: {label}"
-            found |= also(label, lambda s, o=options: partial(method(s, name), MARKED, *more, **o))
-    return found
+def by_marks(*more: Any) -> Ways:
+    """Call it with filters by marks, on the active branch and on main."""
+
+    def ways(name: str) -> dict[str, Prepare]:
+        found: dict[str, Prepare] = {}
+        for branch in ({}, {"branch": "main"}):
+            for filters in (
+                {"mark": "frequent"},
+                {"mark": "rare"},
+                {"mark": ["frequent", "rare"]},
+                {"mark": "nobody has it"},
+                {"exclude_mark": "rare"},
+                {"exclude_mark": ["odd", "rare"]},
+                {"mark": ["frequent", "rare"], "exclude_mark": "odd"},
+            ):
+                options = {**filters, **branch}
+                label = ", ".join([*map(str, more), *map(str, options.values())])
+                found |= also(f"{'+'.join(filters)}: {label}", MARKED, *more, **options)(name)
+        return found
+
+    return ways
 
 
 def a_forked_session_with_a_far_call(store: Store) -> str:
@@ -474,12 +477,9 @@ def a_branch_without_its_own(store: Store) -> str:
     return session
 
 
-def forked(name: str, /, *more: Any, **options: Any) -> dict[str, Prepare]:
-    """Call a method on a new session with branches."""
-    label = ", ".join(["forked", *options])
-    return also(
-        label, lambda store: partial(method(store, name), a_forked_session(store), *more, **options)
-    )
+def forked(*more: Any, **options: Any) -> Ways:
+    """Call it on a new session with branches."""
+    return also(", ".join(["forked", *options]), a_forked_session, *more, **options)
 
 
 def with_gaps() -> str:
@@ -620,13 +620,6 @@ def a_thread(store: Store) -> str:
     return thread
 
 
-def on_a_new_one(
-    label: str, make: Callable[[Store], Any], name: str, /, *more: Any, **options: Any
-) -> dict[str, Prepare]:
-    """Call a method in another way on something that is made for it."""
-    return also(label, on_a_new(make, name, *more, **options)[""])
-
-
 def replacing(store: Store, **options: Any) -> Callable[[], Any]:
     session = a_session(store)
     store.messages.save(session, "assistant", "old", external_id="e", marks="x")
@@ -665,325 +658,410 @@ def to_another_branch(store: Store) -> Callable[[], Any]:
 WINDOW = {"since": NOW - timedelta(hours=12), "until": NOW - timedelta(minutes=30)}
 MANY = [{"role": "user", "content": "hello"}, {"role": "assistant", "tool_calls": [{"name": "x"}]}]
 
-CASES: dict[str, dict[str, Prepare]] = {
-    "users.ensure": call("users.ensure", "user-7")
-    | also("email", lambda s: partial(s.users.ensure, email="a7@b.c"))
-    | also("new", lambda s: partial(s.users.ensure, email="new@b.c")),
-    "users.create": call("users.create", "New", email="a@b.c", preferences={"a": {"b": 1}}),
-    "users.list": listing("users.list", email="mail-7")
-    | also("by a text", lambda s: partial(users_with, s)),
-    "users.names": each("users.names", ["user-7", "user-8"]),
-    "users.find_by_preference": listing("users.find_by_preference", "theme", 8),
-    "users.update": call("users.update", "user-7", name="Other", preferences={"c": 1}),
-    "users.delete": on_a_new(a_user, "users.delete")
-    | {"in steps": on_a_new(a_user_with_much, "users.delete")[""]},
-    "users.check_quota": call("users.check_quota", "user-7", 5),
-    "users.consume_quota": call("users.consume_quota", "user-7", 5) | also("too much",
-        lambda s: refused(errors.QuotaExceeded, partial(s.users.consume_quota, a_poor_user(s), 5))),
-    "users.reservations": listing("users.reservations", "user-7"),
-    "users.reserve_quota": call("users.reserve_quota", "user-7", 5),
-    "users.reserve_for_session": call("users.reserve_for_session", "session-7", 5),
-    "users.settle_quota": on_a_new(a_reservation, "users.settle_quota", 5),
-    "users.issue_api_key": call("users.issue_api_key", "user-7", "laptop"),
-    "users.authenticate": on_a_new(lambda s: s.users.issue_api_key("user-7").key,
-        "users.authenticate"),
-    "users.api_keys": listing("users.api_keys", "user-7"),
-    "sessions.create": call("sessions.create", "user-7", title="New"),
-    "sessions.ensure": call("sessions.ensure", "session-7", "user-7")
-    | also("new", lambda s: partial(s.sessions.ensure, own_id("ensured"), "user-7")),
-    "sessions.list": listing("sessions.list", user_id="user-7", status="paused")
-    | also("documents", lambda s: partial(s.sessions.list, documents=True))
-    | also("failed", lambda s: partial(s.sessions.list, failed=True, limit=5))
-    | also("failed of a user", lambda s: partial(s.sessions.list, failed=True, user_id="user-7"))
-    | also("oldest", lambda s: partial(s.sessions.list, user_id="user-7", order="oldest"))
-    | also("filtered", lambda s: partial(filtered, s))
-    | also("preview", lambda s: partial(s.sessions.list, user_id="user-7", preview=True)),
-    "sessions.find_ids": each("sessions.find_ids", ["0198", "0198c3d2-5a7e"]),
-    "sessions.interrupted": listing("sessions.interrupted", older_than=timedelta(0))
-    | also("of a user", lambda s: partial(s.sessions.interrupted, user_id="user-7", limit=10)),
-    "sessions.walk": listing("sessions.walk"),
-    "sessions.count": each("sessions.count", user_id="user-7", status="paused"),
-    "sessions.rename": call("sessions.rename", "session-7", "Other"),
-    "sessions.update": on_a_new(a_session, "sessions.update", title="x", state={"a": 1},
-        expected_version=1) | also("ttl",
-        lambda s: partial(s.sessions.update, a_session(s), ttl=timedelta(hours=1))),
-    "sessions.patch": on_a_new(a_session, "sessions.patch", metadata={"a": 1}, state={"b": 1}),
-    "sessions.resume": on_a_new(a_paused_session, "sessions.resume"),
-    "sessions.cancel": on_a_new(a_waiting_session, "sessions.cancel"),
-    "sessions.wait_for_user": on_a_new(a_session, "sessions.wait_for_user", "Well?"),
-    "sessions.answer": on_a_new(a_waiting_session, "sessions.answer", "Yes."),
-    "sessions.reset": on_a_new(a_session, "sessions.reset") | forked("sessions.reset"),
-    "sessions.delete_expired": also("", clean_up)
-    | also("in pieces", lambda s: clean_up(s, rows=2)),
-    "sessions.restore": call("sessions.restore", "session-0")
-    | also("limit", lambda s: partial(s.sessions.restore, "session-0", 50)),
-    "sessions.load_state_dict": also("",
-        lambda s: partial(s.sessions.load_state_dict,
-            s.sessions.state_dict(FORKED))) | also("another branch", to_another_branch),
-    "sessions.verify": call("sessions.verify", "session-0"),
-    "messages.save": call("messages.save", "session-7", "user", "hello") | also("external_id",
-        lambda s: partial(s.messages.save, LIVE, "user",
-            external_id="new")) | also("idempotency_key",
-        lambda s: partial(s.messages.save, LIVE, "user", idempotency_key="k")) | also("marks",
-        lambda s: partial(s.messages.save, LIVE, "user", marks=["a", "b"])) | also("replace",
-        lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}])) | also("create_session",
-        lambda s: partial(s.messages.save, "new", "user", create_session=True)),
-    "messages.begin": call("messages.begin", "session-7", marks=["a", "b"])
-    | also("external_id", lambda s: partial(s.messages.begin, LIVE, external_id="begun"))
-    | also("key", lambda s: partial(s.messages.begin, LIVE, idempotency_key="begun")),
-    "messages.append": on_a_new(a_stream, "messages.append", "more")
-    | also("position", lambda s: partial(s.messages.append, a_stream(s), "more", position=3))
-    | also("again", lambda s: partial(s.messages.append, a_stream(s), "more", position=1)),
-    "messages.finish": on_a_new(a_stream, "messages.finish", tool_calls=[{"name": "x"}]),
-    "messages.abort_stale": also("", abort),
-    "messages.save_many": call("messages.save_many", "session-7", MANY),
-    "messages.save_chat": call("messages.save_chat", "session-7", MANY),
-    "messages.get": call("messages.get", SEVENTH)
-    | on_a_new_one("a stream", a_stream, "messages.get"),
-    "messages.find": call("messages.find", SEVENTH),
-    "messages.find_by_external_id": call("messages.find_by_external_id", "session-0", "external-7"),
-    "messages.find_many": call("messages.find_many", "session-0", ["external-7", "external-8"]),
-    "messages.find_by_tool": listing("messages.find_by_tool", "session-0", "rare"),
-    "messages.history": call("messages.history", "session-0", 50) | also("all",
-        lambda s: partial(s.messages.history, "session-0", None)) | also("far calls",
-        lambda s: partial(s.messages.history, far_calls(s), 1)) | also("forked",
-        lambda s: partial(s.messages.history, FORKED, 50)) | also("forked, all",
-        lambda s: partial(s.messages.history, FORKED, None)) | also("branch",
-        lambda s: partial(s.messages.history, FORKED, 50, branch="a")) | also("branch, all",
-        lambda s: partial(s.messages.history, FORKED, None, branch="a")) | also("forked, far calls",
-        lambda s: partial(s.messages.history, a_forked_session_with_a_far_call(s),
-            1)) | on_a_new_one("calls in blocks", a_session_with_blocks, "messages.history",
-        1) | also("a budget",
-        lambda s: partial(s.messages.history, "session-0", None, max_tokens=90,
-            token_counter=lambda _: 1)) | on_a_new_one("streams", a_session_with_streams,
-        "messages.history") | also("summary",
-        lambda s: partial(s.messages.history, a_summarised_session(s),
-            prepend_summary=True)) | by_marks("messages.history", 50) | by_marks("messages.history",
-        None),
-    "messages.size": call("messages.size", "session-0") | also("forked",
-        lambda s: partial(s.messages.size, FORKED)) | by_marks("messages.size"),
-    "messages.chat": call("messages.chat", "session-0", 50) | also("all",
-        lambda s: partial(s.messages.chat, "session-0", None)) | also("branch",
-        lambda s: partial(s.messages.chat, FORKED, 50, branch="a")) | on_a_new_one("streams",
-        a_session_with_streams, "messages.chat") | also("summary",
-        lambda s: partial(s.messages.chat, a_summarised_session(s),
-            prepend_summary=True)) | by_marks("messages.chat", 50),
-    "messages.payloads": call("messages.payloads", "session-0", 50)
-    | also("all", lambda s: partial(s.messages.payloads, "session-0", None))
-    | also("branch", lambda s: partial(s.messages.payloads, FORKED, 50, branch="a"))
-    | by_marks("messages.payloads", 50),
-    "messages.page": listing("messages.page", "session-0", cursor="before") | also("forked",
-        lambda s: listing("messages.page", FORKED, branch="a", cursor="before")["branch"](s)),
-    "messages.follow": each("messages.follow", limit=2)
-    | also("cursor", lambda s: partial(s.messages.follow, s.messages.follow(limit=1).next_cursor))
-    | also("gaps", lambda s: partial(s.messages.follow, with_gaps())),
-    "messages.update": on_a_new(a_message_with_attachments, "messages.update", content="new",
-        token_count=9, metadata={"a": 1}, marks=["x"]),
-    "messages.pop": on_a_new(a_session, "messages.pop") | forked("messages.pop") | also("inherited",
-        lambda s: partial(s.messages.pop, a_branch_without_its_own(s))),
-    "messages.replace_tail": also("", a_tail_to_replace),
-    "messages.delete": on_a_new(messages_of_a_new_session, "messages.delete") | also("session_id",
-        lambda s: partial(s.messages.delete, messages_of_a_new_session(s),
-            session_id="session-7")) | also("external_ids",
-        lambda s: partial(s.messages.delete, session_id=a_session(s), external_ids=["a", "b"])),
-    "messages.delete_by_mark": on_a_new(a_marked_session, "messages.delete_by_mark", "rare")
-    | on_a_new_one("several", a_marked_session, "messages.delete_by_mark", ["rare", "odd"])
-    | on_a_new_one("none", lambda s: MARKED, "messages.delete_by_mark", "nobody has it"),
-    "messages.clear": on_a_new(a_session, "messages.clear") | forked("messages.clear"),
-    "messages.search": listing("messages.search", "rare word", user_id="user-7",
-        session_id="session-0", **WINDOW) | also("recent",
-        lambda s: partial(s.messages.search, "usual words", order="recent")) | also("by meaning",
-        lambda s: partial(s.messages.search, "rare", by="meaning",
-            user_id="user-7")) | also("by meaning, all",
-        lambda s: partial(s.messages.search, "rare", by="meaning")),
-    "marks.of": call("marks.of", [own_id(f"message-{n}") for n in range(20)]),
-    "marks.count": call("marks.count", "session-0"),
-    "marks.update": on_a_new(a_marked_session, "marks.update", "new") | on_a_new_one("old",
-        a_marked_session, "marks.update", "new", "rare") | on_a_new_one("taken away",
-        a_marked_session, "marks.update", None, "rare") | on_a_new_one("all taken away",
-        a_marked_session, "marks.update", None) | also("ids",
-        lambda s: marked_anew(s, "new")) | also("external_ids",
-        lambda s: partial(s.marks.update, "session-0", "new",
-            external_ids=["external-7"])) | also("ids, old",
-        lambda s: marked_anew(s, "new", "rare")) | also("ids, taken away",
-        lambda s: marked_anew(s, None, "rare")) | also("ids, all taken away",
-        lambda s: marked_anew(s, None)),
-    "summaries.put": on_a_new(a_session, "summaries.put", "in short")
-    | on_a_new_one("handed down", a_summarised_session, "summaries.put", "other", branch="main"),
-    "summaries.find": call("summaries.find", "session-7")
-    | on_a_new_one("forked", a_summarised_session, "summaries.find")
-    | on_a_new_one("branch", a_summarised_session, "summaries.find", branch="a"),
-    "summaries.delete": on_a_new(a_session, "summaries.delete")
-    | on_a_new_one("handed down", a_summarised_session, "summaries.delete", branch="main"),
-    "branches.create": forked("branches.create") | forked("branches.create",
-        from_turn=3) | forked("branches.create", after_turn=3,
-        name="new") | forked("branches.create", containing="hello",
-        branch="a") | on_a_new(a_session, "branches.create", from_turn=2),
-    "branches.get": call("branches.get", FORKED, "a"),
-    "branches.active": call("branches.active", FORKED),
-    "branches.list": listing("branches.list", FORKED),
-    "branches.switch": forked("branches.switch", "a"),
-    "branches.rename": forked("branches.rename", "a", "other"),
-    "branches.delete": forked("branches.delete", "a") | forked("branches.delete", "b",
-        force=True) | forked("branches.delete", "b", then="main"),
-    "branches.compact": forked("branches.compact", "in short", to_turn=3)
-    | forked("branches.compact", "in short", from_turn=2, to_turn=3, branch="a", keep_as="new"),
-    "branches.turns": listing("branches.turns", FORKED, branch="a")
-    | also("whole", lambda s: listing("branches.turns", "session-0")[""](s)),
-    "branches.by_turn": listing("branches.by_turn", FORKED, branch="a"),
-    "branches.tool_usage": each("branches.tool_usage", FORKED, branch="a"),
-    "branches.find_turns": listing("branches.find_turns", FORKED, "hello", branch="a"),
-    "attachments.add": call("attachments.add", SEVENTH, b"new", "text/plain")
-    | also("again", lambda s: partial(s.attachments.add, SEVENTH, b"new", "text/plain")),
-    "attachments.get": call("attachments.get", own_id("attachment-7")),
-    "attachments.find": call("attachments.find", own_id("attachment-7")),
-    "attachments.list": also("",
-        lambda s: listing("attachments.list", a_message_with_attachments(s))[""](s)),
-    "attachments.list_of_session": listing("attachments.list_of_session", "session-0"),
-    "attachments.delete": on_a_new(an_attachment, "attachments.delete")
-    | also("with its session", lambda s: partial(s.sessions.delete, a_session_with_attachments(s))),
-    "tool_logs.log": call("tool_logs.log", "session-7", "search") | also("message_id",
-        lambda s: partial(s.tool_logs.log, s.messages.get(SEVENTH).session_id, "search",
-            message_id=SEVENTH)),
-    "tool_logs.get": call("tool_logs.get", own_id("log-7")),
-    "tool_logs.find": call("tool_logs.find", own_id("log-7")),
-    "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW)
-    | also(
-        "failed, success, text",
-        lambda s: partial(s.tool_logs.list, success=False, text="no such", limit=5),
-    )
-    | {
-        f"failed, {chosen}": made
-        for chosen, made in listing(
-            "tool_logs.list", success=False, order="oldest", tool="rare", **WINDOW
-        ).items()
-        if "success" in chosen
-    },
-    "tool_logs.stats": each("tool_logs.stats", session_id="session-0", tool="rare", **WINDOW),
-    "tasks.create": call("tasks.create", "session-7", "work", {"a": 1})
-    | also("no session", lambda s: partial(s.tasks.create, None, "work"))
-    | also("idempotency_key", lambda s: partial(s.tasks.create, LIVE, "x", idempotency_key="k")),
-    "tasks.get": call("tasks.get", own_id("task-7")),
-    "tasks.find": call("tasks.find", own_id("task-7")),
-    "tasks.count": each("tasks.count", session_id="session-0", queue="rare"),
-    "tasks.list": listing("tasks.list", session_id="session-0", status="failed", queue="rare"),
-    "tasks.complete": on_a_new(a_running_task, "tasks.complete", {"ok": True}),
-    "tasks.fail": on_a_new(a_running_task, "tasks.fail", "no"),
-    "tasks.resume": on_a_new(a_paused_task, "tasks.resume"),
-    "tasks.retry": on_a_new(a_failed_task, "tasks.retry"),
-    "tasks.claim": call("tasks.claim", "worker")
-    | also("kinds", lambda s: partial(s.tasks.claim, "worker", kinds=["rare", "work"]))
-    | also("queues", lambda s: partial(s.tasks.claim, "worker", queues=["mail", "default"]))
-    | also("nothing", lambda s: partial(s.tasks.claim, "worker", queues="nothing")),
-    "tasks.due": call("tasks.due") | also("kinds", lambda s: partial(s.tasks.due, kinds="rare")),
-    "tasks.heartbeat": also("",
-        lambda s: partial(s.tasks.heartbeat, (t := claimed(s)).id, fence=t.fence)),
-    "tasks.heartbeat_many": on_a_new(lambda s: [claimed(s)], "tasks.heartbeat_many"),
-    "tasks.release": also("",
-        lambda s: partial(s.tasks.release, (t := claimed(s)).id, fence=t.fence)),
-    "tasks.complete_many": on_a_new(lambda s: [(claimed(s), 1)], "tasks.complete_many"),
-    "tasks.fail_many": on_a_new(lambda s: [(claimed(s), "no")], "tasks.fail_many"),
-    "tasks.rescue": call("tasks.rescue"),
-    "tasks.requeue": call("tasks.requeue", queue="mail", limit=5)
-    | also("kind", lambda s: partial(s.tasks.requeue, kind="work", limit=5)),
-    "tasks.watch": call("tasks.watch"),
-    "usage.stats": call("usage.stats", "user-7", 1),
-    "usage.record": call("usage.record", "session-7", input_tokens=5,
-        model="small") | also("priced",
-        lambda s: partial(s.usage.record, "session-7", input_tokens=5)) | also("reserved",
-        lambda s: partial(s.usage.record, "session-7", input_tokens=5, model="small",
-            reservation_id=a_reservation(s))),
-    "usage.replace": call("usage.replace", "session-7", turn=1, branch=0, input_tokens=5),
-    "usage.list": listing("usage.list", "session-0", branch="main")
-    | also("turn", lambda s: partial(s.usage.list, "session-0", branch=0, turn=1))
-    | also("turns", lambda s: partial(s.usage.list, "session-0", branch=0, from_turn=1, to_turn=3)),
-    "usage.delete": on_a_new(a_session, "usage.delete")
-    | also("turn", lambda s: partial(s.usage.delete, a_session(s), branch="main", turn=1)),
-    "usage.sum_by": each(
-        "usage.sum_by", "model", session_id="session-0", user_id="user-7", model="rare", **WINDOW
-    )
-    | {
-        f"{dimension}, session_id": call("usage.sum_by", dimension, session_id="session-0")[""]
-        for dimension in ("turn", "branch", "branch_turn", "session", "user", "day", "total")
-    }
-    | also(
-        "branch",
-        lambda s: partial(s.usage.sum_by, "branch_turn", session_id="session-0", branch="main"),
-    )
-    | also("top", lambda s: partial(s.usage.sum_by, "user", top=5, **WINDOW)),
-    "usage.of_sessions": call("usage.of_sessions", ["session-0", "session-7"])
-    | also("most", lambda s: partial(s.usage.of_sessions, ["session-0", "session-7"], most=5)),
-    "usage.totals": call("usage.totals"),
-    "search.status": call("search.status"),
-    "search.refresh": call("search.refresh"),
-    "search.reindex": call("search.reindex"),
-    "checkpoints.put": call("checkpoints.put", LIVE, {"messages": [1], "state": {}}, run_id=LIVE)
-    | also("again", lambda s: partial(s.checkpoints.put, LIVE, {"messages": []}, f"{LIVE}-3"))
-    | also("new thread", lambda s: partial(s.checkpoints.put, "new", {"a": 1}, user_id="user-7")),
-    "checkpoints.get": each("checkpoints.get", f"{LIVE}-7", thread_id=LIVE, namespace="")
-    | also("writes", lambda s: partial(s.checkpoints.get, f"{LIVE}-7", LIVE, writes=True)),
-    "checkpoints.find": each("checkpoints.find", f"{LIVE}-7", thread_id=LIVE, namespace=""),
-    "checkpoints.latest": call("checkpoints.latest", LIVE)
-    | also("by id", lambda s: partial(s.checkpoints.latest, LIVE, order="id", writes=True)),
-    "checkpoints.list": listing("checkpoints.list", LIVE, namespace="") | also("by id",
-        lambda s: partial(s.checkpoints.list, LIVE, order="id", before="z", limit=5,
-            writes=True)) | also("all namespaces",
-        lambda s: partial(s.checkpoints.list, LIVE, namespace=None, where={"a": 1}, writes=True)),
-    "checkpoints.namespaces": call("checkpoints.namespaces", LIVE),
-    "checkpoints.threads": listing("checkpoints.threads", user_id="user-7", session_id="session-0"),
-    "checkpoints.path": call("checkpoints.path", f"{LIVE}-7"),
-    "checkpoints.tree": call("checkpoints.tree", LIVE),
-    "checkpoints.fork": call("checkpoints.fork", f"{LIVE}-7")
-    | also("to a thread", lambda s: partial(s.checkpoints.fork, f"{LIVE}-7", to_thread="forked")),
-    "checkpoints.rewind": on_a_new(a_thread, "checkpoints.rewind", 2),
-    "checkpoints.copy_thread": call("checkpoints.copy_thread", LIVE, "copied"),
-    "checkpoints.delete": on_a_new(a_thread, "checkpoints.delete", ["nowhere"]),
-    "checkpoints.delete_before": on_a_new(a_thread, "checkpoints.delete_before", 3),
-    "checkpoints.delete_run": on_a_new(a_thread, "checkpoints.delete_run"),
-    "checkpoints.prune": on_a_new(a_thread, "checkpoints.prune", keep_last=2) | also("tags",
-        lambda s: partial(s.checkpoints.prune, a_thread(s), keep_tags=["milestone"])) | also("age",
-        lambda s: partial(s.checkpoints.prune, a_thread(s), max_age=timedelta(0), namespace=""))
-    | also("idle threads",
-        lambda s: partial(s.prune, RetentionPolicy(threads_idle=timedelta(days=1)), dry_run=True)),
-    "checkpoints.put_writes": call("checkpoints.put_writes", LIVE, f"{LIVE}-7", "task",
-        [("a", 1), ("b", b"2")]) | also("replace",
-        lambda s: partial(s.checkpoints.put_writes, LIVE, f"{LIVE}-7", "task", [("a", 1)],
-            replace=True)),
-    "checkpoints.touch": call("checkpoints.touch", LIVE, every=timedelta(0))
-    | also("every", lambda s: partial(s.checkpoints.touch, a_thread(s), every=timedelta(days=1))),
-    "checkpoints.writes": call("checkpoints.writes", LIVE, f"{LIVE}-7"),
-    "memories.put": call("memories.put", ["notes", "new"], "k", {"a": 1}, user_id="user-7"),
-    "memories.get": on_a_new(a_memory, "memories.get", "k"),
-    "memories.find": call("memories.find", ["notes", "session-7"], "memory-7", user_id="user-7"),
-    "memories.delete": on_a_new(a_memory, "memories.delete", "k"),
-    "memories.touch": on_a_new(a_memory, "memories.touch", ["k", "other"]),
-    "memories.list": listing("memories.list", ["notes"])
-    | also("user", lambda s: partial(s.memories.list, ["notes"], user_id="user-7"))
-    | {
-        f"vectors: {which}": partial(
-            lambda s, which: partial(s.memories.list, ["notes"], vectors=which), which=which
+
+def failed_calls(name: str) -> dict[str, Prepare]:
+    """List the calls that failed with each combination of further filters."""
+    ways = listing(success=False, order="oldest", tool="rare", **WINDOW)(name)
+    return {f"failed, {chosen}": made for chosen, made in ways.items() if "success" in chosen}
+
+
+WAYS: dict[str, list[Ways]] = {
+    "users.ensure": [call("user-7"), also("email", email="a7@b.c"), also("new", email="new@b.c")],
+    "users.create": [call("New", email="a@b.c", preferences={"a": {"b": 1}})],
+    "users.list": [listing(email="mail-7"), way("by a text", lambda s: partial(users_with, s))],
+    "users.names": [each(["user-7", "user-8"])],
+    "users.find_by_preference": [listing("theme", 8)],
+    "users.update": [call("user-7", name="Other", preferences={"c": 1})],
+    "users.delete": [call(a_user), also("in steps", a_user_with_much)],
+    "users.check_quota": [call("user-7", 5)],
+    "users.consume_quota": [
+        call("user-7", 5),
+        way(
+            "too much",
+            lambda s: refused(
+                errors.QuotaExceeded, partial(s.users.consume_quota, a_poor_user(s), 5)
+            ),
+        ),
+    ],
+    "users.reservations": [listing("user-7")],
+    "users.reserve_quota": [call("user-7", 5)],
+    "users.reserve_for_session": [call("session-7", 5)],
+    "users.settle_quota": [call(a_reservation, 5)],
+    "users.issue_api_key": [call("user-7", "laptop")],
+    "users.authenticate": [call(lambda s: s.users.issue_api_key("user-7").key)],
+    "users.api_keys": [listing("user-7")],
+    "sessions.create": [call("user-7", title="New")],
+    "sessions.ensure": [call("session-7", "user-7"), also("new", own_id("ensured"), "user-7")],
+    "sessions.list": [
+        listing(user_id="user-7", status="paused"),
+        also("documents", documents=True),
+        also("failed", failed=True, limit=5),
+        also("failed of a user", failed=True, user_id="user-7"),
+        also("oldest", user_id="user-7", order="oldest"),
+        way("filtered", lambda s: partial(filtered, s)),
+        also("preview", user_id="user-7", preview=True),
+    ],
+    "sessions.find_ids": [each(["0198", "0198c3d2-5a7e"])],
+    "sessions.interrupted": [
+        listing(older_than=timedelta(0)),
+        also("of a user", user_id="user-7", limit=10),
+    ],
+    "sessions.walk": [listing()],
+    "sessions.count": [each(user_id="user-7", status="paused")],
+    "sessions.rename": [call("session-7", "Other")],
+    "sessions.update": [
+        call(a_session, title="x", state={"a": 1}, expected_version=1),
+        also("ttl", a_session, ttl=timedelta(hours=1)),
+    ],
+    "sessions.patch": [call(a_session, metadata={"a": 1}, state={"b": 1})],
+    "sessions.resume": [call(a_paused_session)],
+    "sessions.cancel": [call(a_waiting_session)],
+    "sessions.wait_for_user": [call(a_session, "Well?")],
+    "sessions.answer": [call(a_waiting_session, "Yes.")],
+    "sessions.reset": [call(a_session), forked()],
+    "sessions.delete_expired": [way("", clean_up), way("in pieces", lambda s: clean_up(s, rows=2))],
+    "sessions.restore": [call("session-0"), also("limit", "session-0", 50)],
+    "sessions.load_state_dict": [
+        way("", lambda s: partial(s.sessions.load_state_dict, s.sessions.state_dict(FORKED))),
+        way("another branch", to_another_branch),
+    ],
+    "sessions.verify": [call("session-0")],
+    "messages.save": [
+        call("session-7", "user", "hello"),
+        also("external_id", LIVE, "user", external_id="new"),
+        also("idempotency_key", LIVE, "user", idempotency_key="k"),
+        also("marks", LIVE, "user", marks=["a", "b"]),
+        way("replace", lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}])),
+        also("create_session", "new", "user", create_session=True),
+    ],
+    "messages.begin": [
+        call("session-7", marks=["a", "b"]),
+        also("external_id", LIVE, external_id="begun"),
+        also("key", LIVE, idempotency_key="begun"),
+    ],
+    "messages.append": [
+        call(a_stream, "more"),
+        also("position", a_stream, "more", position=3),
+        also("again", a_stream, "more", position=1),
+    ],
+    "messages.finish": [call(a_stream, tool_calls=[{"name": "x"}])],
+    "messages.abort_stale": [way("", abort)],
+    "messages.save_many": [call("session-7", MANY)],
+    "messages.save_chat": [call("session-7", MANY)],
+    "messages.get": [call(SEVENTH), also("a stream", a_stream)],
+    "messages.find": [call(SEVENTH)],
+    "messages.find_by_external_id": [call("session-0", "external-7")],
+    "messages.find_many": [call("session-0", ["external-7", "external-8"])],
+    "messages.find_by_tool": [listing("session-0", "rare")],
+    "messages.history": [
+        call("session-0", 50),
+        also("all", "session-0", None),
+        also("far calls", far_calls, 1),
+        also("forked", FORKED, 50),
+        also("forked, all", FORKED, None),
+        also("branch", FORKED, 50, branch="a"),
+        also("branch, all", FORKED, None, branch="a"),
+        also("forked, far calls", a_forked_session_with_a_far_call, 1),
+        also("calls in blocks", a_session_with_blocks, 1),
+        also("a budget", "session-0", None, max_tokens=90, token_counter=lambda _: 1),
+        also("streams", a_session_with_streams),
+        also("summary", a_summarised_session, prepend_summary=True),
+        by_marks(50),
+        by_marks(None),
+    ],
+    "messages.size": [call("session-0"), also("forked", FORKED), by_marks()],
+    "messages.chat": [
+        call("session-0", 50),
+        also("all", "session-0", None),
+        also("branch", FORKED, 50, branch="a"),
+        also("streams", a_session_with_streams),
+        also("summary", a_summarised_session, prepend_summary=True),
+        by_marks(50),
+    ],
+    "messages.payloads": [
+        call("session-0", 50),
+        also("all", "session-0", None),
+        also("branch", FORKED, 50, branch="a"),
+        by_marks(50),
+    ],
+    "messages.page": [
+        listing("session-0", cursor="before"),
+        way(
+            "forked",
+            lambda s: listing(FORKED, branch="a", cursor="before")("messages.page")["branch"](s),
+        ),
+    ],
+    "messages.follow": [
+        each(limit=2),
+        way("cursor", lambda s: partial(s.messages.follow, s.messages.follow(limit=1).next_cursor)),
+        also("gaps", with_gaps()),
+    ],
+    "messages.update": [
+        call(
+            a_message_with_attachments, content="new", token_count=9, metadata={"a": 1}, marks=["x"]
         )
-        for which in ("made", "pending", "none")
-    },
-    "memories.search": call("memories.search", "rare", ["notes", "session-0"])
-    | also("by meaning", lambda s: partial(s.memories.search, "rare", ["notes"], by="meaning")),
-    "memories.embed_pending": call("memories.embed_pending", 5),
-    "memories.reembed": call("memories.reembed", forget_others=True),
-    "memories.vector_status": call("memories.vector_status"),
-    "memories.namespaces": listing("memories.namespaces")
-    | also("user", lambda s: partial(s.memories.namespaces, ["notes"], user_id="user-7")),
-    "memories.delete_expired": also("", memories_that_expired),
-}  # fmt: skip
+    ],
+    "messages.pop": [call(a_session), forked(), also("inherited", a_branch_without_its_own)],
+    "messages.replace_tail": [way("", a_tail_to_replace)],
+    "messages.delete": [
+        call(messages_of_a_new_session),
+        also("session_id", messages_of_a_new_session, session_id="session-7"),
+        way(
+            "external_ids",
+            lambda s: partial(s.messages.delete, session_id=a_session(s), external_ids=["a", "b"]),
+        ),
+    ],
+    "messages.delete_by_mark": [
+        call(a_marked_session, "rare"),
+        also("several", a_marked_session, ["rare", "odd"]),
+        also("none", lambda s: MARKED, "nobody has it"),
+    ],
+    "messages.clear": [call(a_session), forked()],
+    "messages.search": [
+        listing("rare word", user_id="user-7", session_id="session-0", **WINDOW),
+        also("recent", "usual words", order="recent"),
+        also("by meaning", "rare", by="meaning", user_id="user-7"),
+        also("by meaning, all", "rare", by="meaning"),
+    ],
+    "marks.of": [call([own_id(f"message-{n}") for n in range(20)])],
+    "marks.count": [call("session-0")],
+    "marks.update": [
+        call(a_marked_session, "new"),
+        also("old", a_marked_session, "new", "rare"),
+        also("taken away", a_marked_session, None, "rare"),
+        also("all taken away", a_marked_session, None),
+        way("ids", lambda s: marked_anew(s, "new")),
+        also("external_ids", "session-0", "new", external_ids=["external-7"]),
+        way("ids, old", lambda s: marked_anew(s, "new", "rare")),
+        way("ids, taken away", lambda s: marked_anew(s, None, "rare")),
+        way("ids, all taken away", lambda s: marked_anew(s, None)),
+    ],
+    "summaries.put": [
+        call(a_session, "in short"),
+        also("handed down", a_summarised_session, "other", branch="main"),
+    ],
+    "summaries.find": [
+        call("session-7"),
+        also("forked", a_summarised_session),
+        also("branch", a_summarised_session, branch="a"),
+    ],
+    "summaries.delete": [call(a_session), also("handed down", a_summarised_session, branch="main")],
+    "branches.create": [
+        forked(),
+        forked(from_turn=3),
+        forked(after_turn=3, name="new"),
+        forked(containing="hello", branch="a"),
+        call(a_session, from_turn=2),
+    ],
+    "branches.get": [call(FORKED, "a")],
+    "branches.active": [call(FORKED)],
+    "branches.list": [listing(FORKED)],
+    "branches.switch": [forked("a")],
+    "branches.rename": [forked("a", "other")],
+    "branches.delete": [forked("a"), forked("b", force=True), forked("b", then="main")],
+    "branches.compact": [
+        forked("in short", to_turn=3),
+        forked("in short", from_turn=2, to_turn=3, branch="a", keep_as="new"),
+    ],
+    "branches.turns": [
+        listing(FORKED, branch="a"),
+        way("whole", lambda s: listing("session-0")("branches.turns")[""](s)),
+    ],
+    "branches.by_turn": [listing(FORKED, branch="a")],
+    "branches.tool_usage": [each(FORKED, branch="a")],
+    "branches.find_turns": [listing(FORKED, "hello", branch="a")],
+    "attachments.add": [
+        call(SEVENTH, b"new", "text/plain"),
+        also("again", SEVENTH, b"new", "text/plain"),
+    ],
+    "attachments.get": [call(own_id("attachment-7"))],
+    "attachments.find": [call(own_id("attachment-7"))],
+    "attachments.list": [listing(a_message_with_attachments)],
+    "attachments.list_of_session": [listing("session-0")],
+    "attachments.delete": [
+        call(an_attachment),
+        way(
+            "with its session", lambda s: partial(s.sessions.delete, a_session_with_attachments(s))
+        ),
+    ],
+    "tool_logs.log": [
+        call("session-7", "search"),
+        way(
+            "message_id",
+            lambda s: partial(
+                s.tool_logs.log, s.messages.get(SEVENTH).session_id, "search", message_id=SEVENTH
+            ),
+        ),
+    ],
+    "tool_logs.get": [call(own_id("log-7"))],
+    "tool_logs.find": [call(own_id("log-7"))],
+    "tool_logs.list": [
+        listing(session_id="session-0", tool="rare", **WINDOW),
+        also("failed, success, text", success=False, text="no such", limit=5),
+        failed_calls,
+    ],
+    "tool_logs.stats": [each(session_id="session-0", tool="rare", **WINDOW)],
+    "tasks.create": [
+        call("session-7", "work", {"a": 1}),
+        also("no session", None, "work"),
+        also("idempotency_key", LIVE, "x", idempotency_key="k"),
+    ],
+    "tasks.get": [call(own_id("task-7"))],
+    "tasks.find": [call(own_id("task-7"))],
+    "tasks.count": [each(session_id="session-0", queue="rare")],
+    "tasks.list": [listing(session_id="session-0", status="failed", queue="rare")],
+    "tasks.complete": [call(a_running_task, {"ok": True})],
+    "tasks.fail": [call(a_running_task, "no")],
+    "tasks.resume": [call(a_paused_task)],
+    "tasks.retry": [call(a_failed_task)],
+    "tasks.claim": [
+        call("worker"),
+        also("kinds", "worker", kinds=["rare", "work"]),
+        also("queues", "worker", queues=["mail", "default"]),
+        also("nothing", "worker", queues="nothing"),
+    ],
+    "tasks.due": [call(), also("kinds", kinds="rare")],
+    "tasks.heartbeat": [
+        way("", lambda s: partial(s.tasks.heartbeat, (t := claimed(s)).id, fence=t.fence))
+    ],
+    "tasks.heartbeat_many": [call(lambda s: [claimed(s)])],
+    "tasks.release": [
+        way("", lambda s: partial(s.tasks.release, (t := claimed(s)).id, fence=t.fence))
+    ],
+    "tasks.complete_many": [call(lambda s: [(claimed(s), 1)])],
+    "tasks.fail_many": [call(lambda s: [(claimed(s), "no")])],
+    "tasks.rescue": [call()],
+    "tasks.requeue": [call(queue="mail", limit=5), also("kind", kind="work", limit=5)],
+    "tasks.watch": [call()],
+    "usage.stats": [call("user-7", 1)],
+    "usage.record": [
+        call("session-7", input_tokens=5, model="small"),
+        also("priced", "session-7", input_tokens=5),
+        way(
+            "reserved",
+            lambda s: partial(
+                s.usage.record,
+                "session-7",
+                input_tokens=5,
+                model="small",
+                reservation_id=a_reservation(s),
+            ),
+        ),
+    ],
+    "usage.replace": [call("session-7", turn=1, branch=0, input_tokens=5)],
+    "usage.list": [
+        listing("session-0", branch="main"),
+        also("turn", "session-0", branch=0, turn=1),
+        also("turns", "session-0", branch=0, from_turn=1, to_turn=3),
+    ],
+    "usage.delete": [call(a_session), also("turn", a_session, branch="main", turn=1)],
+    "usage.sum_by": [
+        each("model", session_id="session-0", user_id="user-7", model="rare", **WINDOW),
+        *[
+            also(f"{dimension}, session_id", dimension, session_id="session-0")
+            for dimension in ("turn", "branch", "branch_turn", "session", "user", "day", "total")
+        ],
+        also("branch", "branch_turn", session_id="session-0", branch="main"),
+        also("top", "user", top=5, **WINDOW),
+    ],
+    "usage.of_sessions": [
+        call(["session-0", "session-7"]),
+        also("most", ["session-0", "session-7"], most=5),
+    ],
+    "usage.totals": [call()],
+    "search.status": [call()],
+    "search.refresh": [call()],
+    "search.reindex": [call()],
+    "checkpoints.put": [
+        call(LIVE, {"messages": [1], "state": {}}, run_id=LIVE),
+        also("again", LIVE, {"messages": []}, f"{LIVE}-3"),
+        also("new thread", "new", {"a": 1}, user_id="user-7"),
+    ],
+    "checkpoints.get": [
+        each(f"{LIVE}-7", thread_id=LIVE, namespace=""),
+        also("writes", f"{LIVE}-7", LIVE, writes=True),
+    ],
+    "checkpoints.find": [each(f"{LIVE}-7", thread_id=LIVE, namespace="")],
+    "checkpoints.latest": [call(LIVE), also("by id", LIVE, order="id", writes=True)],
+    "checkpoints.list": [
+        listing(LIVE, namespace=""),
+        also("by id", LIVE, order="id", before="z", limit=5, writes=True),
+        also("all namespaces", LIVE, namespace=None, where={"a": 1}, writes=True),
+    ],
+    "checkpoints.namespaces": [call(LIVE)],
+    "checkpoints.threads": [listing(user_id="user-7", session_id="session-0")],
+    "checkpoints.path": [call(f"{LIVE}-7")],
+    "checkpoints.tree": [call(LIVE)],
+    "checkpoints.fork": [call(f"{LIVE}-7"), also("to a thread", f"{LIVE}-7", to_thread="forked")],
+    "checkpoints.rewind": [call(a_thread, 2)],
+    "checkpoints.copy_thread": [call(LIVE, "copied")],
+    "checkpoints.delete": [call(a_thread, ["nowhere"])],
+    "checkpoints.delete_before": [call(a_thread, 3)],
+    "checkpoints.delete_run": [call(a_thread)],
+    "checkpoints.prune": [
+        call(a_thread, keep_last=2),
+        also("tags", a_thread, keep_tags=["milestone"]),
+        also("age", a_thread, max_age=timedelta(0), namespace=""),
+        way(
+            "idle threads",
+            lambda s: partial(
+                s.prune, RetentionPolicy(threads_idle=timedelta(days=1)), dry_run=True
+            ),
+        ),
+    ],
+    "checkpoints.put_writes": [
+        call(LIVE, f"{LIVE}-7", "task", [("a", 1), ("b", b"2")]),
+        also("replace", LIVE, f"{LIVE}-7", "task", [("a", 1)], replace=True),
+    ],
+    "checkpoints.touch": [
+        call(LIVE, every=timedelta(0)),
+        also("every", a_thread, every=timedelta(days=1)),
+    ],
+    "checkpoints.writes": [call(LIVE, f"{LIVE}-7")],
+    "memories.put": [call(["notes", "new"], "k", {"a": 1}, user_id="user-7")],
+    "memories.get": [call(a_memory, "k")],
+    "memories.find": [call(["notes", "session-7"], "memory-7", user_id="user-7")],
+    "memories.delete": [call(a_memory, "k")],
+    "memories.touch": [call(a_memory, ["k", "other"])],
+    "memories.list": [
+        listing(["notes"]),
+        also("user", ["notes"], user_id="user-7"),
+        *[
+            also(f"vectors: {which}", ["notes"], vectors=which)
+            for which in ("made", "pending", "none")
+        ],
+    ],
+    "memories.search": [
+        call("rare", ["notes", "session-0"]),
+        also("by meaning", "rare", ["notes"], by="meaning"),
+    ],
+    "memories.embed_pending": [call(5)],
+    "memories.reembed": [call(forget_others=True)],
+    "memories.vector_status": [call()],
+    "memories.namespaces": [listing(), also("user", ["notes"], user_id="user-7")],
+    "memories.delete_expired": [way("", memories_that_expired)],
+}
 """Every public method, and the ways to call it that could be run differently."""
 
 MADE: dict[str, Callable[[Store], Any]] = {
-    "user_id": a_user, "session_id": a_session, "message_id": a_stream, "task_id": a_task,
-    "thread_id": a_thread, "attachment_id": an_attachment, "reservation_id": a_reservation,
+    "user_id": a_user,
+    "session_id": a_session,
+    "message_id": a_stream,
+    "task_id": a_task,
+    "thread_id": a_thread,
+    "attachment_id": an_attachment,
+    "reservation_id": a_reservation,
     "key_id": an_api_key,
-}  # fmt: skip
+}
 """What is made for a method that needs nothing more, and so no line above."""
 
 for name, parameters in methods().items():
     required = [each.name for each in parameters if each.default is each.empty]
-    if name not in CASES and len(required) == 1 and required[0] in MADE:
-        CASES |= {name: on_a_new(MADE[required[0]], name)}
+    if name not in WAYS and len(required) == 1 and required[0] in MADE:
+        WAYS[name] = [call(MADE[required[0]])]
+
+CASES: dict[str, dict[str, Prepare]] = {
+    name: {label: prepare for way in ways for label, prepare in way(name).items()}
+    for name, ways in WAYS.items()
+}
+"""The calls, by the name of the method and by their labels."""

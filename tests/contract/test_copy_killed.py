@@ -150,7 +150,8 @@ def test_what_changes_between_two_runs_is_in_the_result(new, crowded, engine, st
 
 
 @each_engine
-def test_one_that_is_stopped_while_indexing_is_gone_on_with(new, crowded, engine):
+def test_one_that_is_stopped_while_indexing_is_gone_on_with(new, crowded, engine, monkeypatch):
+    monkeypatch.setattr(copying, "_TOGETHER_SECONDS", 0)  # as if each statement took long
     target = new(engine, head=True)
     done: list[str] = []
 

@@ -15,6 +15,7 @@ import pytest
 from agentstore.explorer import explorer
 from benchmarks.counting import metered
 from tests.explorer_data import Made, make, use
+from tests.programs.probes import MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,3 +353,35 @@ def test_a_database_in_memory_is_not_examined_and_a_closed_store_is_not_well():
         visit = Visitor(store)
         assert "no other connection sees it" in words_of(visit.get("health", examine=1))
     assert "This store is closed" in words_of(visit.get("health", sizes=1))
+
+
+def test_messages_and_memories_are_found_by_meaning_where_the_store_has_embeddings(place):
+    with place.open(embeddings=MODEL) as store:
+        user = store.users.create("Ada").id
+        session = store.sessions.create(user_id=user).id
+        store.messages.save(session, "user", "Where is the station?")
+        store.messages.save(session, "assistant", "Behind the church.")
+        store.memories.put(["facts"], "seat", {"text": "the window"}, user_id=user)
+        for each in (store, store.scoped(user)):
+            visit = Visitor(each)
+            said = {by: words_of(visit.get("search", q="train", by=by)) for by in _WAYS}
+            assert "Nothing was found" in said["words"]
+            for by in ("meaning", "both"):
+                assert "Where is the station?" in said[by]
+                assert "Behind the church" not in said[by]
+                assert "best first" not in said[by]
+                assert "assistant" not in said[by]
+            here = visit.get("memories", user=user, q="train").text
+            assert '<select name="by">' in here
+            assert "Nothing was found" in here
+            assert "the window" in visit.get("memories", user=user, q="train", by="both").text
+            assert visit.get("search", q="train", by="luck").status == 400
+    with place.open() as store:
+        visit = Visitor(store)
+        assert "meaning" not in words_of(visit.get("search", q="train"))
+        assert '<select name="by">' not in visit.get("memories", q="train").text
+        refused = visit.get("search", q="train", by="meaning")
+        assert (refused.status, "AGENTSTORE_EMBEDDINGS" in refused.text) == (400, True)
+
+
+_WAYS = ("words", "meaning", "both")

@@ -1,5 +1,6 @@
 """What a server says by default of dates, zones and encodings changes nothing of what is read."""
 
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from agentstore import Store
+from agentstore import Store, migrations
 from agentstore.doctor import examine
+from agentstore.errors import DatabaseUnreachable
+from agentstore.moving.backup import restore
+from agentstore.moving.copying import copy
 from tests.conftest import VERSIONS, Servers, on_a_server
 from tests.contract.test_doctor_on_a_server import found_by
 from tests.poolers import POOLERS, pooled
@@ -63,6 +67,38 @@ def test_a_setting_of_the_database_changes_nothing(place, subtests):
         for options in ({}, {"prepare_threshold": None}):
             with subtests.test(name, **options), place.open(**options) as store:
                 talk(store)
+
+
+@on_a_server
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP"])
+def test_a_database_that_cannot_hold_every_text_is_refused_before_anything_is_in_it(
+    place, encoding, tmp_path
+):
+    name = f"in_{encoding.lower()}_{uuid.uuid4().hex}"
+    with connect(place.url) as server:
+        create = f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+        server.execute(create.encode())
+    url = make_url(place.url).set(database=name).render_as_string(hide_password=False)
+    own = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
+    file = tmp_path / "backup.db"
+    Store(f"sqlite:///{file}").close()
+    for use in (
+        lambda: place.driver.open(url),
+        lambda: place.driver.open(url, read_only=True),
+        lambda: migrations.upgrade(url),
+        lambda: copy(f"sqlite:///{file}", url),
+        lambda: restore(file, url),
+        lambda: Store(f"{url}{'&' if '?' in url else '?'}client_encoding=utf8"),
+        *([lambda: Store(engine=own)] if not place.driver.asynchronous else []),
+    ):
+        with pytest.raises(DatabaseUnreachable, match=r"encoding .*createdb --encoding=UTF8"):
+            use()
+    assert [finding for finding in examine(url) if encoding in finding.what]
+    own.dispose()
+    with connect(url) as there:
+        assert there.execute(b"SELECT count(*) FROM pg_stat_user_tables").fetchone() == (0,)
+    with connect(place.url) as server:
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @on_a_server

@@ -1,13 +1,9 @@
 import os
 import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg import sql
-from sqlalchemy import make_url
 
 from agentstore import migrations
 from agentstore.schema import PLAIN
@@ -91,15 +87,6 @@ def _databases(place: str, servers: Any, tmp_path: Path) -> Databases:
         if place not in _heads:
             _heads[place] = servers.new_database(version, empty=True)
             migrations.upgrade(_heads[place], names=names)
-        template = make_url(_heads[place])
-        name = f"clone{uuid.uuid4().hex}"
-        server = make_url(servers.server(version)[1]).set(drivername="postgresql")
-        with psycopg.connect(server.render_as_string(False), autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-                    sql.Identifier(name), sql.Identifier(str(template.database))
-                )
-            )
-        return template.set(database=name).render_as_string(False)
+        return str(servers.new_database(version, like=_heads[place]))
 
     return Databases(lambda _: servers.new_database(version, empty=True), names, clone)

@@ -75,11 +75,12 @@ def test_where_there_are_no_threads_that_is_said(run, store):
 
 def test_threads_are_listed_with_the_step_that_the_framework_counts(run, graph):
     printed = run("threads")
-    assert [line.split()[:3] for line in printed.splitlines()] == [
-        ["THREAD", "STEP", "NEXT"],
-        ["own", "0", "now"],
-        ["graph", "3", "say"],
+    assert [line.split()[:2] for line in printed.splitlines()] == [
+        ["THREAD", "STEP"],
+        ["own", "0"],
+        ["graph", "3"],
     ]
+    assert printed.splitlines()[2].split()[2] == "say"
     assert fits(printed)
     assert [t["id"] for t in json.loads(run("threads", "--json", "-n", "1"))["items"]] == ["own"]
     assert "More" not in run("threads", "--session", "nobody")
@@ -144,12 +145,14 @@ def test_sessions_are_listed_on_a_line_each_in_80_columns(run, store):
 
 def test_on_a_wide_terminal_the_list_of_sessions_names_its_users(run, store, monkeypatch):
     ann = store.users.create("Ann of the long name", id="u1").id
-    store.sessions.create(ann, title="hers")
+    hers = store.sessions.create(ann, title="hers").id
+    store.tool_logs.log(hers, "look", success=False)
     store.sessions.create(title="nobody's")
     assert "Ann" not in run("ls")
     monkeypatch.setattr(output.out, "_width", 100)
     header, *lines = run("ls").splitlines()
     assert header.split() == ["ID", "STATUS", "USER", "MSGS", "TOKENS", "ACTIVE", "TITLE"]
+    assert ["failures" in line for line in lines] == ["hers" in line for line in lines]
     users = {line.split()[-1]: line[header.index("USER") :][:12] for line in lines}
     assert users == {"hers": "Ann of the …", "nobody's": f"{'-':12}"}
 
@@ -435,6 +438,9 @@ def test_hits_are_shown_with_what_was_found_in_them(run, store, talk):
     assert "⟦umbrella⟧" in hit["snippet"]
     assert hit["message"]["seq"] == 5
     assert run("search", "nothing like it") == "Nothing was found.\n"
+    assert "umbrella" in run("search", "no", "umbrella")
+    assert "umbrella" in run("search", "needed", "no umbrella")
+    assert run("search", "needed", "umbrella no") == "Nothing was found.\n"
 
 
 def test_a_search_can_be_narrowed_and_paged(run, store, talk):

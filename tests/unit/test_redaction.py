@@ -537,8 +537,8 @@ UNITS = [
 ]  # fmt: skip
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize("unit", UNITS)
-def test_half_a_megabyte_that_is_as_costly_as_can_be_is_looked_through(unit):
+def test_a_long_text_that_is_as_costly_as_can_be_is_looked_through(unit):
     # The square of it would take minutes.
-    redact(unit * (500_000 // len(unit)))
+    redact(unit * (250_000 // len(unit)))

@@ -9,7 +9,8 @@ from sqlalchemy import URL, create_engine, make_url
 from agentstore import AsyncStore, Store
 from agentstore.cli import main
 from agentstore.database import parse_url, show_url
-from agentstore.errors import AgentStoreError, UnsupportedUrl
+from agentstore.errors import AgentStoreError, DatabaseUnreachable, UnsupportedUrl
+from agentstore.migrations import upgrade
 
 SECRET = "hunter2Zq"  # noqa: S105 - nobody's
 
@@ -114,3 +115,42 @@ def test_a_file_is_shown_with_its_path(tmp_path):
     with Store(f"sqlite:///{tmp_path}/a.db?timeout=3") as store:
         assert f"{tmp_path}/a.db?timeout=3" in repr(store)
     assert show_url(make_url(f"sqlite:///a.db?key={SECRET}")) == "sqlite:///a.db?key=***"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        # The driver would leave these out, and the file be written to.
+        ("sqlite:///{}?mode=ro", "^mode in the URL"),
+        ("sqlite:///{}?mode=memory", "^mode in the URL"),
+        ("sqlite:///{}?immutable=1&cache=shared", "^cache, immutable in the URL"),
+        ("sqlite:///{}?busy_timeout=5", "^busy_timeout in the URL.*arguments too"),
+        ("sqlite:///file:{}", "^file: in the URL"),
+        ("sqlite:///file:{}?mode=ro", "uri=true"),
+        ("sqlite:///{}?mode=ro&uri=true", "file:PATH"),  # a file called a.db?mode=ro
+        ("sqlite:///{}\0b", "NUL"),
+        ("sqlite:///{}%00b", "NUL"),
+        ("{}\ud800", "lone surrogate"),
+        ("postgresql://me@127.0.0.1:1/{}\0b", "NUL"),
+        ("postgresql://me:\ud800@127.0.0.1:1/{}", "lone surrogate"),
+        ("postgresql://me@127.0.0.1:1/a?application_name={}%00", "NUL"),
+        # A misspelled one would have the connection go in plain text.
+        ("postgresql://me@127.0.0.1:1/a?sslmod=require", "^libpq does not know sslmod "),
+        ("postgresql://me@127.0.0.1:1/a?prepare_threshold=0", "prepare_threshold in the URL"),
+        ("postgresql://me@127.0.0.1:1/a?autocommit=1&row_factory=x", "autocommit, row_factory"),
+        ("postgresql://me@127.0.0.1:1/a?connect_timeout=2s", "whole seconds"),
+    ],
+)
+def test_what_would_have_no_effect_in_a_url_or_another_one_is_refused(tmp_path, url, said):
+    url = url.format(tmp_path / "a.db")
+    for use in (Store, AsyncStore, upgrade):
+        with pytest.raises(UnsupportedUrl, match=said):
+            use(url)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_file_that_is_only_to_be_read_or_written_is_not_made(tmp_path):
+    for mode in ("ro", "rw"):
+        with pytest.raises(DatabaseUnreachable):
+            Store(f"sqlite:///file:{tmp_path}/a.db?mode={mode}&uri=true")
+    assert [*tmp_path.iterdir()] == []

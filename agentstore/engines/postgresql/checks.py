@@ -551,7 +551,7 @@ JOIN unnest(:wanted) AS wanted (name) ON s.relid = to_regclass(wanted.name)
 WHERE s.n_dead_tup > :dead AND s.n_dead_tup * 5 > s.n_live_tup ORDER BY 2 DESC
 """).bindparams(_WANTED)
 _DATABASE = text("""
-SELECT pg_encoding_to_char(encoding) AS encoding, datname, age(datfrozenxid) AS age,
+SELECT datname, age(datfrozenxid) AS age,
     datcollversion AS recorded, pg_database_collation_actual_version(oid) AS actual
 FROM pg_database WHERE datname = current_database()""")
 _CHECKSUMS = text("""
@@ -611,7 +611,7 @@ def findings_about(major: int, minor: int, day: date) -> list[Finding]:
 
 
 def settings(context: CheckContext) -> Iterator[Finding]:
-    """Look at what durability depends on, and at the database's encoding and collation."""
+    """Look at what durability depends on, and at the database's collation."""
     for name, (bad, severity, risk) in _SETTINGS.items():
         if _scalar(context, name) == bad:
             fix = f"psql -c 'ALTER SYSTEM SET {name} = on' -c 'SELECT pg_reload_conf()'"
@@ -630,11 +630,6 @@ def settings(context: CheckContext) -> Iterator[Finding]:
         )
     name = found.datname
     for wrong, what, fix in (
-        (
-            found.encoding != "UTF8",
-            f"The database is in {found.encoding}: not every text can be stored.",
-            "Copy it with agentstore to one made with ENCODING 'UTF8'",
-        ),
         (
             found.recorded is not None and found.recorded != found.actual,
             f"The system's collation has changed ({found.recorded} to {found.actual}): indexes on "

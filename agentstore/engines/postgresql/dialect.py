@@ -246,12 +246,12 @@ def threshold(settings: Settings) -> int | None:
 def greet(engine: Engine, settings: Settings, *, adopted: bool) -> None:
     """Look at each new connection of an engine; on an adopted one at those that are open too."""
     if not adopted:
-        event.listen(engine, "connect", _Greeter(settings, adopted=False).greet)
+        _Greeter(settings, adopted=False).listen(engine)
         return
     greeter = _adopted.get(engine)
     if greeter is None:
         greeter = _adopted[engine] = _Greeter(settings, adopted=True)
-        event.listen(engine, "connect", greeter.greet)
+        greeter.listen(engine)
         event.listen(engine, "checkout", greeter.greet_open_one)
     greeter.asks = greeter.asks or settings.prepare_threshold == AUTO
 
@@ -288,6 +288,26 @@ class _Greeter:
         self._adopted = adopted
         self._warned = False
 
+    def listen(self, engine: Engine) -> None:
+        """Look at new connections, the first time before SQLAlchemy reads anything from one."""
+        event.listen(engine, "connect", self.require_unicode, insert=True)
+        event.listen(engine, "connect", self.greet)
+
+    def require_unicode(self, driver_s: Any, _record: Any) -> None:
+        """Refuse a database that cannot hold every text.
+
+        Raises:
+            DatabaseUnreachable: It is one.
+        """
+        own = getattr(driver_s, "driver_connection", driver_s)
+        encoding = (own.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()
+        if encoding != "UTF8":
+            driver_s.close()
+            raise errors.DatabaseUnreachable(
+                f"The database has the encoding {encoding}, which cannot hold every text. Make one "
+                "that can: createdb --encoding=UTF8 --template=template0 NAME."
+            )
+
     def greet(self, driver_s: Any, record: Any) -> None:
         """Ask and tell what there is, in one round trip, or none."""
         record.info[SEEN] = self.asks
@@ -319,6 +339,7 @@ class _Greeter:
     def greet_open_one(self, driver_s: Any, record: Any, _proxy: Any) -> None:
         """Greet a connection that the application opened before its engine was adopted."""
         if record.info.get(SEEN) != self.asks:
+            self.require_unicode(driver_s, record)
             self.greet(driver_s, record)
 
     def _warn(self, own: Any) -> None:
@@ -572,7 +593,19 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
         return url.set(drivername="postgresql+psycopg")
 
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
-        """Pool the connections; those that died are found at checkout, not by a ping each time."""
+        """Pool the connections; those that died are found at checkout, not by a ping each time.
+
+        Raises:
+            UnsupportedUrl: The URL has a parameter that libpq does not know.
+        """
+        known = {each.keyword.decode() for each in pq.Conninfo.get_defaults()}
+        if unknown := sorted({*url.query} - known):
+            raise errors.UnsupportedUrl(
+                f"libpq does not know {', '.join(unknown)} in the URL. Check the spelling, such as "
+                "sslmode; settings of the store, such as prepare_threshold, are its arguments"
+            )
+        if not str(url.query.get("connect_timeout", 0)).lstrip("-").isdecimal():
+            raise errors.UnsupportedUrl("connect_timeout in the URL must be whole seconds")
         return {
             "pool_size": settings.pool_size,
             "max_overflow": settings.max_overflow,

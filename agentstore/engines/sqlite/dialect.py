@@ -351,6 +351,11 @@ def diagnose(error: DBAPIError) -> Diagnosis:
     return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice.replace('{}', long)}"))
 
 
+_OF_THE_DRIVER = {
+    "uri", "timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements",
+}  # fmt: skip
+"""Parameters of a URL that the driver takes for itself. Others are SQLite's, in a URI alone."""
+
 _SYNCHRONOUS = "agentstore_synchronous"
 _FULL = 2
 _PAUSES = (0.001, 0.006)
@@ -418,7 +423,19 @@ class SQLite(FileTasks, EngineDialect):
             )
 
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
-        """Pool the connections; memory lives in a single one, which all threads share in turn."""
+        """Pool the connections; memory lives in a single one, which all threads share in turn.
+
+        Raises:
+            UnsupportedUrl: The driver would pass over a part of the URL, such as ``mode=ro``.
+        """
+        of_sqlite = sorted({*url.query} - _OF_THE_DRIVER)
+        begun = str(url.database).startswith("file:")
+        if (begun or of_sqlite) and not (begun and "uri" in url.query):
+            raise errors.UnsupportedUrl(
+                f"{', '.join(of_sqlite) or 'file:'} in the URL has an effect only with file: and "
+                "uri=true, as in sqlite:///file:PATH?NAME=VALUE&uri=true. To read a file and never "
+                "write to it, pass read_only=True; other settings of the store are arguments too"
+            )
         one_connection = in_memory(url)
         options: dict[str, Any] = {
             "pool_size": 1 if one_connection else settings.pool_size,

@@ -137,7 +137,8 @@ class Watch:
         self.each_time = False
         self.next_look = 0.0
         self.broken: errors.DatabaseReplaced | None = None
-        self._creates = settings.create and not settings.read_only
+        may_create = url.query.get("mode") not in ("ro", "rw")
+        self._creates = settings.create and not settings.read_only and may_create
         self._file: Identity | None = None
 
     def before(self, _dialect: Any, _record: Any, _arguments: Any, _parameters: Any) -> None:
