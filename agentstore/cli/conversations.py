@@ -413,8 +413,8 @@ _BY = ("words", "meaning", "both")
 @command("search")
 def search(
     database: Database,
-    text: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
             help='Words, "words in a row", begin*, -without, this OR that; in:errors before words '
             "looks through errors of tools and their names."
@@ -447,6 +447,9 @@ def search(
 
     Example: `agentstore search 'weather fore*' --role assistant`
     """
+    # The shell takes the quotation marks of words in a row away, and leaves them one argument.
+    in_a_row = [f'"{each}"' if " " in each and '"' not in each else each for each in words]
+    text = words[0] if len(words) == 1 else " ".join(in_a_row)
     if checkpoints and (role, since, until, cursor, by) != (None, None, None, None, "words"):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
     with database.read() as store:

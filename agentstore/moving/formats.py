@@ -25,8 +25,8 @@ from agentstore.moving.json_records import (
     in_lines,
 )
 from agentstore.moving.runs import (
-    IN_CHAT_FORMAT,
     RUNS,
+    TEXTS,
     Codex,
     Found,
     Json,
@@ -704,6 +704,25 @@ _OTHERS: tuple[tuple[str, Callable[[Json], bool], str], ...] = (
         "jq -c '{messages: (.modelInput.messages + [.modelOutput.output.message // empty])}' FILE",
     ),
     (
+        "messages of Pydantic AI, of which this takes the texts",
+        lambda record: _has("parts")(record) and record.get("kind") in ("request", "response"),
+        "jq -s '[flatten[] | .kind as $kind | .parts[] | select(.content | strings) | "
+        '{role: (if .part_kind == "system-prompt" then "system" elif $kind == "request" '
+        'then "user" else "assistant" end), content}]\' FILE',
+    ),
+    (
+        "a chat store of LlamaIndex, of which this takes the texts",
+        _has("store", of=dict),
+        "jq -c '.store | to_entries[] | {id: .key, messages: [.value[] | "
+        '{role, content: (.content // ([.blocks[]?.text | strings] | join("")))}]}\' FILE',
+    ),
+    (
+        "answers of UltraFeedback, of which this takes the best",
+        lambda record: _has("completions")(record) and "instruction" in record,
+        'jq -c \'{messages: [{role: "user", content: .instruction}, {role: "assistant", '
+        "content: (.completions | max_by(.overall_score // 0).response)}]}' FILE",
+    ),
+    (
         "a conversation as a text of JSON",
         lambda record: isinstance(record.get("messages"), str),
         "jq -c '.messages |= fromjson' FILE",
@@ -757,9 +776,7 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
     (_is_request, from_answer),
     (
         _has("contents"),
-        _refuse(
-            f"this is a request to Gemini, whose 'contents' are not imported: {IN_CHAT_FORMAT}"
-        ),
+        _refuse(f"this is a request to Gemini. {TEXTS % ('{messages: [.contents[]', '}')}"),
     ),
     (
         lambda record: {"sessionId", "messageId", "message"} <= record.keys(),

@@ -150,7 +150,15 @@ def _langchain_kind(message: Any) -> str | None:
     return kind if known and "content" in inner else None
 
 
-IN_CHAT_FORMAT = 'write each as a message, {"role": "user" or "assistant", "content": "..."}'
+TEXTS = (
+    "Import its texts with: jq -c '%s | "
+    '{role: (if .role == "model" then "assistant" else .role end), '
+    'content: ([.parts[].text | strings] | join(""))}]%s\' FILE | agentstore import -'
+)
+"""Of messages whose texts are in their parts: where they are, and what ends the object."""
+
+
+_LIST = "[(.messages? // .)[]"
 
 
 def of_messages(record: Json) -> Json:
@@ -162,7 +170,7 @@ def of_messages(record: Json) -> Json:
     messages = record["messages"]
     for each in messages if isinstance(messages, list) else ():
         if isinstance(each, dict) and "content" not in each and type(each.get("parts")) is list:
-            raise Broken(f"a message has 'parts' and no 'content': {IN_CHAT_FORMAT}")
+            raise Broken(f"a message has 'parts' and no 'content'. {TEXTS % (_LIST, '')}")
     kinds = [_langchain_kind(each) for each in messages] if isinstance(messages, list) else []
     if not kinds or None in kinds:
         return record

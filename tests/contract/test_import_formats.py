@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import shutil
 import subprocess
 import zipfile
@@ -292,10 +293,10 @@ REFUSED = {
     "another object": (whole({"a": 1, "b": 2}), "no format that is known; chat format is"),
     "events": (lines({"type": "order", "payload": {"a": 1}}), "no format that is known"),
     "Gemini's contents": (whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
-        "'contents' are not imported: write each as a message"),
+        "a request to Gemini. Import its texts with: jq"),
     "a chat saved by Gemini CLI": (whole([{"role": "user", "parts": [{"text": "hi"}]},
                 {"role": "model", "parts": []}]),
-        "has 'parts' and no 'content': write each as a message"),
+        "has 'parts' and no 'content'. Import its texts with: jq"),
     "the log of Gemini CLI": (whole([{"sessionId": "s", "messageId": 0, "type": "user",
                     "message": "hi"}]), "without the answers: import its sessions"),
     "a history that is none": (whole([{"instruction": "x", "output": "y", "history": ["a"]}]),
@@ -363,6 +364,17 @@ RENAMED = {
         "answers": '[{"name": "look", "arguments": {"city": "Rome"}}]'},
     "Bedrock": {"modelInput": {"messages": [samples.USER]},
         "modelOutput": {"output": {"message": samples.ANSWER}}},
+    "Pydantic AI": [
+        {"kind": "request", "parts": [{"content": "Weather?", "part_kind": "user-prompt"}]},
+        {"kind": "response", "parts": [{"content": "Sunny.", "part_kind": "text"}]}],
+    "LlamaIndex": {"class_name": "SimpleChatStore", "store": {"ann": [samples.USER,
+        {"role": "assistant", "blocks": [{"block_type": "text", "text": "Sunny."}]}]}},
+    "UltraFeedback": {"instruction": "Weather?", "completions": [
+        {"response": "Rain.", "overall_score": 2}, {"response": "Sunny.", "overall_score": 9}]},
+    "Gemini": {"contents": [{"role": "user", "parts": [{"text": "Weather?"}]},
+        {"role": "model", "parts": [{"text": "Sun"}, {"text": "ny."}]}]},
+    "'parts'": {"id": "x", "messages": [{"role": "user", "parts": [{"text": "Weather?"}]},
+        {"role": "assistant", "parts": [{"type": "text", "text": "Sunny."}]}]},
     "text of JSON": {"messages": json.dumps(samples.TALK), "resolved": True},
     "Goose": [{"working_dir": "/p", "description": ""}, *samples.TALK],
 }  # fmt: skip
@@ -378,7 +390,9 @@ def test_the_command_that_a_recognised_format_is_refused_with_imports_it(store, 
     with pytest.raises(TranscriptError, match=name) as refused:
         transcripts.import_file(store, path)
     problem = refused.value.problem
-    command = problem.partition("Import it with: ")[2].removesuffix(" | agentstore import -")
+    command = re.split(r"Import its? (?:texts )?with: ", problem)[1].removesuffix(
+        " | agentstore import -"
+    )
     made = subprocess.run(
         ["/bin/sh", "-c", command.replace("FILE", str(path))], capture_output=True, check=True
     )

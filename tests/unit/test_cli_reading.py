@@ -438,6 +438,9 @@ def test_hits_are_shown_with_what_was_found_in_them(run, store, talk):
     assert "⟦umbrella⟧" in hit["snippet"]
     assert hit["message"]["seq"] == 5
     assert run("search", "nothing like it") == "Nothing was found.\n"
+    assert "umbrella" in run("search", "no", "umbrella")
+    assert "umbrella" in run("search", "needed", "no umbrella")
+    assert run("search", "needed", "umbrella no") == "Nothing was found.\n"
 
 
 def test_a_search_can_be_narrowed_and_paged(run, store, talk):

@@ -115,13 +115,15 @@ class SaverOperations(BaseCheckpointSaver[str]):
         idle = self._part * (_PARTS + 1)
         return RetentionPolicy(threads_idle=idle, thread_namespaces=(_ROOT,))
 
-    def _if_missing(self, config: RunnableConfig) -> Literal["make", "refuse"]:
+    def _if_missing(
+        self, config: RunnableConfig, place: tuple[str, str, Any]
+    ) -> Literal["make", "refuse"]:
         """Say what to do if the thread is not there: a run that had it finds it deleted."""
-        thread, space, id = _place(config)
-        named = {space: id}
-        for outer, its_id in (config["configurable"].get("checkpoint_map") or {}).items():
-            named.setdefault(space_of(outer), its_id)
-        return "refuse" if any(self._had((thread, *place)) for place in named.items()) else "make"
+        had = self._had(place)
+        for outer, id in (config["configurable"].get("checkpoint_map") or {}).items():
+            space = space_of(outer)
+            had = had or (space != place[1] and self._had((place[0], space, id)))
+        return "refuse" if had else "make"
 
     def _had(self, place: tuple[str, str, Any]) -> bool:
         """Say whether a checkpoint was there, so that it was deleted if it is not."""
@@ -157,49 +159,41 @@ class SaverOperations(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> Calls[RunnableConfig]:
         """Save a checkpoint. It is durable when this returns."""
-        thread, space, parent = _place(config)
+        before = thread, space, parent = _place(config)
         id = checkpoint["id"]
-        missing = self._if_missing(config)
+        missing = self._if_missing(config, before)
         if missing == "refuse":
             self._seen.expect((thread, space, id))  # its writes may overtake it
-        as_before = self._seen.unchanged((thread, space, parent), checkpoint, new_versions)
+        as_before = self._seen.unchanged(before, checkpoint, new_versions)
+
+        def put(as_before: set[str]) -> Call:
+            values, plain = values_of(self.serde, config, checkpoint, metadata, but=as_before)
+            return lambda c: c.put(
+                thread,
+                values,
+                id,
+                parent_id="" if parent in (None, id) else parent,
+                parent_missing="refuse" if self._had(before) else "root",
+                step=step_of(id),
+                next_node=next_of(checkpoint["channel_values"]),
+                metadata=plain,
+                namespace=space,
+                run_id=run_of(plain),
+                inherit=tuple(as_before),
+                thread_missing=missing,
+            )
+
         try:
-            yield self._put(config, checkpoint, metadata, as_before, missing)
+            yield put(as_before)
         except NotFound as error:
             if not as_before or error.kind in ("checkpoint", "checkpoint thread"):
                 raise
             # The parent has gone since it was seen, or is another one.
-            yield self._put(config, checkpoint, metadata, set(), missing)
+            yield put(set())
         self._seen.add((thread, space, id), checkpoint)
         if self._part is not None:
             self._seen.is_due(thread, self._part)  # a put is a use by itself
         return config_of(thread, space, id)
-
-    def _put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        as_before: set[str],
-        missing: Literal["make", "refuse"],
-    ) -> Call:
-        thread, space, parent = _place(config)
-        id = checkpoint["id"]
-        values, plain = values_of(self.serde, config, checkpoint, metadata, but=as_before)
-        return lambda c: c.put(
-            thread,
-            values,
-            id,
-            parent_id="" if parent in (None, id) else parent,
-            parent_missing="refuse" if self._had((thread, space, parent)) else "root",
-            step=step_of(id),
-            next_node=next_of(checkpoint["channel_values"]),
-            metadata=plain,
-            namespace=space,
-            run_id=run_of(plain),
-            inherit=tuple(as_before),
-            thread_missing=missing,
-        )
 
     @awaited
     def aput_writes(
@@ -210,7 +204,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         task_path: str = "",
     ) -> Calls[None]:
         """Save what a task wrote after a checkpoint, which need not be there yet."""
-        thread, space, id = _place(config)
+        place = thread, space, id = _place(config)
         # What is special has a place of its own, where the last one counts; else the first does.
         placed = {
             WRITES_IDX_MAP.get(channel, n): (channel, dumped(self.serde, value))
@@ -225,7 +219,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             namespace=space,
             positions=[*placed],
             replace=[channel in WRITES_IDX_MAP for channel, _ in placed.values()],
-            thread_missing=self._if_missing(config),
+            thread_missing=self._if_missing(config, place),
         )
         yield from self._touch(thread)
 

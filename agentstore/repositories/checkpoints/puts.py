@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Dialect, Row, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
@@ -45,8 +44,7 @@ NO_PARENT = ""
 NO_TAGS = Document("[]")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointDraft:
+class CheckpointDraft(NamedTuple):
     """A checkpoint that may be put, checked as far as it can be without the database.
 
     Attributes:
@@ -151,8 +149,12 @@ def _put_after_last(unit: Unit, new: CheckpointDraft) -> CheckpointInfo | None:
     Returns:
         None if it is to be put in another way; nothing is written then.
     """
+    newest = [*unit.put_last][-1:] == [(new.thread_id, new.namespace)]
     last = _put_last(unit, new)
     if last is None or any(new.owners.values()):
+        return None
+    enter = {"wanted": new.thread_id, "lines": 0}
+    if not newest and unit.first(threads.entering, unit.dialect, **enter) is None:
         return None
     numbers, parent = count(last.last_line + 1), last.checkpoint
     try:
@@ -165,9 +167,8 @@ def _put_after_last(unit: Unit, new: CheckpointDraft) -> CheckpointInfo | None:
             end, pieces = parent.tails[piece.line]
             behind = sum(start >= piece.start for start in pieces) if merges else 0
             tails[piece.line] = piece.start, f"{end},{behind}"
-    parameters = {f"c_{name}": value for name, value in row.items()}
-    parameters |= {"thread_id": new.thread_id, "namespace": new.namespace, "seen": last.last_line}
-    parameters |= {"wanted": parent.id, "parent_step": parent.step, "held": parent.stored}
+    seen = {"seen": last.last_line, "parent_step": parent.step, "held": parent.stored}
+    parameters = {**row, **seen}
     for n, (line, (start, tail)) in enumerate(tails.items()):
         parameters |= {f"line_{n}": line, f"from_{n}": start, f"tail_{n}": tail}
     driver = dialect_of(unit.connection)

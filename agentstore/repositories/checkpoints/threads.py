@@ -294,12 +294,12 @@ def following(tables: Tables, dialect: EngineDialect, lines: int) -> Insert:
         tables.checkpoints,
         tables.checkpoint_values.c,
     )
-    new = {c.name: bindparam(f"c_{c.name}", type_=c.type) for c in points.c if c.name != "pk"}
+    new = {c.name: bindparam(c.name, type_=c.type) for c in points.c if c.name != "pk"}
     parent = points.alias("parent")
     there = and_(
         parent.c.thread_id == threads.id,
         in_namespace(parent),
-        parent.c.id == bindparam("wanted"),
+        parent.c.id == bindparam("parent_id"),
         parent.c.step == bindparam("parent_step"),
         parent.c.entries.is_not_distinct_from(bindparam("held", type_=points.c.entries.type)),
     )
