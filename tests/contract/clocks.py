@@ -1,12 +1,14 @@
-"""A clock for tests, threads that begin together, and all pages of a list."""
+"""A clock for tests, threads that begin together, what is still there, and all pages of a list."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from threading import Barrier
 from typing import Any
 
 from agentstore import AgentStoreError
+from agentstore.errors import NotFound
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -45,6 +47,16 @@ def at_once(
 
     with ThreadPoolExecutor(number) as pool:
         return list(pool.map(run, range(number)))
+
+
+def done_to(ids: Iterable[str], work: Callable[[str], Any]) -> list[str]:
+    """Do something to each that is still there; give which were."""
+    done = []
+    for id in ids:
+        with suppress(NotFound):
+            work(id)
+            done.append(id)
+    return done
 
 
 def paged(list_page: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from agentstore.repositories import listing
 from agentstore.repositories.upkeep import deletion
 from agentstore.schema import Names
 from tests.conftest import on_a_server
-from tests.contract.clocks import HOUR, NOON, Clock, at_once
+from tests.contract.clocks import HOUR, NOON, Clock, at_once, done_to
 from tests.programs.probes import engine_of
 from tests.raw_sql import Own, execute, raw
 
@@ -468,14 +468,8 @@ def test_a_session_that_is_active_meanwhile_is_never_deleted(place, timed, clock
         def work(n: int) -> list[str]:
             if n % 3 == 0:
                 return [*another.sessions.delete_expired(batch_size=2).sessions]
-            saved = []
-            for id in ids[::-1] if n % 2 else ids:
-                try:
-                    timed.messages.save(id, "user", str(n))
-                except NotFound:
-                    continue
-                saved.append(id)
-            return saved
+            order = ids[::-1] if n % 2 else ids
+            return done_to(order, lambda id: timed.messages.save(id, "user", str(n)))
 
         results = at_once(6, work)
     gone = {id for n in (0, 3) for id in results[n]}

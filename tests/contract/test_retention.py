@@ -26,7 +26,7 @@ from agentstore.repositories.upkeep import deletion, pruning
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import Names
 from tests.conftest import FULL, in_the_process, on, on_a_server
-from tests.contract.clocks import HOUR, NOON, Clock, at_once
+from tests.contract.clocks import HOUR, NOON, Clock, at_once, done_to
 from tests.contract.test_expiry import (
     Interrupted,
     at_most,
@@ -179,14 +179,8 @@ def test_of_a_session_that_others_write_to_all_or_nothing_is_there(place, timed,
             if n % 3 == 0:
                 another.prune(policy, reclaim=False)
                 return []
-            saved = []
-            for id in ids[::-1] if n % 2 else ids:
-                try:
-                    timed.messages.save(id, "user", str(n))
-                except NotFound:
-                    continue
-                saved.append(id)
-            return saved
+            order = ids[::-1] if n % 2 else ids
+            return done_to(order, lambda id: timed.messages.save(id, "user", str(n)))
 
         results = at_once(6, work)
     saved = {id for found in results for id in found}
@@ -348,14 +342,8 @@ def test_of_threads_that_others_put_into_while_two_prune_all_or_nothing_is_there
             if n < 2:
                 [another, timed][n].prune(policy, reclaim=False)
                 return []
-            put = []
-            for id in ids[::-1] if n % 2 else ids:
-                try:
-                    timed.checkpoints.put(id, {"list": [0] * n}, thread_missing="refuse")
-                except NotFound:
-                    continue
-                put.append(id)
-            return put
+            put = partial(timed.checkpoints.put, values={"list": [0] * n}, thread_missing="refuse")
+            return done_to(ids[::-1] if n % 2 else ids, put)
 
         results = at_once(6, work)
     put = {id for found in results for id in found}
