@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, NamedTuple, TypedDict, Unpack, cast
 
 from sqlalchemy import URL
@@ -336,7 +337,10 @@ _KINDS: dict[str, _Kind] = {
     "read_url": _TEXT,
     "max_staleness": _seconds(),
     "read_wait": _seconds(),
-    "read_lag": _Kind("a function of the name of a standby", callable).or_(None),
+    "read_lag": _Kind(
+        "a function of the name of a standby, not a coroutine function",
+        lambda value: callable(value) and not iscoroutinefunction(value),
+    ).or_(None),
     "max_retries": _whole(0),
     "secrets": _Kind(
         'a Secrets, such as Secrets(on_config="redact")', lambda v: isinstance(v, Secrets)

@@ -29,7 +29,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, null, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agentstore.database import open_async_engine, open_engine, parse_url
@@ -194,8 +194,11 @@ class Standbys:
             self.wrote = time.monotonic()
 
     def start(self) -> None:
-        """Begin to ask."""
-        for ask in (self._ask_primary, *(self._asking(node) for node in self.nodes)):
+        """Begin to ask; where a function says the lag, no server for its position."""
+        asks = [self._asking(node) for node in self.nodes]
+        if self._settings.read_lag is None:
+            asks.append(self._ask_primary)
+        for ask in asks:
             thread = threading.Thread(target=ask, name="agentstore-standbys", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -326,7 +329,11 @@ class Standbys:
                 with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as asking:
                     while not self._stopped.is_set():
                         began = time.monotonic()
-                        answered(began, dialect.log_position(asking, replayed=replayed))
+                        if self._settings.read_lag is None:
+                            position = dialect.log_position(asking, replayed=replayed)
+                        else:
+                            position = asking.execute(select(null())).scalar()
+                        answered(began, position)
                         if self._quiet():
                             self._wake.clear()
                             if not self._stopped.is_set() and self._quiet():  # still

@@ -737,6 +737,30 @@ def test_putting_and_reading_take_as_many_statements_late_as_early(place):
 
 
 @on(lambda driver: not driver.asynchronous)
+def test_puts_after_those_of_the_same_store_read_nothing_also_into_threads_in_turn(place):
+    with place.open() as store:
+        last: dict[str, Any] = {}
+        puts: dict[bool, set[int]] = {True: set(), False: set()}
+        for number in range(12):
+            for thread in ("one", "other")[: 1 + (number > 5)]:
+                values = {"messages": [f"{thread} {n}" for n in range(number)], "n": number}
+
+                def put(thread=thread, values=values) -> None:
+                    parent = last.get(thread, "")
+                    last[thread] = store.checkpoints.put(thread, values, parent_id=parent).id
+
+                sent = statements(store, put)
+                if number not in (0, 1, 6, 7):  # which begin a thread, or the list's line
+                    puts[number > 5].add(sent)
+                assert store.checkpoints.threads().items[0].id == thread
+                assert store.checkpoints.latest(thread).values == values
+        if place.driver.engine == "postgresql":
+            assert puts == {True: {1}, False: {1}}
+        else:  # the row, its piece; pieces that it is merged with; the thread, if it is another one
+            assert puts == {True: {3, 4}, False: {2, 3}}
+
+
+@on(lambda driver: not driver.asynchronous)
 def test_a_threads_first_put_takes_few_statements_and_one_on_a_server_if_it_is_a_root(place):
     on_server = place.driver.engine == "postgresql"
     with place.open() as store:

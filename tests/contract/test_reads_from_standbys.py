@@ -20,6 +20,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import AsyncStore, NotFound, Store, errors, migrations
+from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.execution.standbys import Standbys
 from agentstore.execution.unit import UnitFailure
 from agentstore.records import ReadNodeRecord
@@ -346,7 +347,11 @@ def test_transactions_and_what_they_wrote_are_the_primarys(pair):
         assert reads(store) >= 6
 
 
-def test_where_a_function_says_the_lag_it_decides(pair):
+def test_where_a_function_says_the_lag_it_decides_and_no_position_is_asked_for(pair, monkeypatch):
+    def refuses(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError  # as Aurora does
+
+    monkeypatch.setattr(PostgreSQL, "log_position", refuses)
     lag: list[float | None] = [None]
     options = {"read_url": pair.on_the_standby(), "read_lag": lambda name: lag[0]}
     with Store(pair.url, **options) as store:
@@ -574,6 +579,16 @@ def received(standby: Standby) -> int:
         row = connection.execute(asked).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def test_what_says_no_lag_is_refused():
+    async def later(_: str) -> float:
+        return 0.0
+
+    for lag in (later, 1.0, "0"):
+        for make in (Store, AsyncStore):
+            with pytest.raises(errors.InvalidInput, match="read_lag must be a function"):
+                make("postgresql://me@one/db", read_url="postgresql://me@two/db", read_lag=lag)
 
 
 def test_a_file_has_no_standbys(tmp_path):

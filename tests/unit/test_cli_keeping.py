@@ -78,7 +78,7 @@ def test_flags_override_the_rules_of_a_file(run, filled, tmp_path):
         (("--policy", "unknown.toml"), "must be one of expired_sessions"),
         (
             ("--policy", "wrong.toml"),
-            "in a file and in RetentionPolicy.of({...}), text such as 30d",
+            "in a file and in RetentionPolicy.of(), text such as 30d",
         ),
     ],
 )

@@ -149,8 +149,12 @@ def _put_after_last(unit: Unit, new: CheckpointDraft) -> CheckpointInfo | None:
     Returns:
         None if it is to be put in another way; nothing is written then.
     """
+    newest = [*unit.put_last][-1:] == [(new.thread_id, new.namespace)]
     last = _put_last(unit, new)
     if last is None or any(new.owners.values()):
+        return None
+    enter = {"wanted": new.thread_id, "lines": 0}
+    if not newest and unit.first(threads.entering, unit.dialect, **enter) is None:
         return None
     numbers, parent = count(last.last_line + 1), last.checkpoint
     try:
