@@ -416,7 +416,7 @@ LONG = 0.03
 
 ALONE = 3
 """Where others wait only for the rows that a body deletes, and hardly anybody writes to those, it
-may take so many times as long."""
+may take so many times as long, and delete so many times as many."""
 
 FIRST = 96
 """Rows, to begin with."""
@@ -456,7 +456,7 @@ class Pace:
 
         Args:
             units: Runs the transactions.
-            most: Rows in one transaction at most.
+            most: Rows in one transaction at most, where others wait for the same lock.
         """
         self._units = units
         self._most = most
@@ -486,7 +486,7 @@ class Pace:
             if self._took > long:
                 self.rows = max(min(least, self._most), int(self.rows * long / self._took / 1.5))
             elif self._took < long / 2:
-                self.rows = min(self._most, 2 * self.rows)
+                self.rows = min(ease * self._most, 2 * self.rows)
             return result
 
         return self._units.run(Mode.WRITE, timed)

@@ -17,6 +17,7 @@ from tests.contract.test_expiry import begin_and_die, grown, rows_of
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small transactions, and none cut short because this machine is slow."""
     monkeypatch.setattr(deletion, "ROWS", 10)
+    monkeypatch.setattr(listing, "ALONE", 1)
     monkeypatch.setattr(listing, "LONG", 1000.0)
     monkeypatch.setattr(listing, "SHORTEST_PAUSE", 0.0)
 

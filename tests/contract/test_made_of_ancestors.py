@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 
 from agentstore import Store
 from agentstore.errors import InvalidInput
+from agentstore.repositories import listing
 from agentstore.repositories.checkpoints import removal
 from agentstore.repositories.upkeep import deletion, pruning
 from agentstore.retention import RetentionPolicy
@@ -204,6 +205,7 @@ def test_a_large_idle_thread_goes_in_pieces_that_leave_what_others_are_made_of(
     timed, clock, place, monkeypatch
 ):
     monkeypatch.setattr(deletion, "ROWS", 6)
+    monkeypatch.setattr(listing, "ALONE", 1)
     thread = a_thread(timed)
     before = {id: thread.state(id) for id in thread.ids}
     left: list[set[str]] = []
