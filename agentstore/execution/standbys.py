@@ -29,7 +29,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
-from sqlalchemy import URL, Engine, null, select
+from sqlalchemy import URL, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agentstore.database import open_async_engine, open_engine, parse_url
@@ -329,10 +329,11 @@ class Standbys:
                 with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as asking:
                     while not self._stopped.is_set():
                         began = time.monotonic()
+                        position = None
                         if self._settings.read_lag is None:
                             position = dialect.log_position(asking, replayed=replayed)
                         else:
-                            position = asking.execute(select(null())).scalar()
+                            dialect.require_answer(asking)
                         answered(began, position)
                         if self._quiet():
                             self._wake.clear()

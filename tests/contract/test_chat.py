@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event
 
 from agentstore.errors import LimitOutOfRange, NotFound
 from agentstore.records.conversations import CHAT_KEYS, OLD_TOOL_ROLE
 from agentstore.values.chat import from_chat
 from tests.contract.clocks import HOUR
 from tests.contract.test_fidelity import new_messages
+from tests.programs.probes import sent
 from tests.strategies import exact, json_values, texts
 
 LIMITS = (None, 0, 1, 2, 5, 50)
@@ -134,18 +134,10 @@ def test_what_is_not_there_or_no_limit_is_refused_as_by_a_history(store, session
 
 def test_neither_reads_a_column_that_it_does_not_give(store, session):
     store.messages.save(session.id, "user", "hello", payload={"k": 1}, metadata={"m": 1})
-    statements = []
-
-    def note(_connection, _cursor, statement, *_):
-        statements.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with sent() as statements:
         store.messages.chat(session.id)
         store.messages.payloads(session.id)
         store.messages.payloads(session.id, None, unanswered="keep")
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
     chat, payloads, bare = (each for each in statements if ".seq" in each)
     for statement in (chat, payloads, bare):
         for column in ("metadata", "token_count", "cost", "external_id", "created_at"):

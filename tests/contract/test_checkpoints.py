@@ -35,6 +35,7 @@ from agentstore.retention import RetentionPolicy
 from agentstore.schema import tables
 from tests.conftest import FULL, on
 from tests.contract.clocks import NOON, at_once, paged
+from tests.programs.probes import sent
 from tests.strategies import exact, json_values, keys, texts
 
 
@@ -696,20 +697,9 @@ def test_a_growing_history_costs_what_was_added(place, store):
 
 
 def statements(store: Any, work: Any) -> int:
-    engine = getattr(store, "store", store)
-    engine = getattr(engine, "_engine", None) or engine._unit_runner.engine
-    engine = getattr(engine, "sync_engine", engine)
-    sent = []
-
-    def remember(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        sent.append(statement)
-
-    event.listen(engine, "before_cursor_execute", remember)
-    try:
+    with sent(store) as found:
         work()
-    finally:
-        event.remove(engine, "before_cursor_execute", remember)
-    return sum(not statement.startswith(("BEGIN", "SAVEPOINT", "RELEASE")) for statement in sent)
+    return len(found)
 
 
 @on(lambda driver: not driver.asynchronous)

@@ -4,8 +4,6 @@ import hashlib
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +28,7 @@ from agentstore.moving.copying import CopyRun, Following
 from agentstore.schema import PLAIN, tables
 from agentstore.settings import Settings
 from tests.drivers import FULL
-from tests.migrations.support import CHECKOUT, environment, fill, names_on, revision_of, run_sql
+from tests.migrations.support import fill, names_on, revision_of, run_sql
 from tests.programs.copies import (
     NAMED,
     Stop,
@@ -40,20 +38,11 @@ from tests.programs.copies import (
     dump,
     each_engine,
     filled,
+    program,
     schema_of,
     schema_of_new,
 )
 from tests.programs.copying import crowd
-
-
-def program(**order: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.programs.copying", json.dumps(order)],
-        cwd=CHECKOUT,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
 
 
 @contextmanager

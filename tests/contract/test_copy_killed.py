@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +21,16 @@ from agentstore.errors import AgentStoreError, CopyInterrupted, CopyUnfinished, 
 from agentstore.moving import copying
 from agentstore.schema import PLAIN
 from tests.drivers import FULL
-from tests.migrations.support import CHECKOUT, environment, revision_of, run_sql
-from tests.programs.copies import copy, dump, each_engine, schema_of, schema_of_new, stop_at
+from tests.migrations.support import revision_of, run_sql
+from tests.programs.copies import (
+    copy,
+    dump,
+    each_engine,
+    program,
+    schema_of,
+    schema_of_new,
+    stop_at,
+)
 from tests.programs.copying import crowd
 from tests.programs.disks import can_mount, small_disk
 from tests.servers import Server, installations
@@ -49,13 +56,7 @@ def own(url: str, tmp_path: Path) -> str:
 
 def start_copy(**order: Any) -> subprocess.Popen[str]:
     order = {"source_names": [None, ""], "target_names": [None, ""], "do": "copy"} | order
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.programs.copying", json.dumps(order)],
-        cwd=CHECKOUT,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return program(**order)
 
 
 def answers(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
@@ -85,8 +86,11 @@ def change(url: str, number: int) -> None:
 @pytest.mark.long(but=["postgresql"])
 @pytest.mark.timeout(600)
 @each_engine
-def test_a_copy_killed_anywhere_never_looks_complete_and_goes_on(new, crowded, engine, tmp_path):
+def test_a_copy_killed_anywhere_never_looks_complete_and_goes_on(
+    new, crowded, engine, tmp_path, monkeypatch
+):
     source = own(crowded, tmp_path)
+    monkeypatch.setattr(copying, "_TOGETHER_SECONDS", 0)  # as below
     whole: list[copying.Progress] = []
     assert copy(source, new(engine), progress=whole.append).equal
     seed = time.monotonic_ns()
@@ -97,7 +101,7 @@ def test_a_copy_killed_anywhere_never_looks_complete_and_goes_on(new, crowded, e
         if number >= POINTS and any(each.startswith(migrations.UNFINISHED) for each in found):
             break
         target = new(engine)
-        process = start_copy(source=source, target=target)
+        process = start_copy(source=source, target=target, apart=True)
         assert process.stdout is not None
         for _ in range(draw.randrange(1, len(whole) + 1)):  # a time would miss on a busy machine
             process.stdout.readline()

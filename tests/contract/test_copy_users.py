@@ -1,10 +1,7 @@
 """Single users go from one database to another that is in use, whole or not at all."""
 
-import json
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,8 +30,16 @@ from agentstore.moving.copying_users import UserCopy
 from agentstore.schema import PLAIN, Names
 from agentstore.values.embeddings import Embedded
 from tests.drivers import FULL
-from tests.migrations.support import CHECKOUT, environment, names_on, rows_of, run_sql
-from tests.programs.copies import Stop, copy, each_engine, each_pair, each_plain_pair, filled
+from tests.migrations.support import names_on, rows_of, run_sql
+from tests.programs.copies import (
+    Stop,
+    copy,
+    each_engine,
+    each_pair,
+    each_plain_pair,
+    filled,
+    program,
+)
 from tests.programs.probes import with_a_vector
 
 NUMBERS = {"pk", "message_pk", "memory_pk", "model", "activity", "listed_activity"}
@@ -594,13 +599,7 @@ def test_a_copy_killed_anywhere_leaves_the_user_whole_or_not_at_all(new, engine,
     draw = random.Random(seed)  # noqa: S311
     for _ in range(6 if FULL else 2):
         order = {"do": "copy", "source": source, "target": target, "users": [ada], "move": move}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.programs.copying", json.dumps(order)],
-            cwd=CHECKOUT,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        process = program(**order)
         assert process.stdout is not None
         for _ in range(draw.randrange(1, 160)):  # of some 160 lines in all
             process.stdout.readline()

@@ -1,6 +1,5 @@
 """A history is the last messages in the order of their saving, and no cut parts call and result."""
 
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
@@ -8,13 +7,12 @@ from enum import StrEnum
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event
 
 from agentstore import Store
 from agentstore.errors import LimitOutOfRange
 from agentstore.repositories.messages import messages as reading
 from tests.conftest import on
-from tests.programs.probes import engine_of
+from tests.programs.probes import engine_of, sent
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
@@ -43,22 +41,6 @@ def said(count):
     return [{"role": "assistant", "content": f"{n}"} for n in range(count)]
 
 
-@contextmanager
-def counted_statements():
-    """Collect the SELECTs that any engine runs meanwhile."""
-    statements = []
-
-    def note(_connection, _cursor, statement, *_):
-        if statement.lstrip().upper().startswith("SELECT"):
-            statements.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
-        yield statements
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
-
-
 def stored(store, session_id, limit=50, **options):
     """Give a history of what is stored, cut so that no result loses its call."""
     raw = {"unanswered": "keep", "keep_system": False}
@@ -76,7 +58,7 @@ def test_a_history_takes_one_query_and_two_more_where_a_call_lies_far_back(store
     store.messages.save_many(session.id, said(70))
     store.messages.save_many(session.id, [calling("near-1", "near-2"), result("near-1")])
     near = store.messages.save_many(session.id, [result("near-2")])
-    with counted_statements() as statements:
+    with sent() as statements:
         assert len(stored(store, session.id, 50)) == 50
         assert len(statements) == 1
         assert stored(store, session.id, 1)[2:] == near

@@ -1,7 +1,5 @@
 """A process that died left everything in the database, and another one takes it from there."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -13,25 +11,8 @@ from agentstore.records import RestoredSession
 from agentstore.schema import tables
 from tests.conftest import on
 from tests.contract.clocks import NOON
-from tests.programs.probes import engine_of
+from tests.programs.probes import engine_of, sent
 from tests.raw_sql import execute
-
-
-@contextmanager
-def sent(store: Any) -> Iterator[list[str]]:
-    """Collect the queries that are sent."""
-    engine = engine_of(store)
-    seen: list[str] = []
-
-    def keep(_c: Any, _k: Any, sql: str, *_: Any) -> None:
-        if not sql.startswith("BEGIN"):
-            seen.append(sql)
-
-    event.listen(engine, "before_cursor_execute", keep)
-    try:
-        yield seen
-    finally:
-        event.remove(engine, "before_cursor_execute", keep)
 
 
 def a_summary(session_id: str, branch: int, content: str) -> Any:

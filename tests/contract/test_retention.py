@@ -36,7 +36,7 @@ from tests.contract.test_expiry import (
     transactions,
 )
 from tests.contract.test_forks import killed_child
-from tests.programs.probes import engine_of, once_at
+from tests.programs.probes import engine_of, once_at, sent
 from tests.raw_sql import Own, execute, raw
 
 DAY = timedelta(days=1)
@@ -793,19 +793,10 @@ def test_sessions_that_go_together_are_counted_together(timed, clock):
     for _ in range(30):
         timed.tool_logs.log(timed.sessions.create().id, "search")
     clock.now += 2 * DAY
-    counted = []
-
-    def keep(_: object, __: object, statement: str, *___: object) -> None:
-        counted.append("tool_logs" in statement and "count(" in statement)
-
-    engine = engine_of(timed)
-    event.listen(engine, "before_cursor_execute", keep)
-    try:
+    with sent(timed) as statements:
         report = timed.prune(RetentionPolicy(sessions_idle=DAY), reclaim=False)
-    finally:
-        event.remove(engine, "before_cursor_execute", keep)
     assert report.rows["tool_logs"] == report.rules["sessions"] == 30
-    assert sum(counted) <= 3
+    assert sum("tool_logs" in each and "count(" in each for each in statements) <= 3
 
 
 @pytest.mark.long(but=["sqlite3"])

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event
+from sqlalchemy import event
 
 from agentstore import Store
 from agentstore.errors import (
@@ -28,7 +28,7 @@ from tests.conftest import VERSIONS
 from tests.contract.clocks import Clock
 from tests.contract.two_worlds import words_of
 from tests.drivers import FULL
-from tests.programs.probes import engine_of
+from tests.programs.probes import engine_of, sent
 from tests.programs.workers import Worker
 from tests.strategies import TRAPS, texts
 
@@ -567,54 +567,39 @@ def test_half_an_emoji_from_each_of_two_pieces_are_two_characters_that_do_not_me
     assert len(store.messages.get(message.id).content) == 2
 
 
-@contextmanager
-def counted():
-    statements = []
-
-    def note(_connection, _cursor, statement, *_):
-        if statement.lstrip().upper().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
-            statements.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
-        yield statements
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
-
-
 def test_the_hundredth_piece_costs_the_statement_that_the_first_one_did(store, session):
     message = store.messages.begin(session.id)
-    with counted() as statements:
+    with sent() as statements:
         for number in range(100):
             assert store.messages.append(message.id, "x", position=number) == number + 1
             assert len(statements) == number + 1
         assert len(set(statements)) == 1
-    with counted() as statements:
+    with sent() as statements:
         assert store.messages.get(message.id).content == "x" * 100
         assert len(statements) == 2
-    with counted() as many:
+    with sent() as many:
         store.messages.finish(message.id)
     other = store.messages.begin(session.id)
-    with counted() as few:
+    with sent() as few:
         store.messages.finish(other.id)
     assert len(many) == len(few)
 
 
 def test_a_history_with_streams_takes_one_query_more_than_one_without(store, session):
     store.messages.save(session.id, "user", "hello")
-    with counted() as without:
+    with sent() as without:
         store.messages.history(session.id)
     streams = [store.messages.begin(session.id, external_id=f"{n}") for n in range(20)]
-    with counted() as statements:
+    with sent() as statements:
         store.messages.history(session.id)
         assert len(statements) == len(without) + 1
     many = [{"role": "assistant", "external_id": f"{n}"} for n in range(20)]
-    with counted() as statements:
+    with sent() as statements:
         assert [m.id for m in store.messages.save_many(session.id, many)] == [m.id for m in streams]
         assert len(statements) == 2
     for message in streams:
         store.messages.finish(message.id)
-    with counted() as statements:
+    with sent() as statements:
         store.messages.history(session.id)
         assert len(statements) == len(without)
 

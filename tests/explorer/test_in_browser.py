@@ -75,6 +75,7 @@ def violations(page):
     return [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found]
 
 
+@pytest.mark.timeout(900)  # some 80 runs of axe, which a busy machine has not done in 180 s
 @pytest.mark.long(but=["sqlite3-light", "psycopg-async-dark"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_is_quiet_fits_and_can_be_read_by_everybody(place, browser, theme, subtests):

@@ -1,5 +1,8 @@
 """Ways to make databases that are copied, and to compare them."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +13,7 @@ from sqlalchemy import make_url
 from agentstore import Store, migrations
 from agentstore.moving import copying
 from agentstore.schema import PLAIN, Names
-from tests.migrations.support import as_stored, described, names_on, rows_of
+from tests.migrations.support import CHECKOUT, as_stored, described, environment, names_on, rows_of
 from tests.programs.copying import populate
 
 NAMED = Names("agents", "ag_")
@@ -50,6 +53,17 @@ def copy(source: str, target: str, names: Names = PLAIN, **options: Any) -> copy
         source_names=names_on(source, names),
         target_names=names_on(target, names),
         **options,
+    )
+
+
+def program(**order: Any) -> subprocess.Popen[str]:
+    """Start the process of ``copying``."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.programs.copying", json.dumps(order)],
+        cwd=CHECKOUT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 

@@ -184,6 +184,8 @@ def _copy(order: dict[str, Any]) -> None:
         say(ready=True)
         return wanted is not None and Path(wanted).exists()
 
+    if order.get("apart"):  # so that a kill may come between any two statements
+        copying._TOGETHER_SECONDS = 0
     report = copying.copy(
         order["source"],
         order["target"],

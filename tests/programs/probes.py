@@ -33,6 +33,23 @@ def engine_of(store: Any) -> Engine:
     return runner.engine
 
 
+@contextmanager
+def sent(store: Any = None) -> Iterator[list[str]]:
+    """Collect what a store, or any, sends meanwhile, but for what begins and ends transactions."""
+    engine = Engine if store is None else engine_of(store)
+    statements: list[str] = []
+
+    def keep(_c: Any, _k: Any, sql: str, *_: Any) -> None:
+        if sql.lstrip().upper().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
+            statements.append(sql)
+
+    event.listen(engine, "before_cursor_execute", keep)
+    try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", keep)
+
+
 def _runner_of(store: Any) -> UnitRunner:
     if isinstance(store, BlockingStore):
         store = store.store

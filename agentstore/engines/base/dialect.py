@@ -456,6 +456,10 @@ class EngineDialect(ABC):
         """
         return None
 
+    def require_answer(self, connection: Connection) -> None:
+        """Ask what every server can say; raises what the driver does where none comes."""
+        connection.execute(select(literal_column("1")))
+
     def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
         """Delete those blobs that nobody attaches, in a scope that cannot see who does.
 

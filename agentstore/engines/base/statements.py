@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache, partial
-from operator import itemgetter
+from itertools import repeat
+from operator import contains, itemgetter
 from threading import Lock
 from types import MappingProxyType, NoneType
 from typing import Any
@@ -317,13 +318,14 @@ def run_sql(
         connection.in_transaction() or NO_TRANSACTION in connection.get_execution_options()
     ):
         connection.begin()
-    driver_s, cursor = connection.connection, None
+    driver_s: Any = connection.connection
+    cursor: Any = None
     try:
         if numbered is not None:
             rows = numbered.run(driver_s, parameters, fetch=fetch, large=large)
             if rows is not None:
                 return rows
-        cursor = driver_s.cursor()
+        cursor = driver_s.dbapi_connection.cursor()
         if many:
             cursor.executemany(sql, parameters)
         else:
@@ -380,7 +382,7 @@ class Numbered:
         if not _AS_TEXTS.issuperset(map(type, values)):
             return None
         texts = [None if value is None else str(value).encode() for value in values]
-        if any([0 in text for text in texts if text]):  # noqa: C419 - a list is faster
+        if any(map(contains, filter(None, texts), repeat(0))):  # no comprehension is as fast
             return None
         psycopg, waits = self._psycopg, self._waits
         own = driver_s.driver_connection
@@ -576,11 +578,13 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
         if process is not None:
             processes.append((len(names), process))
         names.append(name)
+    if order is None:
+        return _by_name([(names[position], process) for position, process in processes], constants)
     take = itemgetter(*names) if len(names) > 1 else None  # which of one gives no tuple
 
     named = [*names, *constants]
     spread = None
-    if order is not None and named != order:  # a name that is used twice is processed once
+    if named != order:  # a name that is used twice is processed once
         spread = _getter([named.index(name) for name in order if name not in written])
 
     def bound_to(parameters: Parameters) -> Any:
@@ -589,9 +593,22 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
             if (value := bound[position]) is not None:
                 bound[position] = process(value)
         bound += constants.values()
-        if order is None:
-            return dict(zip(named, bound, strict=True))
         return tuple(bound) if spread is None else spread(bound)
+
+    return bound_to
+
+
+def _by_name(
+    processes: Sequence[tuple[str, Callable[[Any], Any]]], constants: Mapping[str, Any]
+) -> Callable[[Parameters], Any]:
+    """Make what a binder is where the driver takes parameters by name, and only those it needs."""
+
+    def bound_to(parameters: Parameters) -> Any:
+        bound = {**parameters, **constants}
+        for name, process in processes:
+            if (value := bound[name]) is not None:
+                bound[name] = process(value)
+        return bound
 
     return bound_to
 

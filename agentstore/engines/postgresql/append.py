@@ -94,19 +94,20 @@ def append_messages(
     onto = "onto" in sessions[0]
     shape = _AppendShape(many, len(rows) > 1, bool(calls), bool(marks), wait, named, onto)
     statement = _statement(tables, dialect_of(connection), shape)
-    columns = _message_columns(tables)
     parameters: dict[str, Any] = {}
     if shape.sessions:
         for name in (*_COUNTS, "branch") if named else _COUNTS:
             parameters[f"s_{name}"] = [session[name] for session in sessions]
     else:
         parameters |= sessions[0]
+    columns = _message_columns(tables)
     if shape.rows:
-        for name in (*_OF_EACH, *columns):
-            parameters[f"m_{name}"] = [row[name] for row in rows]
+        for parameter, name in (*_OF_EACH, *columns):
+            parameters[parameter] = [row[name] for row in rows]
     else:
-        for name in columns:
-            parameters[f"m_{name}"] = rows[0][name]
+        row = rows[0]
+        for parameter, name in columns:
+            parameters[parameter] = row[name]
     for prefix, names, more in (("c_", _CALL_COLUMNS, calls), ("k_", _MARK_COLUMNS, marks)):
         for name in names if more else ():
             parameters[f"{prefix}{name}"] = [each[name] for each in more]
@@ -138,16 +139,18 @@ def _name_of_new(connection: Connection, tables: Tables, session_id: str, branch
 
 
 _COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now", "skew_limit")
-_OF_EACH = ("session_id", "created_at")
-"""Columns of messages that the session says, where there is one message."""
+_OF_EACH = (("m_session_id", "session_id"), ("m_created_at", "created_at"))
+"""Columns that the session says where there is one message, each behind its parameter."""
 _CALL_COLUMNS = ("session_id", "message_id", "position", "seq", "name", "call_id")
 _MARK_COLUMNS = ("session_id", "message_id", "seq", "mark")
 
 
 @lru_cache(maxsize=256)
-def _message_columns(tables: Tables) -> tuple[str, ...]:
+def _message_columns(tables: Tables) -> tuple[tuple[str, str], ...]:
+    """Give the columns that a message says, each behind its parameter."""
     given_by_the_database = {"pk", "session", "branch", "created_at"}
-    return tuple(c.name for c in tables.messages.columns if c.name not in given_by_the_database)
+    names = [c.name for c in tables.messages.columns if c.name not in given_by_the_database]
+    return tuple((f"m_{name}", name) for name in names)
 
 
 class _AppendShape(NamedTuple):
@@ -182,13 +185,13 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
         counted = _counted_one(tables, wait=shape.wait, named=shape.named)
     columns = _message_columns(tables)
     if shape.rows:
-        kinds = {f"m_{c}": _kind(tables, messages, c) for c in (*_OF_EACH, *columns)}
+        kinds = {p: _kind(tables, messages, c) for p, c in (*_OF_EACH, *columns)}
         new, source = arrays(kinds, "new")
         source = source.join(counted, counted.c.id == new["m_session_id"])
     else:
-        new = {f"m_{c}": _given(f"m_{c}", messages.c[c].type) for c in columns}
+        new = {p: _given(p, messages.c[c].type) for p, c in columns}
         source = counted
-    values = {c: new[f"m_{c}"] for c in columns}
+    values = {c: new[p] for p, c in columns}
     values["seq"] += counted.c.before_seq
     values["turn"] += counted.c.before_turn
     values["session_id"] = counted.c.pk
@@ -210,12 +213,12 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
         (shape.calls, tables.message_tool_calls, "c_", _CALL_COLUMNS),
         (shape.marks, tables.message_marks, "k_", _MARK_COLUMNS),
     )
-    for there_are, table, prefix, columns in beside:
+    for there_are, table, prefix, names in beside:
         if there_are:
-            kinds = {f"{prefix}{c}": _kind(tables, table, c) for c in columns}
+            kinds = {f"{prefix}{c}": _kind(tables, table, c) for c in names}
             new, source = arrays(kinds, f"new_{table.name}")
             source = source.join(counted, counted.c.id == new[f"{prefix}session_id"])
-            values = {c: new[f"{prefix}{c}"] for c in columns}
+            values = {c: new[f"{prefix}{c}"] for c in names}
             values["seq"] += counted.c.before_seq
             values["session_id"] = counted.c.pk
             rows = select(*values.values()).select_from(source)

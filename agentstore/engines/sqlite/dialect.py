@@ -531,8 +531,9 @@ class SQLite(FileTasks, EngineDialect):
         if connection.in_transaction():
             connection.commit()
             return
+        driver: Any = connection.connection.dbapi_connection
         try:
-            connection.dialect.do_commit(connection.connection)
+            connection.dialect.do_commit(driver)
         except BaseException as error:  # noqa: BLE001 - it is raised again, in other words
             raise_as_sqlalchemy(connection, error, "COMMIT", None)
 
