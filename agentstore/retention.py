@@ -216,7 +216,10 @@ def _require_duration(name: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, timedelta):
-        raise InvalidInput(f"{name} must be a timedelta, or text such as 30d, not {shown(value)}.")
+        raise InvalidInput(
+            f"{name} must be a timedelta, or, in a file and in RetentionPolicy.of(), text such as "
+            f"30d, not {shown(value)}."
+        )
     if not timedelta(0) <= value <= LONGEST:
         raise InvalidInput(f"{name} must be from zero to 1,000 years, not {value}.")
 

@@ -643,18 +643,23 @@ def threads(
             limit=limit,
             cursor=cursor,
         )
+        owners = {each.user_id for each in page if each.user_id is not None}
+        names = store.users.names([*owners]) if owners and not as_json else {}
     if as_json:
         print_json(plain(page))
         return
     if not page.items:
         hint("No threads.")
         return
-    rows = table("THREAD", "STEP", "NEXT", "ACTIVE", right=["STEP"])
+    of_users = ["USER"] if owners else []
+    rows = table("THREAD", "STEP", "NEXT", *of_users, "ACTIVE", right=["STEP"])
     for each in page:
         latest = each.latest
-        cells = (each.id, "", "", age_of(each.created_at))
+        cells = [each.id, "", "", age_of(each.created_at)]
         if latest is not None:
-            cells = (each.id, f"{step_of(latest)}", latest.next_node, age_of(latest.created_at))
+            cells = [each.id, f"{step_of(latest)}", latest.next_node, age_of(latest.created_at)]
+        if owners:
+            cells.insert(3, names.get(each.user_id or "", each.user_id) or "-")
         rows.add_row(*(Text(on_one_line(cell)) for cell in cells))
     print_table(rows)
     if page.next_cursor:

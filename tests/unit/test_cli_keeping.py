@@ -76,7 +76,10 @@ def test_flags_override_the_rules_of_a_file(run, filled, tmp_path):
         (("--policy", "empty.toml"), "must have a table [retention]"),
         (("--policy", "broken.toml"), "must be a TOML file"),
         (("--policy", "unknown.toml"), "must be one of expired_sessions"),
-        (("--policy", "wrong.toml"), "must be a timedelta, or text such as 30d"),
+        (
+            ("--policy", "wrong.toml"),
+            "in a file and in RetentionPolicy.of(), text such as 30d",
+        ),
     ],
 )
 def test_what_is_no_policy_is_refused_in_a_line_that_helps(run, tmp_path, arguments, advice):
@@ -294,3 +297,9 @@ expired_memories = true
 def test_what_is_no_policy_is_refused(rules):
     with pytest.raises(InvalidInput):
         RetentionPolicy(**rules)
+
+
+def test_text_in_the_place_of_a_span_of_time_is_refused_with_what_takes_it():
+    with pytest.raises(InvalidInput, match=r"RetentionPolicy\.of\(.*such as 30d"):
+        RetentionPolicy(tool_logs="30d")
+    assert RetentionPolicy.of({"tool_logs": "30d"}) == RetentionPolicy(tool_logs=30 * DAY)

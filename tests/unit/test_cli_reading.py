@@ -84,6 +84,16 @@ def test_threads_are_listed_with_the_step_that_the_framework_counts(run, graph):
     assert fits(printed)
     assert [t["id"] for t in json.loads(run("threads", "--json", "-n", "1"))["items"]] == ["own"]
     assert "More" not in run("threads", "--session", "nobody")
+    assert "USER" not in printed
+
+
+def test_threads_are_listed_with_the_names_of_their_users(run, store):
+    ann = store.users.create("Ann", id="u1").id
+    store.checkpoints.put("hers", {}, user_id=ann)
+    store.checkpoints.put("nobody's", {})
+    header, *lines = run("threads").splitlines()
+    users = {line.split()[0]: line[header.index("USER") :].split()[0] for line in lines}
+    assert users == {"hers": "Ann", "nobody's": "-"}
 
 
 def test_a_thread_is_shown_as_a_conversation_and_other_values_as_data(run, graph):
