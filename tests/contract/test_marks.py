@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, NotFound
-from tests.contract.test_streams import counted
+from tests.programs.probes import sent
 from tests.strategies import TRAPS
 
 
@@ -161,10 +161,10 @@ def test_a_history_by_marks_is_one_statement_however_long_the_session_is(store, 
         messages = [{"role": "user", "marks": "x" if n % 3 else ["x", "y"]} for n in range(120)]
         store.messages.save_many(session.id, messages)
         for limit in (5, 50, None):
-            with counted() as statements:
+            with sent() as statements:
                 assert store.messages.history(session.id, limit, **filters)
             assert len(statements) == 1
-        with counted() as statements:
+        with sent() as statements:
             assert store.messages.size(session.id, **filters)
         assert len(statements) == 2
 
