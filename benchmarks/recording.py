@@ -10,12 +10,14 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, Engine, create_engine
 
 from agentstore import Store
+from agentstore.engines.base.statements import Numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,9 @@ class Recorder:
         self._steps: list[Step] = []
         backend = url.get_backend_name()
         hook = {"sqlite": _on_sqlite, "postgresql": _on_postgresql}[backend]
+        # What is sent past the cursor, see ``Numbered``, is sent through it meanwhile.
+        self._through = patch.object(Numbered, "run", return_value=None)
+        self._through.start()
         self._engine: Engine = create_engine(url, connect_args=hook(self._steps))
         self._store = Store(engine=self._engine)
 
@@ -55,6 +60,7 @@ class Recorder:
         """Close the store's connections."""
         self._store.close()
         self._engine.dispose()
+        self._through.stop()
 
 
 def _on_sqlite(steps: list[Step]) -> dict[str, Any]:

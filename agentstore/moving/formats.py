@@ -728,6 +728,20 @@ _OTHERS: tuple[tuple[str, Callable[[Json], bool], str], ...] = (
         "jq -c '.messages |= fromjson' FILE",
     ),
     ("a session of Goose", _has("working_dir", of=str), "tail -n +2 FILE"),
+    (
+        "a line of Glaive's function calls, of which this takes the texts",
+        _has("chat", of=str),
+        'jq -c \'{messages: [.chat | split("\\n\\n\\n")[] | '
+        'capture("^(?<role>USER|ASSISTANT): (?<content>.*)$"; "s") | {role: (.role | '
+        'ascii_downcase), content: (.content | rtrimstr(" <|endoftext|>"))}]}\' FILE',
+    ),
+    (
+        "events of OpenHands, of which this takes the texts",
+        lambda record: "source" in record and ("action" in record or "observation" in record),
+        'jq -s \'[flatten[] | select(.action == "message") | '
+        + _ROLE % ('.source == "user"', ".args.content")
+        + "]' FILE",
+    ),
 )
 """What is recognised and not imported: its name, how it is known, and what makes chat format."""
 
@@ -783,6 +797,25 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
         _refuse(
             "this is what was asked of Gemini CLI, without the answers: import its sessions, "
             "chats/session-* beside this file"
+        ),
+    ),
+    (
+        lambda record: "ts" in record and ("say" in record or "ask" in record),
+        _refuse(
+            "this is what Cline shows of a task: import api_conversation_history.json beside it"
+        ),
+    ),
+    (
+        lambda record: record.get("role") == "prompter" and "parent_id" in record,
+        _refuse(
+            "this is a message of OpenAssistant by itself: import the file of its trees, *.trees.*"
+        ),
+    ),
+    (
+        lambda record: "attributes" in record and ("trace_id" in record or "context" in record),
+        _refuse(
+            "this is a span of a trace, and no conversation: import what the program itself saved, "
+            'or write the messages of each request as a line {"messages": [...]}'
         ),
     ),
 )

@@ -299,6 +299,12 @@ REFUSED = {
         "has 'parts' and no 'content'. Import its texts with: jq"),
     "the log of Gemini CLI": (whole([{"sessionId": "s", "messageId": 0, "type": "user",
                     "message": "hi"}]), "without the answers: import its sessions"),
+    "what Cline shows": (whole([{"ts": 1, "type": "say", "say": "text", "text": "hi"}]),
+        "import api_conversation_history.json"),
+    "a message of OpenAssistant's": (lines({"message_id": "a", "parent_id": None, "text": "hi",
+                "role": "prompter"}), "the file of its trees"),
+    "a span of OpenTelemetry's": (lines({"name": "chat", "context": {"trace_id": "1"},
+                "attributes": {"gen_ai.request.model": "m"}}), "a span of a trace"),
     "a history that is none": (whole([{"instruction": "x", "output": "y", "history": ["a"]}]),
         "history must be a list of pairs"),
     "a chain of LangSmith": (lines({"id": "x", "run_type": "chain", "inputs": {"question": "hi"}}),
@@ -377,6 +383,12 @@ RENAMED = {
         {"role": "assistant", "parts": [{"type": "text", "text": "Sunny."}]}]},
     "text of JSON": {"messages": json.dumps(samples.TALK), "resolved": True},
     "Goose": [{"working_dir": "/p", "description": ""}, *samples.TALK],
+    "Glaive": {"system": "SYSTEM: Help.",
+        "chat": "USER: Weather?\n\n\nASSISTANT: Sunny. <|endoftext|>\n\n\n"},
+    "OpenHands": [
+        {"id": 0, "source": "user", "action": "message", "args": {"content": "Weather?"}},
+        {"id": 1, "source": "agent", "observation": "run", "content": "22"},
+        {"id": 2, "source": "agent", "action": "message", "args": {"content": "Sunny."}}],
 }  # fmt: skip
 """What is recognised by its name, of each program or data set."""
 

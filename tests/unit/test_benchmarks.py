@@ -3,9 +3,14 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
+
+from agentstore import Store
+from benchmarks.recording import Recorder
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = [
@@ -53,6 +58,19 @@ def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
     ]
     for place in (str(ROOT), str(tmp_path)):
         assert place not in written
+
+
+def test_what_a_save_tells_the_driver_is_recorded_each_time(engine_url):
+    with Store(engine_url) as store:
+        session = store.sessions.create().id
+    url = make_url(engine_url.replace("postgresql:", "postgresql+psycopg:"))
+    with closing(Recorder(url)) as recorder:
+        scripts = [
+            recorder.record(lambda store, text: store.messages.save(session, "user", text), str(n))
+            for n in range(12)
+        ]
+    assert scripts[0]
+    assert {len(script) for script in scripts} == {len(scripts[0])}
 
 
 @pytest.mark.long
