@@ -806,12 +806,6 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
         ),
     ),
     (
-        lambda record: record.get("role") == "prompter" and "parent_id" in record,
-        _refuse(
-            "this is a message of OpenAssistant by itself: import the file of its trees, *.trees.*"
-        ),
-    ),
-    (
         lambda record: "attributes" in record and ("trace_id" in record or "context" in record),
         _refuse(
             "this is a span of a trace, and no conversation: import what the program itself saved, "

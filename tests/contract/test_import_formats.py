@@ -301,8 +301,6 @@ REFUSED = {
                     "message": "hi"}]), "without the answers: import its sessions"),
     "what Cline shows": (whole([{"ts": 1, "type": "say", "say": "text", "text": "hi"}]),
         "import api_conversation_history.json"),
-    "a message of OpenAssistant's": (lines({"message_id": "a", "parent_id": None, "text": "hi",
-                "role": "prompter"}), "the file of its trees"),
     "a span of OpenTelemetry's": (lines({"name": "chat", "context": {"trace_id": "1"},
                 "attributes": {"gen_ai.request.model": "m"}}), "a span of a trace"),
     "a history that is none": (whole([{"instruction": "x", "output": "y", "history": ["a"]}]),
