@@ -23,7 +23,6 @@ from agentstore.schema import Names
 from agentstore.values.embeddings import Embeddings
 from agentstore.values.prices import Prices, default_prices
 from agentstore.values.redaction import Secrets
-from agentstore.values.tokens import check_language
 from agentstore.values.types import utc_now
 
 DEFAULT_URL = "sqlite:///agentstore.db"
@@ -202,6 +201,8 @@ class Settings:
             if kind.fits is not None and not kind.fits(value := getattr(self, name)):
                 raise InvalidInput(f"{name} must be {kind.must}, not {shown(value)}.")
         if self.search_stems is not None:
+            from agentstore.values.tokens import check_language
+
             check_language(self.search_stems)
         if self.embeddings is not None:
             object.__setattr__(self, "embeddings", Embeddings.of(self.embeddings))

@@ -55,7 +55,6 @@ from agentstore.execution.unit import (
 )
 from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.repositories.operations import Units
-from agentstore.repositories.vectors import warn_of_other_model
 from agentstore.settings import Consistency, StoreOptions, settings_for
 from agentstore.transactions import Repositories, ScopedStore, Transaction, in_transaction
 
@@ -143,6 +142,8 @@ class Store(Repositories):
         try:
             self._runner.open()
             if settings.embeddings is not None:
+                from agentstore.repositories.vectors import warn_of_other_model
+
                 self._runner.run(Mode.READ, warn_of_other_model, repeatable=True)
         except BaseException:
             self.close()

@@ -42,3 +42,13 @@ def test_an_error_or_a_record_is_given_without_loading_a_database_library():
     code = "import sys; from agentstore import NotFound, Page; print('sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_store_is_given_without_loading_the_repositories_and_the_records():
+    code = "import sys; from agentstore import Store; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("agentstore.")}
+    needed = {f"agentstore.{name}" for name in ("repositories.operations", "records.base")}
+    parts = ("agentstore.repositories.", "agentstore.records.", "agentstore.models")
+    assert {name for name in loaded if name.startswith(parts)} == needed
+    assert "agentstore.values.tokens" not in loaded
