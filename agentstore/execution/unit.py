@@ -406,8 +406,10 @@ class KeptConnections:
             raise unit_failure(self._dialect, mode, error, committing=False) from cause_of(error)
         except UnitFailure:
             raise
-        except Exception:  # the body's own, such as NotFound: nothing is wrong with the connection
-            if kept is not None:
+        except Exception:  # the body's own, such as NotFound: mostly the connection is all right
+            if kept is not None and kept.connection.invalidated:
+                self.drop(kept)
+            elif kept is not None:
                 kept.connection.rollback()
                 self.give_back(kept)
             raise

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg import OperationalError
 from sqlalchemy import Engine, create_engine, event, func, select, text
 from sqlalchemy.exc import DBAPIError
 
@@ -20,6 +21,7 @@ from agentstore import Store, doctor
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
+    DatabaseUnreachable,
     InvalidCursor,
     InvalidInput,
     InvalidJson,
@@ -526,6 +528,26 @@ def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(place, 
         monkeypatch.setattr(threads, "read_parent", read_parent)
         store.checkpoints.put("thread", {"n": 1}, "two")
         assert [each.id for each in store.checkpoints.list("thread")] == ["two", "one"]
+
+
+@on(lambda driver: driver.name == "psycopg")
+def test_a_put_that_finds_its_server_gone_says_so(place):
+    def refuse(*_: Any) -> None:
+        raise OperationalError("connection failed")
+
+    others = create_engine(place.url.replace("postgresql:", "postgresql+psycopg:"))
+    ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    with place.open() as store:
+        store.checkpoints.put("thread", {"n": 0}, "one")
+        with others.connect() as connection:
+            connection.execute(text(f"{ending} AND datname = current_database()"))
+        others.dispose()
+        event.listen(Engine, "do_connect", refuse)
+        try:
+            with pytest.raises(DatabaseUnreachable):
+                store.checkpoints.put("thread", {"n": 1}, "two", "one")
+        finally:
+            event.remove(Engine, "do_connect", refuse)
 
 
 @on(lambda driver: driver.name.startswith("psycopg"))
