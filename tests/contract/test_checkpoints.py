@@ -31,6 +31,7 @@ from agentstore.errors import (
     WrongOwner,
     WrongThread,
 )
+from agentstore.execution.unit import Recent
 from agentstore.records.work import Items
 from agentstore.repositories.checkpoints import threads
 from agentstore.retention import RetentionPolicy
@@ -510,6 +511,24 @@ def test_what_was_rolled_back_is_no_parent(store):
         store.checkpoints.put("thread", {"n": 3}, "three", "two", inherit=["list"])
     store.checkpoints.put("thread", {"list": [1, 2, 4]}, "two", "one", inherit=["n"])
     assert store.checkpoints.get("two").values == {"n": 1, "list": [1, 2, 4]}
+
+
+@on(lambda driver: driver.name == "psycopg")
+def test_a_put_that_another_thread_overtakes_has_the_parent_that_it_names(place, monkeypatch):
+    with place.open() as store:
+        store.checkpoints.put("thread", {"n": 0, "list": [0]}, "zero", "")
+        store.checkpoints.put("thread", {"n": 1, "list": [0, 1]}, "one", "zero")
+        beside = [partial(store.checkpoints.put, "thread", {"n": 2, "list": [0, 1, 2]}, "other")]
+
+        def pop(taken: Any, *given: Any) -> Any:
+            if beside:
+                beside.pop()(parent_id="one")
+            return dict.pop(taken, *given)
+
+        monkeypatch.setattr(Recent, "pop", pop)
+        store.checkpoints.put("thread", {"n": 3}, "two", "one", inherit=["list"])
+        put = store.checkpoints.get("two")
+        assert (put.parent_id, put.values) == ("one", {"n": 3, "list": [0, 1]})
 
 
 @on(lambda driver: driver.name.startswith("psycopg"))

@@ -184,14 +184,11 @@ def _put_after_last(unit: Unit, new: CheckpointDraft) -> CheckpointInfo | None:
 def _put_last(unit: Unit, new: CheckpointDraft) -> threads.PutLast | None:
     """Take the checkpoint that was put last, if it is the parent of a new one.
 
-    So it is forgotten until its child is noted in its place, and never tried a second time.
+    Whichever it is, it is forgotten until the new one is noted in its place: so it is never tried a
+    second time, and no other thread can put another one in between taking it and looking at it.
     """
-    place = new.thread_id, new.namespace
-    last: threads.PutLast | None = unit.put_last.get(place)
-    if last is None or last.checkpoint.id != new.parent_id:
-        return None
-    last = unit.put_last.pop(place, None)
-    return last
+    last: threads.PutLast | None = unit.put_last.pop((new.thread_id, new.namespace), None)
+    return last if last is not None and last.checkpoint.id == new.parent_id else None
 
 
 def _note(
