@@ -462,6 +462,7 @@ class TextSearch:
         self._state = state
         self._left = MOST_READ
         self._conditions: list[ColumnElement[bool]] = []
+        self._of_sessions: dict[str, Any] = {}
         self._questions: list[Question] = []
         self._columns = columns
         self._record = record
@@ -495,25 +496,18 @@ class TextSearch:
         """Say what to ask the index, and of what to ask it; False if nothing can be a hit."""
         asked, tables = self._asked, self._unit.tables
         messages, sessions = tables.messages.c, tables.sessions.c
-
-        def of_its_session(column: ColumnElement[Any]) -> ColumnElement[Any]:
-            # By a join, PostgreSQL's plan for any list of numbers would begin with the sessions of
-            # the user, and read all that was ever said there.
-            own = select(column).where(sessions.pk == messages.session_id)
-            return own.correlate(tables.messages).scalar_subquery()
-
         conditions = self._conditions
         wanted: tuple[int, ...] | None = None
         if asked.session_id is not None:
             if self._state.session is None:
                 return False
             wanted = (self._state.session,)
-            conditions.append(of_its_session(sessions.pk) == self._state.session)
+            self._of_sessions["pk"] = self._state.session
         only = self._unit.only
         if only is not None and asked.user_id not in (None, only):
             return False
         if (owner := asked.user_id if only is None else only) is not None:
-            conditions.append(of_its_session(sessions.user_id) == owner)
+            self._of_sessions["user_id"] = owner
             if wanted is None:
                 query = select(sessions.pk).where(sessions.user_id == owner)
                 theirs = self._unit.connection.execute(query.limit(_MOST_SESSIONS + 1))
@@ -593,11 +587,12 @@ class TextSearch:
             also = {pk for pk in self._waiting if reached <= pk < before}
             pks = sorted(also.union(pk for pk in look.pks if pk >= reached), reverse=True)
             size = min(count - len(found), BLOCK)
-            found += self._verified(pks[:size], *self._conditions)  # which is enough, mostly
+            # Mostly these are enough.
+            found += self._verified(self._filtered(self._columns), pks[:size])
             passing = self._passing(pks[size:]) if len(found) < count else []
             while passing and len(found) < count:
                 size = min(max(count - len(found), 10), BLOCK)
-                found += self._verified(passing[:size])
+                found += self._verified(self._columns, passing[:size])
                 passing = passing[size:]
             if len(found) >= count:
                 return found[:count], found[count - 1].row.pk
@@ -608,25 +603,32 @@ class TextSearch:
 
     def _passing(self, pks: Sequence[int]) -> list[int]:
         """Give those of the messages that the filters let through, the largest first."""
-        if not self._conditions or not pks:
+        if not (self._conditions or self._of_sessions) or not pks:
             return list(pks)
         unit = self._unit
         messages = unit.tables.messages.c
-        among = unit.dialect.search.among(messages.pk)
-        query = select(messages.pk).where(among, *self._conditions)
+        query = self._filtered(select(messages.pk))
+        query = query.where(unit.dialect.search.among(messages.pk))
         found: list[int] = []
         for chunk in chunks(pks, _LOOKED_UP):
             found += unit.connection.execute(query, {"numbers": chunk}).scalars()
         return sorted(found, reverse=True)
 
-    def _verified(self, pks: Sequence[int], *conditions: ColumnElement[bool]) -> list[_Match]:
+    def _filtered(self, query: Select[Any]) -> Select[Any]:
+        """Let only those messages through that the filters do; a query of some by their numbers."""
+        query = query.where(*self._conditions)
+        if self._of_sessions:
+            search, tables = self._unit.dialect.search, self._unit.tables
+            query = search.in_sessions(query, tables, self._of_sessions)
+        return query
+
+    def _verified(self, columns: Select[Any], pks: Sequence[int]) -> list[_Match]:
         """Look at the text of messages; give those that are hits, in the same order."""
         if not pks:
             return []
         unit = self._unit
         messages = unit.tables.messages.c
-        query = self._columns.add_columns(messages.pk)
-        query = query.where(unit.dialect.search.among(messages.pk), *conditions)
+        query = columns.add_columns(messages.pk).where(unit.dialect.search.among(messages.pk))
         rows = unit.connection.execute(query, {"numbers": pks}).all()
         found = []
         for row in sorted(rows, key=lambda row: -row.pk):

@@ -26,7 +26,7 @@ from tests.raw_sql import Own
 
 MESSAGES, MOST_READ = 6_000, 750
 ONE_LOOK = {"postgresql": 2_048, "sqlite": 1_000}
-PER_ROW = {"postgresql": 4, "sqlite": 25}
+PER_ROW = {"postgresql": 4, "sqlite": 20}
 """Rows of plans, or instructions, for each row of the index: its message is looked up too."""
 
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)

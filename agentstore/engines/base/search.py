@@ -304,6 +304,16 @@ class SearchIndex(ABC):
     def among(column: ColumnElement[int]) -> ColumnElement[bool]:
         """Say that a column is one of the parameter ``numbers``: a list, sent as one value."""
 
+    @staticmethod
+    def in_sessions(query: Select[Any], tables: Tables, values: Mapping[str, Any]) -> Select[Any]:
+        """Let only messages through whose sessions have these values, by the columns' names.
+
+        The messages are ``among`` some numbers, and each one's session is to be looked up.
+        """
+        sessions = tables.sessions
+        query = query.join(sessions, sessions.c.pk == tables.messages.c.session_id)
+        return query.where(*(sessions.c[name] == value for name, value in values.items()))
+
     def may_write(self) -> bool:
         """Say whether a write need not wait for somebody who keeps the engine's one writer's lock.
 

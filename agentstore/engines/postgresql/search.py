@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -400,6 +400,19 @@ class PostgreSQLSearch(SearchIndex):
     def among(column: ColumnElement[int]) -> ColumnElement[bool]:
         """Send an array."""
         return column == any_(bindparam("numbers", type_=ARRAY(BigInteger)))
+
+    @staticmethod
+    def in_sessions(query: Select[Any], tables: Tables, values: Mapping[str, Any]) -> Select[Any]:
+        """Look each session up in a subquery.
+
+        By a join, the plan that is kept for any list of numbers would begin with the sessions of a
+        user, and read all that was ever said there.
+        """
+        messages, sessions = tables.messages, tables.sessions.c
+        for name, value in values.items():
+            own = select(sessions[name]).where(sessions.pk == messages.c.session_id)
+            query = query.where(own.correlate(messages).scalar_subquery() == value)
+        return query
 
     def wake(self) -> None:
         """Queue what there is, and have the trigger queue what comes; of many, walk them instead.
