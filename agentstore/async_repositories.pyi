@@ -2024,6 +2024,12 @@ class AsyncSessions(AsyncRepository):
         Raises:
             InvalidInput: No id that agentstore makes begins so.
         """
+    async def titles(self, ids: Sequence[str]) -> dict[str, str | None]:
+        """Give the titles of sessions, by their ids; one that does not exist is left out.
+
+        Args:
+            ids: The sessions, up to 1,000.
+        """
     async def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:
         """Give all that an agent needs to continue a session after its process died.
 

@@ -178,9 +178,6 @@ _MOST_FORMATTED = 100_000
 _MOST_READ = 200_000
 """Longer JSON is not read, and not written in lines."""
 
-_MOST_TITLES = 60
-"""Sessions of a page whose titles are looked up, each by a query of its own."""
-
 UNTIL: ContextVar[float] = ContextVar("UNTIL", default=float("inf"))
 """When texts are no longer formatted, by ``time.monotonic``."""
 
@@ -776,13 +773,10 @@ class Visit(Asker):
         return await self.ask(self.store.users.names, given) if given else {}
 
     async def titles(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Give the titles of the first sessions of these; of one without a title its id."""
-        given = dict.fromkeys(id for id in ids if id is not None)
-        titles = dict(zip(given, given, strict=True))
-        for id in [*given][:_MOST_TITLES]:
-            session = await self.ask(self.store.sessions.find, id)
-            titles[id] = (session and session.title) or id
-        return titles
+        """Give the titles of sessions, up to 1,000, by their ids; of one without a title its id."""
+        given = [id for id in ids if id is not None]
+        titles = await self.ask(self.store.sessions.titles, given) if given else {}
+        return {id: titles.get(id) or id for id in given}
 
     async def whose(self) -> tuple[str | None, dict[str, str]]:
         """Give the id of the user that the query means, and the name of that user.

@@ -95,6 +95,7 @@ from agentstore.values import validation
 from agentstore.values.types import from_nanos, new_id, shifted
 from agentstore.values.validation import (
     DEFAULT_LIMIT,
+    MAX_LIMIT,
     NO_BRANCH,
     SESSION_STATUSES,
     SESSION_TRANSITIONS,
@@ -245,6 +246,24 @@ class Sessions(Repository):
             InvalidInput: No id that agentstore makes begins so.
         """
         return new_sessions.ids_beginning(self.unit, beginnings, limit)
+
+    @scopes.KEEPS
+    @reads
+    def titles(self, ids: Sequence[str]) -> dict[str, str | None]:
+        """Give the titles of sessions, by their ids; one that does not exist is left out.
+
+        Args:
+            ids: The sessions, up to 1,000.
+        """
+        sessions, found = self.tables.sessions, dict[str, str | None]()
+        for chunk in operations.chunks(operations.ids_of("ids", ids, most=MAX_LIMIT)):
+            query = select(sessions.c.id, sessions.c.title).where(
+                sessions.c.id.in_(chunk),
+                session_is_open(self.tables),
+                *operations.sessions(self.tables, self.unit.only, sessions.c.id),
+            )
+            found |= {row.id: row.title for row in self.connection.execute(query)}
+        return found
 
     @scopes.SESSION
     @reads_snapshot

@@ -451,7 +451,7 @@ def by_marks(*more: Any) -> Ways:
                 {"mark": "frequent"},
                 {"mark": "rare"},
                 {"mark": ["frequent", "rare"]},
-                {"mark": "nobody has it"},
+                {"mark": "unused"},
                 {"exclude_mark": "rare"},
                 {"exclude_mark": ["odd", "rare"]},
                 {"mark": ["frequent", "rare"], "exclude_mark": "odd"},
@@ -531,7 +531,7 @@ def users_with(store: Store) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(users, "_READ_AT_ONCE", 20)
         patch.setattr(users, "_MOST_READ", 40)
-        assert not store.users.list(text="nobody has it").items
+        assert not store.users.list(text="unused").items
 
 
 def messages_of_a_new_session(store: Store) -> list[str]:
@@ -701,6 +701,7 @@ WAYS: dict[str, list[Ways]] = {
         way("filtered", lambda s: partial(filtered, s)),
         also("preview", user_id="user-7", preview=True),
     ],
+    "sessions.titles": [call(["session-0", "session-7"])],
     "sessions.find_ids": [each(["0198", "0198c3d2-5a7e"])],
     "sessions.interrupted": [
         listing(older_than=timedelta(0)),
@@ -814,7 +815,7 @@ WAYS: dict[str, list[Ways]] = {
     "messages.delete_by_mark": [
         call(a_marked_session, "rare"),
         also("several", a_marked_session, ["rare", "odd"]),
-        also("none", lambda s: MARKED, "nobody has it"),
+        also("none", lambda s: MARKED, "unused"),
     ],
     "messages.clear": [call(a_session), forked()],
     "messages.search": [

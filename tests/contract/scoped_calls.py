@@ -128,6 +128,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "tasks.list": (SESSION,),
     "tool_logs.stats": (SESSION,),
     "users.names": ({"ids": [Their("user")]}, {"ids": [My("user"), Their("user")]}),
+    "sessions.titles": ({"ids": [Their("session")]}, {"ids": [My("session"), Their("session")]}),
     "users.update": (USER | {"name": "X", "preferences": {"a": 2}},),
     "users.reserve_quota": (USER | {"tokens": 1}, USER | {"tokens": 1} | SESSION),
     "sessions.load_state_dict": ({"state": State(Their("session"), Their("user"))},

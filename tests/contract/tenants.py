@@ -410,6 +410,7 @@ DRAWN: dict[str, Draw] = {
     "checkpoints.find.writes": _one_of(True, False),
     "checkpoints.list.namespace": _one_of("", "inner", None),
     "checkpoints.delete.ids": _things("checkpoint"),
+    "sessions.titles.ids": _things("session"),
     "usage.of_sessions.ids": _things("session"),
     "usage.of_sessions.most": _one_of(None, 1, 100),
     "checkpoints.prune.keep_ids": _things("checkpoint"),

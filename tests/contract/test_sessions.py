@@ -835,3 +835,12 @@ def test_a_list_shows_what_the_user_said_first_where_it_is_asked_for(store):
 def test_a_filter_that_cannot_be_asked_for_is_refused(store, bad):
     with pytest.raises(InvalidInput):
         store.sessions.list(**bad)
+
+
+def test_titles_are_given_by_ids_and_what_is_not_there_is_left_out(store):
+    for id, title in (("one", "Weather"), ("two", None), ("gone", "x")):
+        store.sessions.create(id=id, title=title)
+    store.sessions.delete("gone")
+    found = store.sessions.titles(["one", "two", "gone", "nowhere", "one"])
+    assert found == {"one": "Weather", "two": None}
+    assert store.sessions.titles([]) == {}
