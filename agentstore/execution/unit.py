@@ -406,7 +406,7 @@ class KeptConnections:
             raise unit_failure(self._dialect, mode, error, committing=False) from cause_of(error)
         except UnitFailure:
             raise
-        except Exception:  # the body's own, such as NotFound: mostly the connection is all right
+        except Exception:  # the body's own, such as NotFound; the connection may be broken, too
             if kept is not None and kept.connection.invalidated:
                 self.drop(kept)
             elif kept is not None:

@@ -222,9 +222,9 @@ def require_joinable(connection: Connection) -> None:
 # Statements have names that no other client has. So even who insists on preparing, or sits behind
 # a pooler that names the server's process, gets an error and never another's answer.
 #
-# A connection may lose what was prepared on it (DISCARD ALL, or a pooler that changes the server
-# behind it), and a plan does not outlive a change of its columns' types. The driver would go on
-# naming it, and each call would fail until the process ends; so it is told to prepare anew.
+# DISCARD ALL, or a pooler that changes the server behind a connection, drops what was prepared on
+# it; and a plan is of no use once a column has another type. The driver would name the statement
+# again, and every call on the connection would fail. So the driver is told to prepare it anew.
 #
 # Dates come as text, which the driver reads in the style ISO alone; and it writes what the
 # client's encoding has. Both may be set for a role or a database, whichever program uses it.

@@ -474,7 +474,7 @@ class History(Generic[M]):
             return None  # prompts are looked for among what is cut off
         if newest.prompts and rows:
             rows = [*(row for row in newest.prompts if row[at] < rows[0][at]), *rows]
-        if not rows or any([row[-1] for row in rows]):  # noqa: C419 - a list is faster
+        if not rows or any(map(itemgetter(-1), rows)):
             return None
         return self.projection.plain(newest.found.columns(rows))
 

@@ -692,7 +692,7 @@ def _earlier_ones(unit: Unit, pace: Pace, terms: PruningTerms, thread_id: str) -
     """Delete some of a large thread: checkpoints that are not the latest of their namespace, and
     then what values these have left behind.
 
-    What is left is whole, so whoever comes back to the thread meanwhile goes on from there.
+    What is left is a whole thread. Somebody who uses it again meanwhile finds its latest state.
     """
     one = replace(terms, policy=RetentionPolicy(checkpoints_keep_last=1))
     c = unit.tables.checkpoints.c
