@@ -414,7 +414,7 @@ with Store(sys.argv[1]) as store:
             t.messages.save(two, "user", f"right {number}")
         number += 1
         print(number, flush=True)
-        time.sleep(0.02)
+        time.sleep(0.005)
 """
 
 

@@ -179,12 +179,8 @@ def test_what_is_forked_from_a_checkpoint_then_keeps_what_it_is_made_of(place, t
     assert thread.state(forked[0])["log"] == [["log after 0003"], ["log up to 0001"]]
 
 
-def test_after_each_transaction_all_that_is_left_has_its_state(timed, place, monkeypatch):
-    monkeypatch.setattr(pruning, "MOST", 2)
-    thread = a_thread(timed)
-    before = {id: thread.state(id) for id in thread.ids}
-
-    left: list[set[str]] = []
+def looking(place, thread, before, left):
+    """Give what looks, after each transaction, that all that is left has its state."""
 
     def look(_rule: str, _done: int) -> None:
         # The loop of an asynchronous store is busy with this call.
@@ -192,10 +188,19 @@ def test_after_each_transaction_all_that_is_left_has_its_state(timed, place, mon
             beside = copy(thread)
             beside.store = store
             left.append(beside.left())
-            # Three are there for 0009 alone, in the end.
-            for id in left[-1] - {"0008", "0006", "0001"}:
+            for id in left[-1] - {"0008", "0006", "0001"}:  # there for 0009 alone, in the end
                 assert beside.state(id) == before[id]
 
+    return look
+
+
+def test_after_each_transaction_all_that_is_left_has_its_state(timed, place, monkeypatch):
+    monkeypatch.setattr(pruning, "MOST", 2)
+    thread = a_thread(timed)
+    before = {id: thread.state(id) for id in thread.ids}
+
+    left: list[set[str]] = []
+    look = looking(place, thread, before, left)
     timed.prune(RetentionPolicy(checkpoints_keep_last=1), progress=look)
     assert left[-1] == NEEDED
     assert len(left) > 3
@@ -209,16 +214,7 @@ def test_a_large_idle_thread_goes_in_pieces_that_leave_what_others_are_made_of(
     thread = a_thread(timed)
     before = {id: thread.state(id) for id in thread.ids}
     left: list[set[str]] = []
-
-    def look(_rule: str, _done: int) -> None:
-        # The loop of an asynchronous store is busy with this call.
-        with Store(make_url(place.url).set(drivername=place.driver.engine)) as store:
-            beside = copy(thread)
-            beside.store = store
-            left.append(beside.left())
-            for id in left[-1] - {"0008", "0006", "0001"}:  # there for 0009 alone, in the end
-                assert beside.state(id) == before[id]
-
+    look = looking(place, thread, before, left)
     clock.now += 24 * HOUR
     timed.prune(RetentionPolicy(threads_idle=HOUR), progress=look)
     assert left[-2:] == [NEEDED, set()]

@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 import pytest
+from psycopg.errors import FeatureNotSupported
 from sqlalchemy import make_url
 
 from agentstore import AsyncStore, NotFound, Store, errors, migrations
@@ -349,7 +350,7 @@ def test_transactions_and_what_they_wrote_are_the_primarys(pair):
 
 def test_where_a_function_says_the_lag_it_decides_and_no_position_is_asked_for(pair, monkeypatch):
     def refuses(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError  # as Aurora does
+        raise FeatureNotSupported  # as a server does that has no position of the kind
 
     monkeypatch.setattr(PostgreSQL, "log_position", refuses)
     lag: list[float | None] = [None]

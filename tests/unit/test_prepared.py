@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, literal, select
-from sqlalchemy.dialects import sqlite
 
 from agentstore import Store
 from agentstore.database import open_engine, parse_url
@@ -153,7 +152,7 @@ def test_ids_are_read_at_their_places_between_rows_that_have_none(missing):
 @example([8598092919044488])  # as a float of seconds it is nearer to the instant before
 @example([-1, 0])
 def test_instants_are_read_to_the_microsecond(column):
-    read = column_reader(UtcDateTime(), sqlite.dialect())  # type: ignore[no-untyped-call]
+    read = column_reader(UtcDateTime(), create_engine("sqlite://").dialect)
     instants = read(column)
     assert instants == [None if n is None else from_micros(n) for n in column]
     assert {each.tzinfo for each in instants if each is not None} <= {UTC}
