@@ -1514,7 +1514,8 @@ class AsyncMessages(AsyncRepository):
                 result that they leave out is missing too.
             keep_system: Keep the system and developer messages that precede the first user message,
                 among the first four messages of the branch, even if the limit cuts them off; so
-                there may be up to four more than ``limit``. Not with ``mark``.
+                there may be up to four more than ``limit``. Not those that ``exclude_mark`` leaves
+                out, and none with ``mark``.
             max_tokens: Give no more than the newest turns that have so many tokens together, with
                 prompts and summary. ``limit`` counts too; None reads as far back as is needed.
             token_counter: Counts the tokens of a message; without it ``token_count`` counts. It is

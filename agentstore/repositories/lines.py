@@ -740,7 +740,7 @@ def with_prompts(
         tables: The tables.
         dialect: The engine's.
         driver: What to compile for.
-        conditions: Only prompts that meet these, and only messages that do so precede them.
+        conditions: Only prompts that meet these; functions of the columns of a message.
         active: Whether it is the active branch's line, or that of a name.
         columns: What to read of each prompt; see ``prompts_among``.
     """
@@ -751,11 +751,11 @@ def with_prompts(
         oldest,
         tables,
         dialect,
-        *conditions,
         order=lambda messages: messages.seq,
         limit=FEW,
     )
     prompts = prompts_among(tables, source, found, columns)
+    prompts = prompts.where(*(condition(tables.messages.c) for condition in conditions))
     prompts = prompts.add_columns(cast(null(), Integer))
     return Prepared(select(query.subquery("newest")).union_all(prompts), driver, shape=query)
 

@@ -1,5 +1,6 @@
 """What a history gives the models' APIs accept, whatever was stored and wherever it is cut."""
 
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -23,7 +24,9 @@ from tests.chats import (
     steps,
     user,
 )
+from tests.conftest import on
 from tests.contract.test_branches import of, statements
+from tests.contract.test_search_bounds import read_again, sent_by
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 DEVELOPER = {"role": "developer", "content": "Use tools."}
@@ -198,6 +201,41 @@ def test_the_prompts_are_those_of_the_branch_that_is_read(store, session):
     assert store.messages.chat(session.id, 2) == [SYSTEM, *said[7:9]]
     told = store.branches.compact(session.id, "In short.", to_turn=2)
     assert store.messages.chat(session.id, 2) == [SYSTEM, told.to_chat(), *said[7:9]]
+
+
+@pytest.mark.parametrize("said", [3, 90], ids=["all that is left was read", "there is more"])
+def test_with_marks_the_prompts_are_those_among_the_first_four_that_are_not_left_out(
+    store, session, said
+):
+    hidden, later = {**SYSTEM, "content": "old"}, {**SYSTEM, "content": "In short, ..."}
+    store.messages.save_chat(session.id, [SYSTEM])
+    store.messages.save(session.id, "system", "old", marks=["left out", "other"])
+    store.messages.save_chat(session.id, [DEVELOPER])
+    for n in range(6):
+        store.messages.save(session.id, "user", f"{n}", marks="left out")
+    store.messages.save_chat(session.id, [later, *[user(f"{n}") for n in range(said)]])
+    last = user(f"{said - 1}")
+    chat = partial(store.messages.chat, session.id)
+    assert chat(1, exclude_mark="left out") == [SYSTEM, DEVELOPER, last]
+    assert chat(1, exclude_mark="nothing") == [SYSTEM, hidden, DEVELOPER, last]
+    assert chat(1, exclude_mark="left out", keep_system=False) == [last]
+    assert chat(1, mark="left out") == [user("5")]
+    assert chat(None, exclude_mark="left out")[:3] == [SYSTEM, DEVELOPER, later]
+
+
+@on(lambda driver: not driver.asynchronous)
+def test_to_look_for_prompts_costs_no_more_where_many_messages_are_left_out(place):
+    costs = []
+    with place.open() as store:
+        for count in (100, 1_000):
+            session = store.sessions.create().id
+            old = {"role": "user", "content": "old", "marks": "old"}
+            new = [{"role": "user", "content": "new"}] * 60
+            store.messages.save_many(session, [old] * count + new)
+            with sent_by(store) as statements:
+                assert len(store.messages.history(session, 50, exclude_mark="old")) == 50
+            costs.append(read_again(place, statements))
+    assert costs[1] < 1.2 * costs[0]
 
 
 def test_a_prompt_that_is_deleted_or_comes_later_is_not_kept(store, session):

@@ -74,11 +74,11 @@ def much(place, store, monkeypatch):
 
 @contextmanager
 def sent_by(store):
-    """Give the list of the SELECTs that a store sends."""
+    """Give the list of the queries that a store sends."""
     sent: list[tuple[str, Any]] = []
 
     def keep(_c, _k, statement, parameters, *_):
-        if statement.lstrip().startswith("SELECT"):
+        if statement.lstrip().startswith(("SELECT", "WITH")):
             sent.append((statement, parameters))
 
     event.listen(engine_of(store), "before_cursor_execute", keep)

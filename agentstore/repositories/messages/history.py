@@ -501,7 +501,7 @@ class History(Generic[M]):
         cut = bool(start) or not all_read
         kept = cut and limit and terms.keep_system
         prompts: list[M] = []
-        if kept and all_read:
+        if kept and all_read and self.marks is None:
             first = lines[: _before_users(lines[:MOST_PROMPTS])]
             prompts = [line for line in first[:start] if line.role in PROMPTS]
         elif kept:
