@@ -59,6 +59,7 @@ from agentstore import errors
 from agentstore.engines.base.dialect import (
     LAST_USED,
     MODE,
+    OF_A_TRIGGER,
     READ_ONLY,
     UNKNOWN,
     WAIT_CANCELLED,
@@ -834,7 +835,7 @@ def _words(error: DBAPIError) -> str:
     """Give the server's first line, without a value; the others may quote whole rows."""
     diagnostics = getattr(error.orig, "diag", None)
     if _is_of_a_function(diagnostics):
-        return "A trigger or a function that somebody added to the database raised an error"
+        return OF_A_TRIGGER
     primary = getattr(diagnostics, "message_primary", None)
     words = str(primary or type(error.orig).__name__)
     return words.partition(': "')[0] if isinstance(error, DataError) else words

@@ -58,6 +58,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from agentstore import errors
 from agentstore.engines.base.dialect import (
     MODE,
+    OF_A_TRIGGER,
     UNKNOWN,
     Diagnosis,
     EngineDialect,
@@ -340,9 +341,9 @@ def diagnose(error: DBAPIError) -> Diagnosis:
     no_room = extended == sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the WAL
     code = sqlite3.SQLITE_FULL if no_room else extended & 0xFF
     if code == sqlite3.SQLITE_CONSTRAINT:
-        return Diagnosis(
-            Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
-        )
+        words = OF_A_TRIGGER if extended == sqlite3.SQLITE_CONSTRAINT_TRIGGER else error.orig
+        violation = errors.ConstraintViolation(f"{words}. Nothing was written.")
+        return Diagnosis(Failure.FINAL, violation)
     if code == sqlite3.SQLITE_ERROR and str(error.orig) == _BLOB:
         return Diagnosis(Failure.FINAL, errors.InvalidRow("", "", "bytes"))
     if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
