@@ -101,12 +101,9 @@ NO_TURNS = (
 def is_prose(head: bytes) -> bool:
     """Say whether a file is a text, and has no JSON on any of its first lines."""
     lines = [line.strip() for line in head.decode("utf-8", "ignore").splitlines() if line.strip()]
-    return (
-        bool(lines)
-        and " " in lines[0]
-        and not any(line[0] in "{[]}" for line in lines)
-        and not _is_json(lines[0])
-    )
+    if not lines or any(line[0] in "{[]}" for line in lines) or _is_json(lines[0]):
+        return False
+    return re.search(r"[ ,;\t]", lines[0]) is not None
 
 
 def _is_json(line: str) -> bool:
