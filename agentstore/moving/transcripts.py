@@ -51,7 +51,7 @@ from agentstore.errors import (
 from agentstore.execution.runners import ScopedRunner
 from agentstore.execution.unit import Unit
 from agentstore.moving.copy_ends import Quarantine, SetAside
-from agentstore.moving.formats import ANSWER, Formats
+from agentstore.moving.formats import Formats
 from agentstore.moving.frameworks.llm import logs_of_llm
 from agentstore.moving.frameworks.sources import ODD, make_user
 from agentstore.moving.json_records import (
@@ -65,6 +65,7 @@ from agentstore.moving.json_records import (
     records_of,
 )
 from agentstore.moving.runs import Found
+from agentstore.moving.traces import ANSWER
 from agentstore.records import MessageRecord, SessionRecord
 from agentstore.repositories.messages.append import draft
 from agentstore.repositories.sessions import WholeSession
