@@ -448,7 +448,7 @@ class KeptConnections:
         try:
             if kept.connection.in_transaction():  # a tracer listens, and so SQLAlchemy began one
                 kept.connection.commit()
-            if WAIT_CANCELLED in kept.connection.info:
+            if WAIT_CANCELLED in kept.info:
                 raise unacknowledged(kept.connection)
             pool: Any = self._engine.pool
             self._kept.add(kept)  # first, so that no two take the last place
@@ -523,11 +523,12 @@ class _Kept:
 
     Attributes:
         driver_connection: The driver's, once it is out of the pool.
+        info: What is known of it.
         mode: What it was used for last.
         used: When.
     """
 
-    __slots__ = ("__weakref__", "connection", "driver_connection", "mode", "unit", "used")
+    __slots__ = ("__weakref__", "connection", "driver_connection", "info", "mode", "unit", "used")
 
     def __init__(
         self, connection: Connection, make_unit: Callable[[Connection], Unit], mode: Mode
@@ -535,6 +536,7 @@ class _Kept:
         self.connection = connection.execution_options(**{NO_TRANSACTION: True, MODE: mode})
         self.unit = make_unit(connection)
         self.driver_connection: Any = None
+        self.info = connection.info
         self.mode = mode
         self.used = 0.0
 
@@ -542,6 +544,7 @@ class _Kept:
         """Take it out of the pool, which is for those who come and go."""
         self.connection.detach()
         self.driver_connection = self.connection.connection.dbapi_connection
+        self.info = self.connection.info
 
 
 def _return_all(idle: list[_Kept]) -> None:

@@ -17,6 +17,7 @@ from agentstore.records.base import (
     briefly,
     maker,
     maker_of_many,
+    twin,
 )
 
 if TYPE_CHECKING:
@@ -382,6 +383,9 @@ make_message_record = maker(MessageRecord, MESSAGE_FIELDS, "blocks")
 """Makes a message of all its fields, in the order of ``MESSAGE_FIELDS``, faster than its
 constructor.
 """
+
+blank_message = twin(MessageRecord, MESSAGE_FIELDS, "blocks")
+"""Makes what equals a message, and is to be declared one: its ``__class__`` is set."""
 
 make_message_records = maker_of_many(MessageRecord, MESSAGE_FIELDS, "blocks")
 """Makes messages of their fields, and their blocks, which are not looked at."""

@@ -436,7 +436,7 @@ def pieced(node: ast.expr) -> bool:
 
 
 PRAGMAS = {
-    "engines.sqlite.dialect": ["cursor.execute(f'PRAGMA {pragma}')"],
+    "engines.sqlite.append": ["cursor.execute(f'PRAGMA {name}')"],
     "engines.sqlite.files": ["cursor.execute(f'PRAGMA busy_timeout={int(patience)}')",
         "cursor.execute(f'PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}')",
         "cursor.execute(f'PRAGMA journal_size_limit={LONGEST_LOG}')",

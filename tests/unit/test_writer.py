@@ -1084,3 +1084,19 @@ def test_a_store_writes_although_somebody_listens_to_its_statements(tmp_path):
         assert [m.content for m in store.messages.history(session.id)] == ["hello"]
     assert any(statement.startswith("INSERT INTO messages") for statement in heard)
     assert heard.count("BEGIN IMMEDIATE") == 2
+
+
+def test_who_begins_to_listen_between_two_writes_hears_the_second(tmp_path):
+    heard = []
+
+    def note(*heard_of: Any) -> None:
+        heard.append(heard_of[2].partition(" (")[0].split(" SET")[0])
+
+    with Store(f"sqlite:///{tmp_path / 'heard.db'}") as store:
+        session = store.sessions.create()
+        store.messages.save(session.id, "user", "before")
+        event.listen(store._engine, "before_cursor_execute", note)
+        store.messages.save(session.id, "user", "meanwhile")
+        event.remove(store._engine, "before_cursor_execute", note)
+        store.messages.save(session.id, "user", "afterwards")
+    assert heard == ["BEGIN IMMEDIATE", "UPDATE sessions", "INSERT INTO messages"]

@@ -77,7 +77,6 @@ from agentstore.values.types import (
     raise_as_sqlalchemy,
     require_utc,
     send_bytes,
-    to_micros,
     to_nanos,
 )
 
@@ -96,6 +95,21 @@ NO_TRANSACTION = "agentstore_no_transaction"
 
 SQLAlchemy begins and commits there too, which has no effect but takes its time.
 """
+
+
+class ByDriver:
+    """The option's value where transactions are begun and ended past SQLAlchemy all the same.
+
+    Attributes:
+        unheard: Whether nobody listened to statements when the open transaction began. That is
+            looked at once for all of it, which takes as long as to bind a statement.
+    """
+
+    __slots__ = ("unheard",)
+
+    def __init__(self) -> None:
+        """Know of no transaction yet."""
+        self.unheard = False
 
 
 class Prepared:
@@ -206,6 +220,21 @@ def prepared(
     return Prepared(statement, driver, columns), row._make
 
 
+RARE = (
+    *("blocks", "tool_calls", "tool_call_id", "name", "metadata", "payload"),
+    *("external_id", "chat_keys", "idempotency_key"),
+)
+"""Columns that are NULL in most messages, which are then inserted without them: for a NULL a driver
+takes longer than for a number."""
+_rare = itemgetter(*RARE)
+_NONE_OF_THEM = (None,) * len(RARE)
+
+
+def has_none_of_the_rare(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether all of the ``RARE`` columns are NULL in all of these rows."""
+    return [*map(_rare, messages)].count(_NONE_OF_THEM) == len(messages)
+
+
 class Stacked:
     """Queries that are read at one moment, by one statement: a row of it is a row of one of them.
 
@@ -311,12 +340,11 @@ def run_sql(
     Returns:
         The rows; or, if they are not to be given, only how many it wrote.
     """
-    if has_listeners(connection):
+    alone = connection.get_execution_options().get(NO_TRANSACTION)
+    if not getattr(alone, "unheard", False) and has_listeners(connection):
         result = connection.exec_driver_sql(sql, parameters or None)
         return list(result.all()) if fetch else [result.rowcount]
-    if begin and not (
-        connection.in_transaction() or NO_TRANSACTION in connection.get_execution_options()
-    ):
+    if begin and alone is None and not connection.in_transaction():
         connection.begin()
     driver_s: Any = connection.connection
     cursor: Any = None
@@ -563,6 +591,7 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     used = dict.fromkeys(compiled.bind_names.values() if order is None else order)
     names: list[str] = []
     constants: dict[str, Any] = {}
+    texts: list[tuple[int, Callable[[Any], Any]]] = []  # most are as the driver takes them
     processes: list[tuple[int, Callable[[Any], Any]]] = []
     for name in used:
         bind = compiled.binds[name]
@@ -576,10 +605,14 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
             constants[name] = value if value is None or process is None else process(value)
             continue
         if process is not None:
-            processes.append((len(names), process))
+            of_text = isinstance(bind.type, SafeText)
+            (texts if of_text else processes).append((len(names), process))
         names.append(name)
     if order is None:
-        return _by_name([(names[position], process) for position, process in processes], constants)
+        by_name, rest = (
+            [(names[n], process) for n, process in each] for each in (texts, processes)
+        )
+        return _by_name(by_name, rest, constants)
     take = itemgetter(*names) if len(names) > 1 else None  # which of one gives no tuple
 
     named = [*names, *constants]
@@ -589,22 +622,33 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
 
     def bound_to(parameters: Parameters) -> Any:
         bound = [*take(parameters)] if take else [parameters[name] for name in names]
+        for position, process in texts:
+            value = bound[position]
+            if type(value) is not str or not value.isascii() or "\x00" in value:
+                bound[position] = None if value is None else process(value)
         for position, process in processes:
             if (value := bound[position]) is not None:
                 bound[position] = process(value)
-        bound += constants.values()
+        if constants:
+            bound += constants.values()
         return tuple(bound) if spread is None else spread(bound)
 
     return bound_to
 
 
 def _by_name(
-    processes: Sequence[tuple[str, Callable[[Any], Any]]], constants: Mapping[str, Any]
+    texts: Sequence[tuple[str, Callable[[Any], Any]]],
+    processes: Sequence[tuple[str, Callable[[Any], Any]]],
+    constants: Mapping[str, Any],
 ) -> Callable[[Parameters], Any]:
     """Make what a binder is where the driver takes parameters by name, and only those it needs."""
 
     def bound_to(parameters: Parameters) -> Any:
         bound = {**parameters, **constants}
+        for name, process in texts:
+            value = bound[name]
+            if type(value) is not str or not value.isascii() or "\x00" in value:
+                bound[name] = None if value is None else process(value)
         for name, process in processes:
             if (value := bound[name]) is not None:
                 bound[name] = process(value)
@@ -706,9 +750,17 @@ def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
 
 
 def _micros_in(value: Any) -> int:
-    if type(value) is datetime and value.tzinfo is UTC:
-        return (value - EPOCH) // MICROSECOND
-    return to_micros(require_utc("the time", value))
+    global _last_instant
+    last, micros = _last_instant
+    if value is not last:
+        plain = type(value) is datetime and value.tzinfo is UTC
+        micros = ((value if plain else require_utc("the time", value)) - EPOCH) // MICROSECOND
+        _last_instant = value, micros
+    return micros
+
+
+_last_instant: tuple[Any, int] = (EPOCH, 0)
+"""What was written last: the time of a message is that of its session, too."""
 
 
 def _array_in(write: Callable[[Any], Any], values: Iterable[Any]) -> str:

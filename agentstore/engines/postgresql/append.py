@@ -58,7 +58,12 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.engines.base.dialect import TaskSignal, room_in
-from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.engines.base.statements import (
+    RARE,
+    Prepared,
+    dialect_of,
+    has_none_of_the_rare,
+)
 from agentstore.schema import Tables, name_of_branch, session_is_open
 from agentstore.values.encoding import decode_text, encode_text
 from agentstore.values.types import Json
@@ -92,7 +97,8 @@ def append_messages(
     named = {session["branch"] for session in sessions} != {None}
     many = len(sessions) > 1
     onto = "onto" in sessions[0]
-    shape = _AppendShape(many, len(rows) > 1, bool(calls), bool(marks), wait, named, onto)
+    plain = has_none_of_the_rare(rows)
+    shape = _AppendShape(many, len(rows) > 1, plain, bool(calls), bool(marks), wait, named, onto)
     statement = _statement(tables, dialect_of(connection), shape)
     parameters: dict[str, Any] = {}
     if shape.sessions:
@@ -100,7 +106,7 @@ def append_messages(
             parameters[f"s_{name}"] = [session[name] for session in sessions]
     else:
         parameters |= sessions[0]
-    columns = _message_columns(tables)
+    columns = _message_columns(tables, plain)
     if shape.rows:
         for parameter, name in (*_OF_EACH, *columns):
             parameters[parameter] = [row[name] for row in rows]
@@ -111,7 +117,10 @@ def append_messages(
     for prefix, names, more in (("c_", _CALL_COLUMNS, calls), ("k_", _MARK_COLUMNS, marks)):
         for name in names if more else ():
             parameters[f"{prefix}{name}"] = [each[name] for each in more]
-    counted = {decode_text(row[0]): row[1:] for row in statement.rows(connection, parameters)}
+    counted = {
+        row[0] if row[0].isascii() else decode_text(row[0]): row[1:]
+        for row in statement.rows(connection, parameters)
+    }
     begin = 0
     for session in sessions:
         end = begin + session["messages"]
@@ -122,7 +131,7 @@ def append_messages(
             for row in rows[begin:end]:
                 row["seq"] += last_seq - session["messages"]
                 row["turn"] += last_turn - session["users"]
-                row["branch"] = name and decode_text(name)
+                row["branch"] = name if name is None or name.isascii() else decode_text(name)
         begin = end
     return counted
 
@@ -146,10 +155,10 @@ _MARK_COLUMNS = ("session_id", "message_id", "seq", "mark")
 
 
 @lru_cache(maxsize=256)
-def _message_columns(tables: Tables) -> tuple[tuple[str, str], ...]:
-    """Give the columns that a message says, each behind its parameter."""
-    given_by_the_database = {"pk", "session", "branch", "created_at"}
-    names = [c.name for c in tables.messages.columns if c.name not in given_by_the_database]
+def _message_columns(tables: Tables, plain: bool) -> tuple[tuple[str, str], ...]:
+    """Give the columns that a message says, each behind its parameter; if plain, without RARE."""
+    left_out = {"pk", "session", "branch", "created_at", *(RARE if plain else ())}
+    names = [c.name for c in tables.messages.columns if c.name not in left_out]
     return tuple((f"m_{name}", name) for name in names)
 
 
@@ -157,12 +166,14 @@ class _AppendShape(NamedTuple):
     """Which parts of the statement there are, and which of them come as arrays.
 
     Attributes:
+        plain: Whether the messages have none of the columns that are rare.
         named: Whether a session says which branch has to be its active one.
         onto: Whether the one session is locked, and says ``onto`` which other branch it is.
     """
 
     sessions: bool
     rows: bool
+    plain: bool
     calls: bool
     marks: bool
     wait: bool
@@ -183,7 +194,7 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
         counted = _counted_elsewhere(tables)
     else:
         counted = _counted_one(tables, wait=shape.wait, named=shape.named)
-    columns = _message_columns(tables)
+    columns = _message_columns(tables, shape.plain)
     if shape.rows:
         kinds = {p: _kind(tables, messages, c) for p, c in (*_OF_EACH, *columns)}
         new, source = arrays(kinds, "new")

@@ -1,16 +1,17 @@
-"""Appending messages on SQLite: count on the session's row, then insert.
+"""Writing on SQLite: append messages, begin and commit, and what becomes of files at a fork.
 
-There is one writer, so nobody comes between.
+There is one writer, so nobody comes between its transaction's statements.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -31,17 +32,26 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.operators import custom_op
 
 from agentstore import errors
 from agentstore.engines.base.dialect import TaskSignal, room_in
-from agentstore.engines.base.statements import Prepared, dialect_of
-from agentstore.engines.sqlite.files import file_name
+from agentstore.engines.base.statements import (
+    NO_TRANSACTION,
+    RARE,
+    ByDriver,
+    Prepared,
+    dialect_of,
+    has_none_of_the_rare,
+    run_sql,
+)
+from agentstore.engines.sqlite.files import WATCHED, file_name
 from agentstore.engines.sqlite.moving import last_taken
 from agentstore.schema import Tables, name_of_branch, session_is_open
 from agentstore.values.encoding import decode_text
-from agentstore.values.types import innermost
+from agentstore.values.types import has_listeners, innermost, raise_as_sqlalchemy
 from agentstore.values.validation import LISTED_WITHIN
 
 
@@ -90,12 +100,12 @@ def append_messages(
             names.append((branch if branch.isascii() else decode_text(branch), own))
         begin = end
     if there:
-        plain = [*map(_rare, there)].count(_NONE_OF_THEM) == len(there)
+        plain = has_none_of_the_rare(there)
         (add_plain if plain else add).execute_many(connection, there)
         for name, own in names:
             for row in own:
                 row["branch"] = name
-    for more, insertion in ((calls, index), (marks, mark)):
+    for more, insertion in ((calls, index), (marks, mark)) if calls or marks else ():
         owned = [each for each in more if each["session_id"] in added]
         for each in owned:
             first, each["session_id"] = added[each["session_id"]]
@@ -103,16 +113,6 @@ def append_messages(
         if owned:
             insertion.execute_many(connection, owned)
     return added
-
-
-_RARE = (
-    *("blocks", "tool_calls", "tool_call_id", "name", "metadata", "payload"),
-    *("external_id", "chat_keys", "idempotency_key"),
-)
-"""Columns that are NULL in most messages. The driver takes ten times as long for a NULL as for a
-number: it asks whether somebody adapts None."""
-_rare = itemgetter(*_RARE)
-_NONE_OF_THEM = (None,) * len(_RARE)
 
 
 @lru_cache(maxsize=256)
@@ -125,7 +125,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
         Prepared(_counting(tables), driver),
         Prepared(list_anew, driver),
         _insertion(tables.messages, driver),
-        _insertion(tables.messages, driver, without=_RARE),
+        _insertion(tables.messages, driver, without=RARE),
         _insertion(tables.message_tool_calls, driver),
         _insertion(tables.message_marks, driver),
     )
@@ -206,6 +206,109 @@ def _insertion(table: Table, driver: Dialect, without: tuple[str, ...] = ()) -> 
     other = ("session_id", *without)
     rest = [column.key for column in table.columns if column.key not in other]
     return Prepared(insert(table).inline().values(session_id=number), driver, rest)
+
+
+# A transaction that writes, from BEGIN IMMEDIATE to COMMIT.
+
+
+BEGIN_IMMEDIATE = "BEGIN IMMEDIATE"
+"""What begins a transaction that writes: it has the lock of the file before it reads."""
+
+WAITED = "agentstore_waited"
+"""The seconds, of a driver's error, that were waited before it."""
+
+_PAUSES = (0.001, 0.006)
+"""Seconds between two tries to begin to write, the shortest and the longest."""
+
+
+class FileWrites:
+    """What ``EngineDialect`` says of the writer, and of the files that it writes to."""
+
+    append_messages = staticmethod(append_messages)
+
+    def prepare_writer(self, connection: Connection) -> None:
+        """Let it hear at once that another process writes; see ``begin_to_write``.
+
+        With a WAL nobody is waited for once the transaction has begun. It is begun and committed
+        by the driver itself: some fifty calls of SQLAlchemy's would take longer than the rest.
+        """
+        connection.execution_options(**{NO_TRANSACTION: ByDriver()})
+        if pragma(connection, "journal_mode") == "wal":
+            pragma(connection, "busy_timeout=0")
+
+    def begin_to_write(self, connection: Connection, patience: float) -> None:
+        """Try again after short pauses of different lengths.
+
+        SQLite's own pauses grow to 100 ms. As the lock goes to the one who happens to try in the
+        moments between two transactions, a writer that rarely tries waits very long beside one
+        that is busy.
+        """
+        by_driver: ByDriver | None = connection.get_execution_options().get(NO_TRANSACTION)
+        begun = time.monotonic()
+        while True:
+            try:
+                if by_driver is None:
+                    connection.begin()
+                    return
+                by_driver.unheard = not has_listeners(connection, commits=True)
+                if not by_driver.unheard:
+                    connection.begin()
+                run_sql(connection, BEGIN_IMMEDIATE, begin=False)
+                return
+            except DBAPIError as error:
+                code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+                waited = time.monotonic() - begun
+                if code != sqlite3.SQLITE_BUSY or waited > patience:
+                    setattr(error.orig, WAITED, waited)
+                    raise
+                if connection.in_transaction():
+                    connection.rollback()
+            time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
+
+    def commit(self, connection: Connection) -> None:
+        """Commit by the driver, unless SQLAlchemy has begun too."""
+        if connection.in_transaction():
+            connection.commit()
+            return
+        driver: Any = connection.connection.dbapi_connection
+        try:
+            connection.dialect.do_commit(driver)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, in other words
+            raise_as_sqlalchemy(connection, error, "COMMIT", None)
+
+    def roll_back(self, connection: Connection) -> None:
+        """Roll back by the driver, unless SQLAlchemy has begun too."""
+        if connection.in_transaction():
+            connection.rollback()
+            return
+        try:
+            connection.dialect.do_rollback(connection.connection)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, in other words
+            raise_as_sqlalchemy(connection, error, "ROLLBACK", None)
+
+    def require_file(self, connection: Connection, *, each_time: bool = True) -> None:
+        """Compare device and inode, of the log too."""
+        watched = connection.info.get(WATCHED)
+        if watched is None:
+            return
+        watch = watched.watch
+        if (
+            (each_time and watch.each_time)
+            or watch.broken is not None
+            or time.monotonic() >= watch.next_look
+        ):
+            watched.look()
+
+
+def pragma(connection: Connection, name: str) -> Any:
+    """Set or read a pragma outside of a transaction, where alone some of them work."""
+    driver = connection.connection.dbapi_connection
+    assert driver is not None
+    cursor = driver.cursor()
+    cursor.execute(f"PRAGMA {name}")
+    row = cursor.fetchone()
+    cursor.close()
+    return row and row[0]
 
 
 # SQLite's connections in a process that was forked.

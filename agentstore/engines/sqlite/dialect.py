@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
@@ -72,13 +70,16 @@ from agentstore.engines.base.dialect import (
 )
 from agentstore.engines.base.statements import NO_TRANSACTION, run_sql
 from agentstore.engines.sqlite.append import (
+    BEGIN_IMMEDIATE,
+    WAITED,
     FileTasks,
+    FileWrites,
     abandon,
-    append_messages,
     close_what_is_left,
     leave_behind,
     note_open,
     note_opening,
+    pragma,
 )
 from agentstore.engines.sqlite.files import (
     WATCHED,
@@ -103,10 +104,8 @@ from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 from agentstore.values.types import (
     MAX_INTEGER,
-    has_listeners,
     innermost,
     is_in_autocommit,
-    raise_as_sqlalchemy,
 )
 
 # How transactions begin on SQLite, and the application's own on an engine that it handed in.
@@ -127,7 +126,6 @@ CONFIGURED = "agentstore_configured"
 WRITES = "agentstore_writes"
 """The execution option with which an application's transaction begins as a writer."""
 
-_IMMEDIATE = "BEGIN IMMEDIATE"
 _BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
 """What begins a unit. A single SELECT is its own; all that write are immediate."""
 
@@ -191,8 +189,8 @@ def _first_statement(connection: Connection) -> str | None:
     if NO_TRANSACTION in options:
         return None
     if MODE not in options:
-        return _IMMEDIATE if options.get(WRITES) else "BEGIN"
-    return _BEGIN.get(options[MODE], _IMMEDIATE)
+        return BEGIN_IMMEDIATE if options.get(WRITES) else "BEGIN"
+    return _BEGIN.get(options[MODE], BEGIN_IMMEDIATE)
 
 
 def begin_on_adopted(connection: Connection) -> None:
@@ -202,13 +200,13 @@ def begin_on_adopted(connection: Connection) -> None:
     own = MODE in connection.get_execution_options()
     if own and begun:
         _refuse_to_share(connection)
-    if begun and statement == _IMMEDIATE:
+    if begun and statement == BEGIN_IMMEDIATE:
         connection.exec_driver_sql("ROLLBACK")  # it may have begun as a reader
         begun = False
     if not begun and statement is not None and (own or not is_in_autocommit(connection)):
         run_sql(connection, statement, begin=False)
     if not own:
-        _note(connection, immediate=statement == _IMMEDIATE)
+        _note(connection, immediate=statement == BEGIN_IMMEDIATE)
 
 
 def _note(connection: Connection, *, immediate: bool) -> None:
@@ -267,9 +265,6 @@ def join_to_write(connection: Connection, tables: Tables) -> None:
 
 # What SQLite's errors mean, and what to do about them.
 
-
-WAITED = "agentstore_waited"
-"""The seconds, of a driver's error, that were waited before it."""
 
 _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
     sqlite3.SQLITE_BUSY: (
@@ -361,8 +356,6 @@ _OF_THE_DRIVER = {
 
 _SYNCHRONOUS = "agentstore_synchronous"
 _FULL = 2
-_PAUSES = (0.001, 0.006)
-"""Seconds between two tries to begin to write, the shortest and the longest."""
 
 
 _asked: WeakKeyDictionary[Engine, Settings] = WeakKeyDictionary()
@@ -380,7 +373,7 @@ def _of_both(known: Settings, more: Settings) -> Settings:
     return replace(known, synchronous=level, read_only=read_only)
 
 
-class SQLite(FileTasks, EngineDialect):
+class SQLite(FileWrites, FileTasks, EngineDialect):
     """The dialect of SQLite; see ``EngineDialect`` for what each method promises."""
 
     package = "agentstore.engines.sqlite"
@@ -391,7 +384,6 @@ class SQLite(FileTasks, EngineDialect):
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
     search = SQLiteSearch
     space: Space = FileSpace()
-    append_messages = staticmethod(append_messages)
     require_joinable = staticmethod(require_joinable)
     join_to_write = staticmethod(join_to_write)
     refuse_to_wait_for_caller = staticmethod(refuse_to_wait_for_caller)
@@ -494,79 +486,9 @@ class SQLite(FileTasks, EngineDialect):
         """Memory has but one."""
         return not in_memory(url)
 
-    def prepare_writer(self, connection: Connection) -> None:
-        """Let it hear at once that another process writes; see ``begin_to_write``.
-
-        With a WAL nobody is waited for once the transaction has begun. It is begun and committed
-        by the driver itself: some fifty calls of SQLAlchemy's would take longer than the rest.
-        """
-        connection.execution_options(**{NO_TRANSACTION: True})
-        if _pragma(connection, "journal_mode") == "wal":
-            _pragma(connection, "busy_timeout=0")
-
-    def begin_to_write(self, connection: Connection, patience: float) -> None:
-        """Try again after short pauses of different lengths.
-
-        SQLite's own pauses grow to 100 ms. As the lock goes to the one who happens to try in the
-        moments between two transactions, a writer that rarely tries waits very long beside one
-        that is busy.
-        """
-        by_driver = NO_TRANSACTION in connection.get_execution_options()
-        begun = time.monotonic()
-        while True:
-            try:
-                if not by_driver or has_listeners(connection, commits=True):
-                    connection.begin()
-                if by_driver:
-                    run_sql(connection, _IMMEDIATE, begin=False)
-                return
-            except DBAPIError as error:
-                code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-                waited = time.monotonic() - begun
-                if code != sqlite3.SQLITE_BUSY or waited > patience:
-                    setattr(error.orig, WAITED, waited)
-                    raise
-                if connection.in_transaction():
-                    connection.rollback()
-            time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
-
-    def commit(self, connection: Connection) -> None:
-        """Commit by the driver, unless SQLAlchemy has begun too."""
-        if connection.in_transaction():
-            connection.commit()
-            return
-        driver: Any = connection.connection.dbapi_connection
-        try:
-            connection.dialect.do_commit(driver)
-        except BaseException as error:  # noqa: BLE001 - it is raised again, in other words
-            raise_as_sqlalchemy(connection, error, "COMMIT", None)
-
-    def roll_back(self, connection: Connection) -> None:
-        """Roll back by the driver, unless SQLAlchemy has begun too."""
-        if connection.in_transaction():
-            connection.rollback()
-            return
-        try:
-            connection.dialect.do_rollback(connection.connection)
-        except BaseException as error:  # noqa: BLE001 - it is raised again, in other words
-            raise_as_sqlalchemy(connection, error, "ROLLBACK", None)
-
     def writes_of_others(self, connection: Connection) -> int:
         """Read what SQLite itself uses to tell whether its cache is old."""
-        return int(_pragma(connection, "data_version"))
-
-    def require_file(self, connection: Connection, *, each_time: bool = True) -> None:
-        """Compare device and inode, of the log too."""
-        watched = connection.info.get(WATCHED)
-        if watched is None:
-            return
-        watch = watched.watch
-        if (
-            (each_time and watch.each_time)
-            or watch.broken is not None
-            or time.monotonic() >= watch.next_look
-        ):
-            watched.look()
+        return int(pragma(connection, "data_version"))
 
     def modes(self, engine: Engine, synchronous_commit: str | None = None) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
@@ -581,9 +503,9 @@ class SQLite(FileTasks, EngineDialect):
 
         The commit waits for the disk, however the store's others do: a schema is not made twice.
         """
-        _pragma(connection, "foreign_keys=OFF")
-        connection.info[_SYNCHRONOUS] = before = int(_pragma(connection, "synchronous"))
-        _pragma(connection, f"synchronous={max(before, _FULL)}")
+        pragma(connection, "foreign_keys=OFF")
+        connection.info[_SYNCHRONOUS] = before = int(pragma(connection, "synchronous"))
+        pragma(connection, f"synchronous={max(before, _FULL)}")
         connection.execution_options(**{MODE: Mode.WRITE})
         connection.begin()
 
@@ -606,11 +528,11 @@ class SQLite(FileTasks, EngineDialect):
         which with ``synchronous=OFF`` waits for nothing.
         """
         with suppress(sqlite3.Error):  # a disk that is full, say; the commit stands
-            _pragma(connection, "wal_checkpoint(PASSIVE)")
+            pragma(connection, "wal_checkpoint(PASSIVE)")
         before = connection.info.pop(_SYNCHRONOUS, None)
         if before is not None:
-            _pragma(connection, f"synchronous={before}")
-        _pragma(connection, "foreign_keys=ON")
+            pragma(connection, f"synchronous={before}")
+        pragma(connection, "foreign_keys=ON")
 
     def has_no_room(self, error: DBAPIError) -> bool:
         """Look for what SQLite says where a sum is more than 64 bits hold."""
@@ -696,17 +618,6 @@ def _keep_connection(context: ExceptionContext) -> None:
     """
     if not isinstance(context.original_exception, Exception):
         context.is_disconnect = False
-
-
-def _pragma(connection: Connection, pragma: str) -> Any:
-    """Set or read a pragma outside of a transaction, where alone some of them work."""
-    driver = connection.connection.dbapi_connection
-    assert driver is not None
-    cursor = driver.cursor()
-    cursor.execute(f"PRAGMA {pragma}")
-    row = cursor.fetchone()
-    cursor.close()
-    return row and row[0]
 
 
 # Saving SQLite databases: page by page, while others write, and what is checked afterwards.

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from operator import itemgetter
-from typing import Any, Literal, Required, Self, TypedDict, get_args
+from typing import Any, Literal, Required, Self, TypedDict, cast, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -41,7 +41,7 @@ from agentstore.errors import (
 from agentstore.execution.unit import DEFERRED, NeedsTransaction, Unit, in_autocommit
 from agentstore.records import MessageRecord
 from agentstore.records.base import Role
-from agentstore.records.conversations import make_message_record, stored_role, told_role, users
+from agentstore.records.conversations import blank_message, stored_role, told_role, users
 from agentstore.repositories.line_changes import (
     branch_number,
     count_in,
@@ -91,10 +91,15 @@ _MOST_ROWS = 1_000
 _MOST_CHARACTERS = 1_000_000
 """Of a group at most: others wait for its end, and it is held in memory twice."""
 
-_LONG = itemgetter(
-    "content", "blocks", "tool_calls", "metadata", "payload", "name", "tool_call_id", "chat_keys"
+_LONG_COLUMNS = (
+    *("content", "blocks", "tool_calls", "metadata", "payload"),
+    *("name", "tool_call_id", "chat_keys"),
 )
 """The columns whose values may be of any length."""
+_LONG = itemgetter(*_LONG_COLUMNS)
+
+_DOCUMENTS = itemgetter("tool_calls", "metadata", "payload", "blocks")
+_NO_DOCUMENTS = (None,) * 4
 
 _STAY = frozenset({"id", "idempotency_key", "external_id"})
 """Columns of a draft that a message keeps when the draft replaces it."""
@@ -219,11 +224,10 @@ class Append:
             InvalidInput: By itself: a message would be replaced by one of another role.
         """
         if not solo:
-            going: list[Append] = [*writes]
-            counts, several = [writes[0].counts], going
-            if len(writes) > 1:
-                going = _group(writes)
-                counts, several = _by_session(going)
+            if len(writes) == 1:
+                return [*writes] if writes[0]._append(unit, wait=False) else [DEFERRED]
+            going = _group(writes)
+            counts, several = _by_session(going)
             landed = unit.dialect.append_messages(
                 unit.connection,
                 unit.tables,
@@ -252,10 +256,7 @@ class Append:
         counts = self.counts
         if counts["tokens"] > FULL or counts["cost"] > FULL:
             raise CounterOverflow("session", self.session_id)
-        rows = [new.row for new in self.fresh]
-        if not unit.dialect.append_messages(
-            unit.connection, unit.tables, [counts], rows, self.calls, self.marks, wait=True
-        ):
+        if not self._append(unit, wait=True):
             if self.branch is None:
                 raise _why_not(unit, self.session_id)
             self._elsewhere(unit)
@@ -309,16 +310,22 @@ class Append:
         self.counts["branch"] = None
         if number != session.active_branch:
             self.counts["onto"] = number
-        rows = [new.row for new in self.fresh]
-        if not unit.dialect.append_messages(
-            unit.connection, unit.tables, [self.counts], rows, self.calls, self.marks, wait=True
-        ):
+        if not self._append(unit, wait=True):
             raise _why_not(unit, self.session_id)
+
+    def _append(self, unit: Unit, *, wait: bool) -> Collection[str]:
+        """Count and insert what is left; give the session's id, or nothing if that cannot be."""
+        rows = [new.row for new in self.fresh]
+        return unit.dialect.append_messages(
+            unit.connection, unit.tables, [self.counts], rows, self.calls, self.marks, wait=wait
+        )
 
     def records(self) -> list[MessageRecord]:
         """Give a record for each draft, once those that were to be written are."""
         if self.known is not None:
             return self.known
+        if self.fresh is self.drafts:  # none was looked for
+            return [new.record(self.session_id) for new in self.drafts]
         written = iter(self.fresh)
         records: list[MessageRecord] = []
         for new in self.drafts:
@@ -519,11 +526,12 @@ class Draft:
     def record(self, session_id: str) -> MessageRecord:
         """Give what a reader would see of a message of a session, once the row is complete."""
         row, layout = self.row, self.layout
-        calls, metadata, payload, blocks = [
-            None if (stored := row[column]) is None else load_json(stored)
-            for column in ("tool_calls", "metadata", "payload", "blocks")
-        ]
-        return make_message_record(
+        calls, metadata, payload, blocks = documents = _DOCUMENTS(row)
+        if documents != _NO_DOCUMENTS:
+            calls, metadata, payload, blocks = [
+                None if stored is None else load_json(stored) for stored in documents
+            ]
+        made = blank_message(
             row["id"],
             session_id,
             row["seq"],
@@ -543,6 +551,8 @@ class Draft:
             row["external_id"],
             layout,
         )
+        made.__class__ = MessageRecord
+        return cast("MessageRecord", made)
 
 
 def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
@@ -565,33 +575,65 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
             f"{which} is not an argument of a message. Use "
             f"{', '.join(sorted(_KEYS))}, and put the rest into metadata or payload."
         )
-    get = message.get
+    layout = message.layout if isinstance(message, FromChat) else None
+    return draft_of(**message, layout=layout, prefix=prefix)
+
+
+def draft_of(
+    role: Any = None,
+    content: Any = None,
+    *,
+    tool_calls: Any = None,
+    tool_call_id: Any = None,
+    name: Any = None,
+    token_count: Any = 0,
+    cost: Any = None,
+    metadata: Any = None,
+    payload: Any = None,
+    external_id: Any = None,
+    marks: Any = None,
+    layout: list[Any] | None = None,
+    prefix: str = "",
+) -> Draft:
+    """Do what ``draft`` does, of arguments instead of a message."""
     identity = new_id()
     row: dict[str, Any] = {
         **_ABSENT,
         "id": identity,
-        "role": validation.choice(f"{prefix}role", get("role"), ROLES),
-        "token_count": validation.tokens(f"{prefix}token_count", get("token_count", 0)),
+        "role": validation.choice(f"{prefix}role", role, ROLES),
+        "token_count": validation.tokens(f"{prefix}token_count", token_count),
     }
-    for name, check in _OPTIONAL.items():
-        if (value := get(name)) is not None:
-            row[name] = check(f"{prefix}{name}", value)
-    content, payload = get("content"), get("payload")
+    if type(content) is str:
+        row["content"] = content
+    elif content is not None:
+        row["content"] = _content(f"{prefix}content", content)
+    if tool_call_id is not None:
+        row["tool_call_id"] = validation.text(f"{prefix}tool_call_id", tool_call_id)
+    if name is not None:
+        row["name"] = validation.text(f"{prefix}name", name)
+    if cost is not None:
+        row["cost"] = validation.cost(f"{prefix}cost", cost)
+    if metadata is not None:
+        row["metadata"] = validation.json_object(f"{prefix}metadata", metadata)
+    if payload is not None:
+        row["payload"] = validation.document(f"{prefix}payload", payload)
+    if external_id is not None:
+        row["external_id"] = validation.key(f"{prefix}external_id", external_id)
+    if tool_calls is not None:
+        row["tool_calls"] = _tool_calls(f"{prefix}tool_calls", tool_calls)
     if isinstance(content, list):
         row["content"], row["blocks"] = None, row["content"]
-    layout = message.layout if isinstance(message, FromChat) else None
     not_only_text = row["blocks"] is not None or payload is not None
     if not_only_text and row["role"] == "user" and only_answers(content, payload):
         row["role"], layout = "tool", users(layout)
     if layout is not None:
         row["chat_keys"] = Document(dump_json(layout, f"{prefix}keys"))
-    marks: list[dict[str, Any]] | None = None
-    if (given := get("marks")) is not None:
-        found = validation.marks(f"{prefix}marks", given)
+    if marks is not None:
+        found = validation.marks(f"{prefix}marks", marks)
         marks = [{"message_id": identity, "mark": mark} for mark in found]
     calls: list[dict[str, Any]] = []
-    if row["tool_calls"] is not None:
-        calls = tool_call_rows(identity, message["tool_calls"])
+    if tool_calls is not None:
+        calls = tool_call_rows(identity, tool_calls)
     elif not_only_text:
         calls = _other_call_rows(identity, content, payload)
     return Draft(row, calls, marks, layout)
@@ -644,24 +686,9 @@ def _tool_calls(name: str, value: Any) -> Document:
     return Document(dump_json(value, name))
 
 
-_OPTIONAL: dict[str, Callable[[str, Any], Any]] = {
-    "content": _content,
-    "tool_call_id": validation.text,
-    "name": validation.text,
-    "cost": validation.cost,
-    "metadata": validation.json_object,
-    "payload": validation.document,
-    "external_id": validation.key,
-    "tool_calls": _tool_calls,
-}
-"""The arguments that may be None, and what checks each and writes it as it is stored."""
-
 _ABSENT: dict[str, Any] = {
-    **dict.fromkeys(_OPTIONAL),
-    "blocks": None,
-    "chat_keys": None,
+    **dict.fromkeys((*_LONG_COLUMNS, "external_id", "idempotency_key")),
     "cost": Decimal(0),
-    "idempotency_key": None,
     "status": COMPLETE,
 }
 """The columns of a message of which nothing is said."""

@@ -31,6 +31,7 @@ from agentstore.repositories.messages.append import (
     by_external_ids,
     chat_drafts,
     draft,
+    draft_of,
     end_stream,
     idle_streams,
     rewrite_message,
@@ -166,20 +167,18 @@ class Messages(Repository):
             InvalidInput: An argument cannot be stored, or a message would be replaced by one of
                 another role.
         """
-        new = draft(
-            {
-                "role": role,
-                "content": content,
-                "tool_calls": tool_calls,
-                "tool_call_id": tool_call_id,
-                "name": name,
-                "token_count": token_count,
-                "cost": cost,
-                "metadata": metadata,
-                "payload": payload,
-                "external_id": external_id,
-                "marks": marks,
-            }
+        new = draft_of(
+            role,
+            content,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            name=name,
+            token_count=token_count,
+            cost=cost,
+            metadata=metadata,
+            payload=payload,
+            external_id=external_id,
+            marks=marks,
         )
         append: Append = yield Append(
             self.unit, session_id, [new], on_duplicate, idempotency_key, branch, create_session
