@@ -21,6 +21,7 @@ from sqlalchemy.sql.ddl import ExecutableDDLElement
 
 from agentstore.engines.base.dialect import Space
 from agentstore.engines.base.moving import (
+    FOREIGN_CODE,
     CheckContext,
     Checks,
     DatabaseStatus,
@@ -549,6 +550,14 @@ _UNCHECKED = text("""
 SELECT c.conname, c.conrelid::regclass::text FROM pg_constraint AS c
 JOIN unnest(:wanted) AS wanted (name) ON c.conrelid = to_regclass(wanted.name)
 WHERE NOT c.convalidated ORDER BY 1""").bindparams(_WANTED)
+_TRIGGERS = text("""
+SELECT 'trigger' AS kind, quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS home
+FROM pg_trigger AS t JOIN unnest(:wanted) AS wanted (name) ON t.tgrelid = to_regclass(wanted.name)
+WHERE NOT t.tgisinternal AND NOT starts_with(t.tgname, :own)
+UNION ALL
+SELECT 'rule', quote_ident(r.rulename), r.ev_class::regclass::text
+FROM pg_rewrite AS r JOIN unnest(:wanted) AS wanted (name) ON r.ev_class = to_regclass(wanted.name)
+ORDER BY 1, 2, 3""").bindparams(_WANTED)
 _DEAD = text("""
 SELECT s.relid::regclass::text, s.n_dead_tup, s.n_live_tup FROM pg_stat_all_tables AS s
 JOIN unnest(:wanted) AS wanted (name) ON s.relid = to_regclass(wanted.name)
@@ -726,6 +735,11 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
             table,
             f"psql -c 'ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}'",
         )
+    own = {"own": f"{context.tables.names.prefix}search_"}
+    for kind, name, table in context.connection.execute(_TRIGGERS, wanted | own):
+        fix = f"If nobody needs it: psql -c 'DROP {kind.upper()} {name} ON {table}'"
+        what = FOREIGN_CODE.format(kind, name)
+        yield Finding(Severity.WARNING, "triggers", what, table, fix)
     failures = context.connection.execute(_CHECKSUMS).scalar()
     if failures:
         what = f"{failures} pages had a wrong checksum."
