@@ -735,17 +735,24 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
             table,
             f"psql -c 'ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}'",
         )
-    own = {"own": f"{context.tables.names.prefix}search_"}
-    for kind, name, table in context.connection.execute(_TRIGGERS, wanted | own):
-        fix = f"If nobody needs it: psql -c 'DROP {kind.upper()} {name} ON {table}'"
-        what = FOREIGN_CODE.format(kind, name)
-        yield Finding(Severity.WARNING, "triggers", what, table, fix)
     failures = context.connection.execute(_CHECKSUMS).scalar()
     if failures:
         what = f"{failures} pages had a wrong checksum."
         yield Finding(Severity.ERROR, "integrity", what, "database", _RESTORE)
     if context.deep:
         yield from _damaged(context)
+
+
+def triggers(context: CheckContext) -> Iterator[Finding]:
+    """Look for triggers and rules that no revision made."""
+    given = {
+        "wanted": every_table(context.tables),
+        "own": f"{context.tables.names.prefix}search_",
+    }
+    for kind, name, table in context.connection.execute(_TRIGGERS, given):
+        fix = f"If nobody needs it: psql -c 'DROP {kind.upper()} {name} ON {table}'"
+        what = FOREIGN_CODE.format(kind, name)
+        yield Finding(Severity.WARNING, "triggers", what, table, fix)
 
 
 def _damaged(context: CheckContext) -> Iterator[Finding]:
@@ -807,6 +814,7 @@ PostgreSQLChecks.examinations = (
     Examination("connections", connections),
     Examination("replication", replication),
     Examination("integrity", integrity),
+    Examination("triggers", triggers),
     Examination("bloat", bloat),
     Examination("row_security", policies, at_head=True),
     Examination("grants", grants, at_head=True),

@@ -267,16 +267,21 @@ def pragmas(context: CheckContext) -> Iterator[Finding]:
 _TRIGGERS = text("SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' ORDER BY name")
 
 
-def integrity(context: CheckContext) -> Iterator[Finding]:
-    """Have SQLite check the pages: all of them if asked to, or if they are not many."""
-    connection, names = context.connection, context.tables.names
+def triggers(context: CheckContext) -> Iterator[Finding]:
+    """Look for triggers that no revision made, and no copy that follows."""
+    names = context.tables.names
     own = tuple(f"{names.prefix}{each}" for each in ("activity_kept", "search_"))
     ours = {each.name for each in context.tables.metadata.sorted_tables}
-    for name, home in connection.execute(_TRIGGERS):
+    for name, home in context.connection.execute(_TRIGGERS):
         if home in ours and not name.startswith((*own, f"{change_log_of(names)}_")):
             fix = f"If nobody needs it: sqlite3 {_file(context.url)} 'DROP TRIGGER {name}'"
             what = FOREIGN_CODE.format("trigger", name)
             yield Finding(Severity.WARNING, "triggers", what, home, fix)
+
+
+def integrity(context: CheckContext) -> Iterator[Finding]:
+    """Have SQLite check the pages: all of them if asked to, or if they are not many."""
+    connection = context.connection
     size = pragma(connection, "PRAGMA page_count") * pragma(connection, "PRAGMA page_size")
     if not context.deep and size > _QUICK_UP_TO:
         yield Finding(
@@ -418,6 +423,7 @@ SQLiteChecks.examinations = (
     Examination("log", log, unconnected=True),
     Examination("pragmas", pragmas),
     Examination("integrity", integrity),
+    Examination("triggers", triggers),
     Examination("bloat", bloat),
 )
 CHECKS = SQLiteChecks()
