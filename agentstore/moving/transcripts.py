@@ -198,12 +198,13 @@ def import_file(
             is such a file, another is made beside it, with a number in its name.
 
     Raises:
-        InvalidInput: Both ``atomic`` and ``quarantine`` were passed, or that file cannot be made.
+        InvalidInput: Both ``atomic`` and ``quarantine`` were passed, or that file cannot be made;
+            or no file can have this name.
         TranscriptError: Lines are not conversations; one has another's id; one's id is that of
             another user's session. It names the lines.
         OSError: The file cannot be read.
     """
-    with Path(path).open("rb") as file:
+    with validation.file_path("path", path).open("rb") as file:
         return import_lines(
             store, file, str(path), atomic=atomic, progress=progress, quarantine=quarantine
         )
