@@ -459,7 +459,7 @@ def search(
             logs = store.tool_logs.iter(
                 success=False,
                 text=text.removeprefix(_IN_ERRORS).strip() or None,
-                session_id=None if session is None else whole_id(store, session),
+                session_id=whole_id(store, session),
                 since=since,
                 until=until,
             )
@@ -467,7 +467,7 @@ def search(
             return
         user = whole_user(store, user)
         if checkpoints:
-            wanted = None if session is None else whole_id(store, session)
+            wanted = whole_id(store, session)
             _search_checkpoints(store, text, user, wanted, limit, as_json=as_json)
             return
         find = partial(
@@ -475,7 +475,7 @@ def search(
             text,
             by=cast("Literal['words', 'meaning', 'both']", by),
             user_id=user,
-            session_id=None if session is None else whole_id(store, session),
+            session_id=whole_id(store, session),
             role=cast("Role | None", role),
             since=since,
             until=until,
@@ -639,7 +639,7 @@ def threads(
     with database.read() as store:
         page = store.checkpoints.threads(
             user_id=whole_user(store, user),
-            session_id=None if session is None else whole_id(store, session),
+            session_id=whole_id(store, session),
             limit=limit,
             cursor=cursor,
         )
