@@ -66,9 +66,7 @@ from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
     LAST_REQUESTS,
     age_of,
-    brief,
     money,
-    noted,
     on_one_line,
     parse,
     printable,
@@ -675,7 +673,6 @@ SHORT_ID = 13
 _WHOLE_ID = 36
 _LISTED, _AT_ONCE = 20, 200
 _FACTS = {"STATUS": 12, "USER": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
-_TO_THE_LEFT = ("STATUS", "USER")
 _LESS_WANTED = ("USER", "TOKENS", "MSGS", "STATUS")
 _WITH_USERS = 100
 """Columns of a terminal that has room for users beside titles."""
@@ -805,6 +802,8 @@ def _print_rows(
     *,
     header: bool,
 ) -> None:
+    from agentstore.tui import session_cells
+
     # Widths are fixed, so that the tables of several pages are one.
     facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
     if out.is_terminal and columns() < _WITH_USERS:
@@ -812,16 +811,10 @@ def _print_rows(
     if header:
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
-        sum_ = used.get(session.id)
-        tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
-        note, style = noted(session.status, has_failures=session.has_failures)
-        cells = {
-            "STATUS": Text(note if out.is_terminal else session.status, style=style),
-            "USER": Text(on_one_line(names.get(session.user_id or "", session.user_id) or "-")),
-            "MSGS": Text(brief(session.message_count)),
-            "TOKENS": Text(f"{tokens}+" if sum_ is not None and sum_.partial else tokens),
-            "ACTIVE": Text(age_of(session.last_active_at)),
-        }
+        user = names.get(session.user_id or "", session.user_id)
+        cells = session_cells(session, used.get(session.id), user)
+        if not out.is_terminal:
+            cells["STATUS"] = Text(session.status)
         title = Text(on_one_line(session.title or session.preview or "-"))
         title.stylize("" if session.title else "dim")
         id = Text(on_one_line(ids[session.id]), style="cyan")
@@ -834,14 +827,9 @@ def _print_rows(
 def _print_row(
     id: Text, width: int, facts: dict[str, int], cells: dict[str, Text], title: Text
 ) -> None:
+    from agentstore.tui import in_columns
+
     line = id.copy()
     line.pad_right(max(width, id.cell_len) + 2 - id.cell_len)
-    for name, each in facts.items():
-        cell = cells[name]
-        if out.is_terminal:
-            cell.truncate(each, overflow="ellipsis")
-        room, left = each - cell.cell_len, name in _TO_THE_LEFT
-        line.pad_right(0 if left else room)
-        line.append_text(cell)
-        line.pad_right(2 + (room if left else 0))
+    line.append_text(in_columns(cells, facts, cut=out.is_terminal))
     print_cut(line.append_text(title))
