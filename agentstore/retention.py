@@ -217,7 +217,7 @@ def read_table(path: str | Path, name: str) -> Any:
     """
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8")).get(name)
-    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
+    except ValueError as error:  # no TOML, no UTF-8, or no name that a file can have
         raise InvalidInput(f"{path} must be a TOML file: {error}.") from None
 
 
