@@ -3364,7 +3364,7 @@ class AsyncUsers(AsyncRepository):
             NaiveDatetime: ``expires_at`` has no time zone.
         """
     async def authenticate(self, key: str) -> ApiKeyRecord:
-        """Say whose key this is.
+        """Say whose key this is. Call ``touch_api_key`` as well to record when it was used.
 
         The time that it takes does not tell how much of a key was right: the digests are
         compared in constant time, also where there is no such key.
@@ -3377,7 +3377,7 @@ class AsyncUsers(AsyncRepository):
                 ``reason``, for the application's own log.
         """
     async def touch_api_key(self, key_id: str) -> None:
-        """Note that a key was used just now. Apart from ``authenticate``, which only reads.
+        """Record that a key was used just now; ``authenticate`` does not, because it only reads.
 
         Raises:
             NotFound: There is no such key.

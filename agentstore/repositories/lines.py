@@ -426,7 +426,7 @@ def require(unit: Unit, session_id: str, branch: str | None = None) -> None:
 
 def no_branch(name: str) -> NotFound:
     """Make the error that says that a branch is not there."""
-    return NotFound("branch", name, "branches.list() shows which there are.")
+    return NotFound("branch", name, "branches.list() lists them.")
 
 
 @dataclass(frozen=True, slots=True)

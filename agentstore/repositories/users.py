@@ -272,7 +272,7 @@ class Quotas(Repository):
         taken = self.unit.first(_taking, id=reservation_id)
         if taken is None:
             raise NotFound(
-                "reservation", reservation_id, "It was settled or released, or never made."
+                "reservation", reservation_id, "It was settled, released, or never made."
             )
         user_id, held, lapsed = taken
         amounts = {"tokens": tokens, "held": 0 if lapsed else held, "now": self.unit.now()}
@@ -539,7 +539,7 @@ class ApiKeys(Repository):
     @scopes.Refused("whose a key is, is not known before")
     @reads
     def authenticate(self, key: str) -> ApiKeyRecord:
-        """Say whose key this is.
+        """Say whose key this is. Call ``touch_api_key`` as well to record when it was used.
 
         The time that it takes does not tell how much of a key was right: the digests are
         compared in constant time, also where there is no such key.
@@ -569,7 +569,7 @@ class ApiKeys(Repository):
     @scopes.API_KEY
     @appends
     def touch_api_key(self, key_id: str) -> None:
-        """Note that a key was used just now. Apart from ``authenticate``, which only reads.
+        """Record that a key was used just now; ``authenticate`` does not, because it only reads.
 
         Raises:
             NotFound: There is no such key.
