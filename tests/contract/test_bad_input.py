@@ -604,8 +604,8 @@ TAKES_A_TURN: dict[str, Callable[[Any, Any, Any], object]] = {
 
 
 NO_BRANCHES = [
-    ("not there", "nowhere", "branches.list() shows", NotFound),
-    ("a lone surrogate", LONE, "branches.list() shows", NotFound),
+    ("not there", "nowhere", "branches.list() lists", NotFound),
+    ("a lone surrogate", LONE, "branches.list() lists", NotFound),
     ("a number", 5),
     ("bytes", b"main"),
 ]
