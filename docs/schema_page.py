@@ -129,7 +129,7 @@ INDEXES = {
 """What each index is for, by its name without ``ix_`` or ``uq_``; a test wants all of them."""
 
 _INTRODUCTION = f"""\
-<!-- Written by `{COMMAND}` from agentstore/schema and agentstore/models.
+<!-- Written by `{COMMAND}` from agentstore/schema and agentstore/models.py.
 Change these, then run that. -->
 # Schema reference
 

@@ -1,4 +1,4 @@
-"""The tables of sessions and their branches; see ``agentstore.models.conversations``."""
+"""The tables of sessions and their branches; see ``agentstore.models``."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ summaries = table(
 )
 
 
-# The tables of messages, and of what is beside them; see ``agentstore.models.conversations``.
+# The tables of messages, and of what is beside them; see ``agentstore.models``.
 
 
 _EXTERNAL = text("external_id IS NOT NULL")

@@ -1,4 +1,4 @@
-"""The tables of tool logs, usage and tasks; see ``agentstore.models.work``."""
+"""The tables of tool logs, usage and tasks; see ``agentstore.models``."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ PartialIndex(
 )
 
 
-# The tables of users, what they may spend, and their keys; see ``agentstore.models.work``.
+# The tables of users, what they may spend, and their keys; see ``agentstore.models``.
 
 
 _DELETING = text("deleting IS NOT NULL")
@@ -222,7 +222,7 @@ quota_reservations = table(
 )
 
 
-# The table of memories; see ``agentstore.models.work``.
+# The table of memories; see ``agentstore.models``.
 
 
 _OF_A_USER = text("user_id IS NOT NULL")
@@ -275,7 +275,7 @@ memory_vectors = table(
 )
 
 
-# The tables of checkpoints; see ``agentstore.models.work``.
+# The tables of checkpoints; see ``agentstore.models``.
 
 
 _ROOT_NAMESPACE = text("namespace = ''")
