@@ -633,6 +633,9 @@ UNKNOWN = (
 )
 """What is said after an error of the driver, or of SQLAlchemy, that nothing else is known of."""
 
+OF_A_TRIGGER = "A trigger or a function that somebody added to the database raised an error"
+"""What is said in the place of its own words, which may quote a row."""
+
 _SAYINGS = {
     "Cannot operate on a closed cursor.",
     "Cannot operate on a closed database.",

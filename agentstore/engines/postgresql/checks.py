@@ -517,11 +517,15 @@ _SETTINGS = {
     "autovacuum": ("off", Severity.WARNING, "dead rows pile up, and plans grow bad"),
     "data_checksums": ("off", Severity.INFO, "pages damaged by a disk are not noticed"),
 }
-_SAID = {"DateStyle": "ISO", "client_encoding": "UTF8"}
+_SAID = {
+    "DateStyle": "ISO", "array_nulls": "on", "client_encoding": "UTF8", "gin_fuzzy_search_limit": 0,
+}  # fmt: skip
 _AT_THE_START = text("""
     SELECT name, reset_val FROM pg_settings
     WHERE name = 'DateStyle' AND reset_val NOT LIKE 'ISO%'
     OR name = 'client_encoding' AND reset_val <> 'UTF8'
+    OR name = 'array_nulls' AND reset_val <> 'on'
+    OR name = 'gin_fuzzy_search_limit' AND reset_val <> '0'
     ORDER BY name
 """)
 _RESTORE = "Restore a backup, or promote a standby; look at the server's disk"

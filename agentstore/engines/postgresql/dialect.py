@@ -59,6 +59,7 @@ from agentstore import errors
 from agentstore.engines.base.dialect import (
     LAST_USED,
     MODE,
+    OF_A_TRIGGER,
     READ_ONLY,
     UNKNOWN,
     WAIT_CANCELLED,
@@ -227,7 +228,9 @@ def require_joinable(connection: Connection) -> None:
 # again, and every call on the connection would fail. So the driver is told to prepare it anew.
 #
 # Dates come as text, which the driver reads in the style ISO alone; and it writes what the
-# client's encoding has. Both may be set for a role or a database, whichever program uses it.
+# client's encoding has. Without ``array_nulls`` a NULL in an array, as which rows travel, arrives
+# as the text "NULL"; with a ``gin_fuzzy_search_limit`` a search finds some hits at random. All may
+# be set for a role or a database, whichever program uses it.
 
 
 _log = logging.getLogger("agentstore.connections")
@@ -383,9 +386,13 @@ _QUESTION = """
         pg_backend_pid(),
         CASE WHEN %(style)s::boolean THEN set_config('DateStyle', 'ISO', false) END,
         CASE WHEN %(encoding)s::boolean THEN set_config('client_encoding', 'UTF8', false) END,
-        CASE WHEN %(zone)s::boolean THEN set_config('TimeZone', 'UTC', false) END
+        CASE WHEN %(zone)s::boolean THEN set_config('TimeZone', 'UTC', false) END,
+        CASE current_setting('array_nulls') WHEN 'off'
+            THEN set_config('array_nulls', 'on', false) END,
+        CASE WHEN current_setting('gin_fuzzy_search_limit') <> '0'
+            THEN set_config('gin_fuzzy_search_limit', '0', false) END
 """
-"""ISO alone keeps the order of day and month."""
+"""ISO alone keeps the order of day and month. The server does not say the last two by itself."""
 
 
 def _ask(driver_s: Any, wrong: dict[str, bool]) -> Any:
@@ -827,9 +834,18 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
 def _words(error: DBAPIError) -> str:
     """Give the server's first line, without a value; the others may quote whole rows."""
     diagnostics = getattr(error.orig, "diag", None)
+    if _is_of_a_function(diagnostics):
+        return OF_A_TRIGGER
     primary = getattr(diagnostics, "message_primary", None)
     words = str(primary or type(error.orig).__name__)
     return words.partition(': "')[0] if isinstance(error, DataError) else words
+
+
+def _is_of_a_function(diagnostics: Any) -> bool:
+    """Say whether somebody's own words, which may quote a row, are where the server's would be."""
+    state = getattr(diagnostics, "sqlstate", None) or ""
+    raised = getattr(diagnostics, "source_function", None) == "exec_stmt_raise"
+    return raised or state.startswith(("P0", "38", "39"))
 
 
 def _without_sqlstate(error: DBAPIError) -> Diagnosis:

@@ -42,7 +42,7 @@ from agentstore.engines.base.moving import (
     version_of,
 )
 from agentstore.engines.base.search import INDEX
-from agentstore.engines.sqlite.files import WATCHED, in_memory
+from agentstore.engines.sqlite.files import WATCHED, file_name, in_memory
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.schema import Tables
 
@@ -414,8 +414,7 @@ def _files(url: URL) -> list[Path]:
     """Give the file and its companions, as far as they are there."""
     if in_memory(url):
         return []
-    name = str(url.database).removeprefix("file:").partition("?")[0]
-    file = Path(name).resolve()
+    file = Path(file_name(str(url.database))).resolve()
     every = (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm"))
     return [each for each in every if each.exists()]
 
