@@ -25,6 +25,7 @@ from agentstore.schema.base import (
     TEXT,
     PartialIndex,
     column,
+    not_negative,
     nullable,
     one_of,
     row_number,
@@ -92,8 +93,9 @@ turn_usage = table(
     nullable("details", OBJECT),
     column("created_at", INSTANT),
     CheckConstraint(
-        "requests >= 0 AND input_tokens >= 0 AND output_tokens >= 0 AND total_tokens >= 0 "
-        "AND cost >= 0",
+        not_negative(
+            "requests", "input_tokens", "output_tokens", "total_tokens", unless_null="cost"
+        ),
         name="amounts",
     ),
     Index(None, "session_id", "branch", "turn"),
@@ -133,7 +135,7 @@ tasks = table(
     nullable("cancelled_at", INSTANT),
     nullable("dead_at", INSTANT),
     CheckConstraint(one_of("status", TASK_STATUSES), name="status"),
-    CheckConstraint("attempts >= 0 AND failures >= 0 AND max_retries >= 0", name="attempts"),
+    CheckConstraint(not_negative("attempts", "failures", "max_retries"), name="attempts"),
     CheckConstraint("session_id IS NOT NULL OR NOT alone_in_session", name="alone_in_session"),
     PartialIndex("ix_tasks_lease_expires_at", "lease_expires_at", where=_RUNNING),
     Index(None, "session_id", "pk"),

@@ -319,6 +319,12 @@ class EngineDialect(ABC):
             DatabaseError: Rows refer to rows that are gone.
         """
 
+    def finish_migration(self, connection: Connection, tables: Tables) -> None:
+        """Do, behind the commit, what nobody else need wait for and may be done again.
+
+        Where there is nothing of it to do, this costs one short query at most.
+        """
+
     def unlock_after_migration(self, connection: Connection) -> None:
         """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
 

@@ -546,7 +546,9 @@ SELECT i.indexrelid::regclass::text, i.indrelid::regclass::text FROM pg_index AS
 JOIN unnest(:wanted) AS wanted (name) ON i.indrelid = to_regclass(wanted.name)
 WHERE NOT (i.indisvalid AND i.indisready) ORDER BY 1""").bindparams(_WANTED)
 _UNCHECKED = text("""
-SELECT c.conname, c.conrelid::regclass::text FROM pg_constraint AS c
+SELECT c.conname, c.conrelid::regclass::text,
+    'ALTER TABLE ' || c.conrelid::regclass || ' VALIDATE CONSTRAINT ' || quote_ident(c.conname)
+FROM pg_constraint AS c
 JOIN unnest(:wanted) AS wanted (name) ON c.conrelid = to_regclass(wanted.name)
 WHERE NOT c.convalidated ORDER BY 1""").bindparams(_WANTED)
 _DEAD = text("""
@@ -718,13 +720,13 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
             table,
             f"psql -c 'REINDEX INDEX CONCURRENTLY {index}'",
         )
-    for constraint, table in context.connection.execute(_UNCHECKED, wanted):
+    for constraint, table, checking in unchecked(context.connection, context.tables):
         yield Finding(
             Severity.WARNING,
             "constraints",
             f"The constraint {constraint} was never checked for the rows that were there.",
             table,
-            f"psql -c 'ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}'",
+            f"psql -c {shlex.quote(checking)}",
         )
     failures = context.connection.execute(_CHECKSUMS).scalar()
     if failures:
@@ -732,6 +734,11 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, "integrity", what, "database", _RESTORE)
     if context.deep:
         yield from _damaged(context)
+
+
+def unchecked(connection: Connection, tables: Tables) -> Sequence[Any]:
+    """Give what was never checked for the rows that were there: constraint, table, what does so."""
+    return connection.execute(_UNCHECKED, {"wanted": every_table(tables)}).all()
 
 
 def _damaged(context: CheckContext) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ from sqlalchemy import (
     JSON,
     URL,
     BigInteger,
+    CheckConstraint,
     ColumnElement,
     Connection,
     Engine,
@@ -82,7 +83,7 @@ from agentstore.engines.postgresql.append import (
     sever,
     storing_writes,
 )
-from agentstore.engines.postgresql.checks import ServerSpace
+from agentstore.engines.postgresql.checks import ServerSpace, unchecked
 from agentstore.engines.postgresql.row_security import SecuredRows
 from agentstore.engines.postgresql.search import PostgreSQLSearch
 from agentstore.errors import TransactionMisuse
@@ -727,6 +728,20 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
             schemas = connection.dialect.get_schema_names(connection)
             if names.schema not in schemas:
                 connection.execute(CreateSchema(names.schema))
+
+    def finish_migration(self, connection: Connection, tables: Tables) -> None:
+        """Have constraints checked for the rows that were there, while others read and write."""
+        ours = {
+            str(constraint.name)
+            for table in tables.metadata.sorted_tables
+            for constraint in table.constraints
+            if isinstance(constraint, CheckConstraint)
+        }
+        for constraint, _, checking in unchecked(connection, tables):
+            if constraint in ours:
+                connection.exec_driver_sql(checking)
+                connection.commit()
+        connection.rollback()
 
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Take the next of the sequence."""
