@@ -65,7 +65,7 @@ from agentstore.settings import default_names, settings_for
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = ("0100",)
+REVISIONS = ("0100", "0101")
 """Every revision, oldest first. A test holds this equal to the tree."""
 
 BEFORE = (*(f"{number:04}" for number in range(1, 19)), "0020")
@@ -288,6 +288,7 @@ def _run(connection: Connection, names: Names) -> None:
         context.run_migrations()
     dialect.check_after_migration(connection)
     connection.commit()
+    dialect.finish_migration(connection, tables(names))
 
 
 def _opts(names: Names) -> dict[str, Any]:
@@ -355,6 +356,8 @@ def _migrate_once(
                 _refuse_unknown(found)
             if found != HEAD or revision != "head":
                 _run_alembic(command, revision, names, connection, progress)
+            else:  # it may have been killed behind its commit
+                dialect.finish_migration(connection, tables(_possible(names, engine.url)))
             after = current(connection, names)
             connection.rollback()
             return after or "base"

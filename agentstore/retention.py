@@ -202,7 +202,7 @@ def read_policy(path: str | Path) -> dict[str, Any]:
     """
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or no name that a file can have
         raise InvalidInput(f"{path} must be a TOML file: {error}.") from error
     found = document.get(TABLE)
     if not isinstance(found, dict):

@@ -16,12 +16,12 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Iterable
 from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import timedelta
-from functools import partial, wraps
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from agentstore.errors import (
     AgentStoreError,
@@ -50,6 +50,49 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 Owner = TypeVar("Owner")
+
+
+# Operations that are written once for both kinds of store, and what makes their calls.
+#
+# An operation is a generator: what it yields is a call of a store, and what it gets back is the
+# result. An error is raised where the call was yielded.
+
+
+Call = Callable[[Any], Any]
+"""A call of a store, or what an asynchronous store's gives to be awaited."""
+
+Calls = Generator[Call, Any, T]
+"""The calls of one operation, and what comes of it."""
+
+
+def run(calls: Calls[T], store: object) -> T:
+    """Make the calls of an operation on a store; give what comes of it."""
+    try:
+        call = next(calls)
+        while True:
+            try:
+                result = call(store)
+            except BaseException as error:  # noqa: BLE001 - it is the operation's to handle
+                call = calls.throw(error)
+            else:
+                call = calls.send(result)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+async def run_async(calls: Calls[T], store: object) -> T:
+    """Do the same on an asynchronous store."""
+    try:
+        call = next(calls)
+        while True:
+            try:
+                result = await call(store)
+            except BaseException as error:  # noqa: BLE001 - it is the operation's to handle
+                call = calls.throw(error)
+            else:
+                call = calls.send(result)
+    except StopIteration as end:
+        return cast("T", end.value)
 
 
 class _OpenTurn:
@@ -126,9 +169,49 @@ class _OpenTurn:
             raise _ended() if self._began else _not_begun()
         return self._bound
 
-    def _paying(self) -> dict[str, str]:
-        """Say what pays for what is recorded."""
-        return {} if self.reservation is None else {"reservation_id": self.reservation.id}
+    def _set_aside(self, tokens: int) -> Calls[None]:
+        """Reserve the tokens, of the user who was named or of the session's."""
+        user, session_id, ttl = self._user, self.session_id, self._ttl
+        if user is None:
+            self.reservation = yield lambda store: store.users.reserve_for_session(
+                session_id, tokens, ttl=ttl
+            )
+        else:
+            self.reservation = yield lambda store: store.users.reserve_quota(
+                user, tokens, ttl=ttl, session_id=session_id
+            )
+
+    def _record(self, usage: object, more: dict[str, Any]) -> Calls[UsageRecord]:
+        """Record what a call of a model used, and have it paid for."""
+
+        def record(**paying: str) -> Call:
+            return lambda store: store.usage.record(self.session_id, usage=usage, **more, **paying)
+
+        reserved = self.reservation
+        try:
+            made = yield record(**{} if reserved is None else {"reservation_id": reserved.id})
+        except NotFound as problem:
+            if problem.kind != "reservation":
+                raise
+            made = yield record()  # somebody released it; the end of the block says so
+            self._unpaid += made.total_tokens
+        self._counted.append(made.total_tokens)
+        return cast("UsageRecord", made)
+
+    def _stop(self, begun: MessageRecord) -> Calls[None]:
+        """Finish a message that was begun and not finished."""
+        with suppress(StreamEnded):  # somebody else finished it
+            metadata = (begun.metadata or {}) | STOPPED
+            yield lambda store: store.messages.finish(begun.id, metadata=metadata)
+
+    def _settle(self) -> Calls[None]:
+        """Give back what was not used."""
+        self._open = False
+        if (reserved := self.reservation) is not None:
+            self.tokens_left = yield lambda store: store.users.settle_quota(
+                reserved.id, self._unpaid
+            )
+        self._settled = True
 
     def _unsettled(self, error: BaseException, problem: AgentStoreError) -> None:
         """Have the error of the block say what could not be ended either."""
@@ -336,11 +419,29 @@ class _Stream:
         piece, self._saved, self._at = "".join(texts[self._saved :]), len(texts), now
         return piece
 
-    def _ending(self, *, read: bool) -> dict[str, Any] | None:
-        """Say how the message is to end: whole, or with what was said; None if nothing was."""
-        if read:
-            return self._said.whole()
-        return {"content": self.text, "metadata": STOPPED} if self._said.texts else None
+    def _end(self, *, read: bool) -> Calls[None]:
+        """End the message: whole, or with what was said, if anything was."""
+        if self._ended:
+            return
+        self._ended = True
+        begun, session_id = self.message, self._turn.session_id
+        try:
+            ending = {"content": self.text, "metadata": STOPPED} if self._said.texts else None
+            if read:
+                ending = self._said.whole()
+            if ending is not None and begun is not None:
+                self.message = yield lambda store: store.messages.finish(begun.id, **ending)
+            elif ending is not None:
+                self.message = yield lambda store: store.messages.save(
+                    session_id, "assistant", **ending
+                )
+        except BaseException:
+            self._ended = False  # the end of the block tries again, with the text alone
+            raise
+        finally:
+            answer, self._said.answer = self._said.answer, {}
+            if answer.get("usage"):
+                yield from self._turn._record(answer, {})
 
 
 class TurnStream(_Stream):
@@ -367,33 +468,14 @@ class TurnStream(_Stream):
             if piece := self._piece():
                 messages.append(self.message.id, piece)
             return text
-        self._end(read=True)
+        run(self._end(read=True), self._turn._here)
         raise StopIteration
 
     def close(self) -> None:
         """Stop reading: the message ends with what was said so far."""
         with suppress(Exception):
             getattr(self._chunks, "close", _nothing)()
-        self._end(read=False)
-
-    def _end(self, *, read: bool) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        messages = self._turn._here.messages
-        try:
-            ending = self._ending(read=read)
-            if ending is not None and self.message is not None:
-                self.message = messages.finish(self.message.id, **ending)
-            elif ending is not None:
-                self.message = messages.save(self._turn.session_id, "assistant", **ending)
-        except BaseException:
-            self._ended = False  # the end of the block tries again, with the text alone
-            raise
-        finally:
-            answer, self._said.answer = self._said.answer, {}
-            if answer.get("usage"):
-                self._turn.usage(answer)
+        run(self._end(read=False), self._turn._here)
 
 
 class AsyncTurnStream(_Stream):
@@ -416,7 +498,7 @@ class AsyncTurnStream(_Stream):
             if self.message is not None and (piece := self._piece()):
                 await messages.append(self.message.id, piece)
             return text
-        await finished(self._end(read=True))
+        await finished(run_async(self._end(read=True), self._turn._here))
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -425,29 +507,10 @@ class AsyncTurnStream(_Stream):
             close = getattr(self._chunks, "aclose", None) or getattr(self._chunks, "close", None)
             if close is not None and inspect.isawaitable(closing := close()):
                 await closing
-        await finished(self._end(read=False))
+        await finished(run_async(self._end(read=False), self._turn._here))
 
     async def _begin(self) -> None:
         self.message = await self._turn._here.messages.begin(self._turn.session_id)
-
-    async def _end(self, *, read: bool) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        messages = self._turn._here.messages
-        try:
-            ending = self._ending(read=read)
-            if ending is not None and self.message is not None:
-                self.message = await messages.finish(self.message.id, **ending)
-            elif ending is not None:
-                self.message = await messages.save(self._turn.session_id, "assistant", **ending)
-        except BaseException:
-            self._ended = False  # the end of the block tries again, with the text alone
-            raise
-        finally:
-            answer, self._said.answer = self._said.answer, {}
-            if answer.get("usage"):
-                await self._turn.usage(answer)
 
 
 def _nothing() -> None:
@@ -486,16 +549,7 @@ class Turn(_OpenTurn):
         Raises:
             InvalidInput: It does not say how many tokens.
         """
-        call = partial(self._here.usage.record, self.session_id, usage=usage, **more)
-        try:
-            record: UsageRecord = call(**self._paying())
-        except NotFound as problem:
-            if problem.kind != "reservation":
-                raise
-            record = call()  # somebody released it; the end of the block says so
-            self._unpaid += record.total_tokens
-        self._counted.append(record.total_tokens)
-        return record
+        return run(self._record(usage, more), self._here)
 
     def __enter__(self) -> Self:
         """Set the tokens aside.
@@ -506,13 +560,8 @@ class Turn(_OpenTurn):
             InvalidInput: The session has no user, and none was named.
         """
         self._begin()
-        users, tokens = self._bound.users, self._reserve
-        if tokens is not None and self._user is not None:
-            self.reservation = users.reserve_quota(
-                self._user, tokens, ttl=self._ttl, session_id=self.session_id
-            )
-        elif tokens is not None:
-            self.reservation = users.reserve_for_session(self.session_id, tokens, ttl=self._ttl)
+        if self._reserve is not None:
+            run(self._set_aside(self._reserve), self._bound)
         self._open = True
         return self
 
@@ -546,26 +595,15 @@ class Turn(_OpenTurn):
         """Finish what is being streamed and give back what was not used, however it ended."""
         try:
             with ExitStack() as end:  # each is done, whatever becomes of the others
-                end.callback(self._settle)
+                end.callback(run, self._settle(), self._bound)
                 for begun in self._begun:
-                    end.callback(self._stop, begun)
+                    end.callback(run, self._stop(begun), self._bound)
                 for stream in self._streams:
                     end.callback(stream.close)
         except AgentStoreError as problem:
             if error is None:
                 raise
             self._unsettled(error, problem)
-
-    def _stop(self, begun: MessageRecord) -> None:
-        with suppress(StreamEnded):  # somebody else finished it
-            self._bound.messages.finish(begun.id, metadata=(begun.metadata or {}) | STOPPED)
-
-    def _settle(self) -> None:
-        self._open = False
-        if self.reservation is not None:
-            settle = self._bound.users.settle_quota
-            self.tokens_left = settle(self.reservation.id, self._unpaid)
-        self._settled = True
 
 
 class AsyncTurn(_OpenTurn):
@@ -595,20 +633,8 @@ class AsyncTurn(_OpenTurn):
 
     async def usage(self, usage: object, **more: Any) -> UsageRecord:
         """Record what a call of a model used, and have the turn count it; see ``Turn.usage``."""
-
-        async def record() -> UsageRecord:
-            call = partial(self._here.usage.record, self.session_id, usage=usage, **more)
-            try:
-                record: UsageRecord = await call(**self._paying())
-            except NotFound as problem:
-                if problem.kind != "reservation":
-                    raise
-                record = await call()
-                self._unpaid += record.total_tokens
-            self._counted.append(record.total_tokens)
-            return record
-
-        return await finished(record())  # or what is recorded might not be counted
+        # Or what is recorded might not be counted.
+        return await finished(run_async(self._record(usage, more), self._here))
 
     def stream(self, chunks: AsyncIterable[object]) -> AsyncTurnStream:
         """Save an answer while it comes, and give its texts; see ``Turn.stream``."""
@@ -621,10 +647,10 @@ class AsyncTurn(_OpenTurn):
         self._begin()
         if self._reserve is not None:
             try:
-                await finished(self._set_aside(self._reserve))
+                await finished(run_async(self._set_aside(self._reserve), self._bound))
             except asyncio.CancelledError:
                 with suppress(AgentStoreError):
-                    await finished(self._settle())
+                    await finished(run_async(self._settle(), self._bound))
                 raise
         self._open = True
         return self
@@ -643,35 +669,13 @@ class AsyncTurn(_OpenTurn):
                 raise
             self._unsettled(error, problem)
 
-    async def _set_aside(self, tokens: int) -> None:
-        users = self._bound.users
-        if self._user is not None:
-            self.reservation = await users.reserve_quota(
-                self._user, tokens, ttl=self._ttl, session_id=self.session_id
-            )
-        else:
-            self.reservation = await users.reserve_for_session(
-                self.session_id, tokens, ttl=self._ttl
-            )
-
     async def _leave(self) -> None:
         async with AsyncExitStack() as end:
-            end.push_async_callback(self._settle)
+            end.push_async_callback(run_async, self._settle(), self._bound)
             for begun in self._begun:
-                end.push_async_callback(self._stop, begun)
+                end.push_async_callback(run_async, self._stop(begun), self._bound)
             for stream in self._streams:
                 end.push_async_callback(stream.aclose)
-
-    async def _stop(self, begun: MessageRecord) -> None:
-        with suppress(StreamEnded):
-            await self._bound.messages.finish(begun.id, metadata=(begun.metadata or {}) | STOPPED)
-
-    async def _settle(self) -> None:
-        self._open = False
-        if self.reservation is not None:
-            settle = self._bound.users.settle_quota
-            self.tokens_left = await settle(self.reservation.id, self._unpaid)
-        self._settled = True
 
 
 def _ended() -> TransactionMisuse:

@@ -129,7 +129,7 @@ INDEXES = {
 """What each index is for, by its name without ``ix_`` or ``uq_``; a test wants all of them."""
 
 _INTRODUCTION = f"""\
-<!-- Written by `{COMMAND}` from agentstore/schema and agentstore/models.
+<!-- Written by `{COMMAND}` from agentstore/schema and agentstore/models.py.
 Change these, then run that. -->
 # Schema reference
 
@@ -138,7 +138,8 @@ The tables as they are at head, in the words of the models. The models are publi
 is fine. Writing past agentstore is not: counters, digests and orders would not follow.
 
 Both engines have the same tables and columns. With `table_prefix=` the names of tables, indexes
-and constraints carry the prefix; with `schema=` they are in that schema of PostgreSQL.
+and constraints carry the prefix; with `schema=` they are in that schema of PostgreSQL, where some
+checks say the same in fewer words.
 
 | what | SQLite | PostgreSQL | how |
 |---|---|---|---|

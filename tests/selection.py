@@ -80,7 +80,7 @@ TESTS_OF = {
     "agentstore/integrations/pydantic_ai.py": "pydantic_ai",
     "agentstore/integrations/*": "docs",
     "agentstore/migrations.py": "one_path refusals",
-    "agentstore/models/*": "models models_agree",
+    "agentstore/models.py": "models models_agree",
     "agentstore/moving/backup.py": "backup restore",
     "agentstore/moving/cop*": "copy",
     "agentstore/moving/frameworks/*": "importing import_openai import_tutorial",

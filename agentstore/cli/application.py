@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import inspect
 import io
+import logging
 import os
 import re
 import sys
@@ -30,6 +31,7 @@ from agentstore.cli import COMMANDS, versions
 from agentstore.cli.output import columns, err, out, say
 from agentstore.errors import (
     AgentStoreError,
+    EmbeddingModelChanged,
     InvalidInput,
     LimitOutOfRange,
     NotASource,
@@ -314,6 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
     _Debug.on = "--debug" in own
+    logging.getLogger("agentstore.embeddings").addFilter(_is_news)
     rest = [argument for argument in own if argument != "--debug"] + given[len(own) :]
     code = _run(rest)
     try:
@@ -321,6 +324,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError:  # dropped, or the interpreter would try, and fail, once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.file.fileno())
     sys.exit(code)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out that a store was opened with another model: search says so, embed mends it."""
+    return not any(isinstance(arg, EmbeddingModelChanged) for arg in record.args or ())
 
 
 def _run(arguments: list[str]) -> int:

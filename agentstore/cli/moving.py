@@ -545,8 +545,9 @@ def import_(
 
     The format is detected: chat format, ShareGPT, fine-tuning and preference lines, items of the
     Responses API, exports of ChatGPT, Claude and Open WebUI, sessions of Claude Code, Codex and
-    Gemini CLI, logs of llm, messages of LangChain, runs of LangSmith, tau-bench, SWE-agent; as JSON
-    lines, an array, or one object. Branches, usage and times come along.
+    Gemini CLI, logs of llm, messages of LangChain, runs of LangSmith, tau-bench, SWE-agent, spans,
+    and whatever names who says what; as JSON lines, an array, or one object, or as CSV, Markdown or
+    text. Branches, usage and times come along.
 
     Conversations that exist already are skipped.
 

@@ -124,7 +124,9 @@ def _unclear() -> UnsupportedUrl:
 
 def show_url(url: URL) -> str:
     """Write a URL for people: without its password, and what may be one, wherever that stands."""
-    plain = url.set(query={}).render_as_string(hide_password=True)
+    # The name of a file may have bytes that are no text, which no URL can quote.
+    database = url.database and url.database.encode(errors="backslashreplace").decode()
+    plain = url.set(query={}, database=database).render_as_string(hide_password=True)
     shown = [
         f"{quote_plus(name)}={quote_plus(value, safe='/,:') if name in _SHOWN else '***'}"
         for name, values in url.query.items()

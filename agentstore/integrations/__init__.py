@@ -12,7 +12,7 @@ sessions are there, and new ones belong to the user.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
@@ -20,6 +20,10 @@ from urllib.parse import quote
 from agentstore.aio import AsyncRepositories, AsyncScopedStore
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.transactions import Repositories
+from agentstore.turns import Call as Call
+from agentstore.turns import Calls as Calls
+from agentstore.turns import run as run
+from agentstore.turns import run_async as run_async
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord
@@ -49,49 +53,6 @@ def of_kind(store: object, kind: type[S]) -> S:
     raise InvalidInput(
         "Pass an AsyncStore. A Store is for synchronous methods and classes with these."
     )
-
-
-# Operations that are written once for both kinds of store, and what makes their calls.
-#
-# An operation is a generator: what it yields is a call of a store, and what it gets back is the
-# result. An error is raised where the call was yielded.
-
-
-Call = Callable[[Any], Any]
-"""A call of a store, or what an asynchronous store's gives to be awaited."""
-
-Calls = Generator[Call, Any, T]
-"""The calls of one operation, and what comes of it."""
-
-
-def run(calls: Calls[T], store: object) -> T:
-    """Make the calls of an operation on a store; give what comes of it."""
-    try:
-        call = next(calls)
-        while True:
-            try:
-                result = call(store)
-            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
-                call = calls.throw(error)
-            else:
-                call = calls.send(result)
-    except StopIteration as end:
-        return cast("T", end.value)
-
-
-async def run_async(calls: Calls[T], store: object) -> T:
-    """Do the same on an asynchronous store."""
-    try:
-        call = next(calls)
-        while True:
-            try:
-                result = await call(store)
-            except Exception as error:  # noqa: BLE001 - it is the operation's to handle
-                call = calls.throw(error)
-            else:
-                call = calls.send(result)
-    except StopIteration as end:
-        return cast("T", end.value)
 
 
 def history_of(session_id: str, how: Mapping[str, Any]) -> Calls[Sequence[MessageRecord]]:

@@ -168,18 +168,7 @@ class AgentStoreSession:
         prune_prefix: Callable[[TResponseInputItem], bool] | None = None,
     ) -> CompactionSnapshot:
         """Give the last items, and what replaces the end of them if it is still the end."""
-        return await self._snapshot(limit, prune_prefix, None)
-
-    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        """Replace all items by others, in one transaction."""
-        return await self._replace_all(items, None)
-
-    async def _snapshot(
-        self,
-        limit: int,
-        prune_prefix: Callable[[TResponseInputItem], bool] | None,
-        branch: str | None,
-    ) -> CompactionSnapshot:
+        branch = self._current_branch_id
         rows: list[MessageRecord] = await self._found(
             lambda s: s.messages.history(self.session_id, limit + 1, branch=branch, **AS_STORED),
             [],
@@ -210,7 +199,10 @@ class AgentStoreSession:
 
         return CompactionSnapshot([_item(row) for row in rows], complete, replace_suffix)
 
-    async def _replace_all(self, items: list[TResponseInputItem], branch: str | None) -> bool:
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """Replace all items by others, in one transaction."""
+        branch = self._current_branch_id
+
         def replace(tx: Transaction) -> bool:
             tx.sessions.ensure(self.session_id, **self._new)
             history = tx.messages.history(self.session_id, None, branch=branch, **AS_STORED)
@@ -221,6 +213,11 @@ class AgentStoreSession:
             return tx.messages.replace_tail(self.session_id, ids, items, branch=branch, **WHOLE)
 
         return await settled(self._call(lambda s: s.run(replace)))
+
+    @property
+    def _current_branch_id(self) -> str | None:
+        """The branch that is read and written; None is the session's active one."""
+        return None
 
     # --- How a call gets to the store --------------------------------------------------------
 
@@ -366,7 +363,7 @@ def texts_of(item: dict[str, Any]) -> list[str]:
     return [text for text in found if isinstance(text, str)]
 
 
-# A session of the SDK that is on a branch: where its calls go, and in which order.
+# Branches, turns and usage, as the SDK's ``AdvancedSQLiteSession`` has them, on both engines.
 #
 # The branch that a session object is on is its own: two of them may work on two branches of one
 # conversation. Names of branches are never used again, so an object whose branch is gone knows
@@ -379,8 +376,11 @@ Place = tuple[str, int | None]
 """A branch, and the session's epoch when that was chosen, if it is known."""
 
 
-class PlacedSession(AgentStoreSession):
-    """A session whose items are those of one branch."""
+_NUMBERS = ("requests", "input_tokens", "output_tokens", "total_tokens")
+
+
+class AgentStoreAdvancedSession(AgentStoreSession):
+    """A session of the SDK with branches, turns and usage; see ``AdvancedSQLiteSession`` there."""
 
     def __init__(
         self,
@@ -510,83 +510,6 @@ class PlacedSession(AgentStoreSession):
 
         await settled(go())
 
-    # --- Compaction --------------------------------------------------------------------------
-
-    async def _get_compaction_snapshot(
-        self,
-        limit: int,
-        *,
-        prune_prefix: Callable[[TResponseInputItem], bool] | None = None,
-    ) -> CompactionSnapshot:
-        return await self._snapshot(limit, prune_prefix, self._current_branch_id)
-
-    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        return await self._replace_all(items, self._current_branch_id)
-
-    # --- Where calls go ----------------------------------------------------------------------
-
-    async def _in_order(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make a call when those before it have ended; it ends before a cancellation goes on."""
-        before, mine = self._last, asyncio.get_running_loop().create_future()
-        self._last = mine
-
-        async def go() -> T:
-            try:
-                if before is not None and before.get_loop() is mine.get_loop():
-                    await asyncio.wait({before})
-                return await call()
-            finally:
-                mine.set_result(None)
-
-        return await settled(go())
-
-    async def _read(self, branch: str | None, call: Callable[[Any, str], Any], missing: Any) -> Any:
-        """Read a branch, this object's if None; give something else where it is not there."""
-        try:
-            if branch is None:
-                return await self._on(self._place, call)
-            return await self._call(lambda s: call(s, branch))
-        except (NotFound, InvalidInput):
-            return missing
-
-    async def _change(self, place: Place, work: Callable[[Transaction, str], T]) -> T:
-        changed: T = await self._on(place, lambda s, branch: s.run(lambda tx: work(tx, branch)))
-        return changed
-
-    async def _on(self, place: Place, call: Callable[[Any, str], Any]) -> Any:
-        """Make a call on a branch; on main, if the session was cleared since that was chosen."""
-        try:
-            return await self._call(lambda s: call(s, place[0]))
-        except NotFound as missing:
-            if missing.kind != "branch":
-                raise
-            session = await self._call(lambda s: s.sessions.find(self.session_id))
-            if epoch_of(session) == place[1]:
-                raise
-        if self._place == place:
-            self._place = (MAIN, epoch_of(session))
-        return await self._call(lambda s: call(s, MAIN))
-
-
-def epoch_of(session: SessionRecord | None) -> int:
-    """Say how often a session was cleared."""
-    return 0 if session is None else session.epoch
-
-
-def when(made: CountedBranch | MessageRecord) -> str:
-    """Say when something was made, as the SDK's sessions do."""
-    return made.created_at.strftime("%Y-%m-%d %H:%M:%S")
-
-
-# Turns, tools and usage of a session of the SDK.
-
-
-_NUMBERS = ("requests", "input_tokens", "output_tokens", "total_tokens")
-
-
-class CountedSession(PlacedSession):
-    """A session that says what its turns are, and what they have used."""
-
     # --- Turns -------------------------------------------------------------------------------
 
     async def get_conversation_turns(self, branch_id: str | None = None) -> list[dict[str, Any]]:
@@ -710,53 +633,6 @@ class CountedSession(PlacedSession):
         if user_turn_number is None:
             return rows
         return {k: v for k, v in rows[-1].items() if k != "user_turn_number"} if rows else {}
-
-
-def _turns(tx: Transaction, session_id: str, branch: str) -> Iterator[TurnRecord]:
-    return tx.branches.iter_turns(session_id, branch=branch, limit=1_000, messages=True)
-
-
-def _turn(message: MessageRecord, most: int | None) -> dict[str, Any]:
-    content = message.to_chat().get("content", "")
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    if most is not None and len(text) > most:
-        text = text[:most] + "..."
-    return {
-        "turn": message.turn,
-        "content": text,
-        "full_content": content,
-        "timestamp": when(message),
-        "can_branch": True,
-    }
-
-
-def _usage(used: UsageRecord) -> dict[str, Any]:
-    details = used.details or {}
-    return {
-        "user_turn_number": used.turn,
-        **{name: getattr(used, name) for name in _NUMBERS},
-        "input_tokens_details": details.get("input"),
-        "output_tokens_details": details.get("output"),
-    }
-
-
-def _details(used: Any, side: str) -> dict[str, Any] | None:
-    """Give the details of a side as JSON; None for what JSON cannot say."""
-    given = getattr(used, f"{side}_tokens_details", None)
-    if not given:
-        return None
-    try:
-        details: dict[str, Any] = json.loads(json.dumps(given.__dict__))
-    except (TypeError, ValueError):
-        return None
-    return details
-
-
-# Branches, turns and usage, as the SDK's ``AdvancedSQLiteSession`` has them, on both engines.
-
-
-class AgentStoreAdvancedSession(CountedSession):
-    """A session of the SDK with branches, turns and usage; see ``AdvancedSQLiteSession`` there."""
 
     # --- Branches ----------------------------------------------------------------------------
 
@@ -908,6 +784,100 @@ class AgentStoreAdvancedSession(CountedSession):
         if place[1] not in (None, epoch) and self._place == place:
             self._place = (MAIN, epoch)
         return branches
+
+    # --- Where calls go ----------------------------------------------------------------------
+
+    async def _in_order(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call when those before it have ended; it ends before a cancellation goes on."""
+        before, mine = self._last, asyncio.get_running_loop().create_future()
+        self._last = mine
+
+        async def go() -> T:
+            try:
+                if before is not None and before.get_loop() is mine.get_loop():
+                    await asyncio.wait({before})
+                return await call()
+            finally:
+                mine.set_result(None)
+
+        return await settled(go())
+
+    async def _read(self, branch: str | None, call: Callable[[Any, str], Any], missing: Any) -> Any:
+        """Read a branch, this object's if None; give something else where it is not there."""
+        try:
+            if branch is None:
+                return await self._on(self._place, call)
+            return await self._call(lambda s: call(s, branch))
+        except (NotFound, InvalidInput):
+            return missing
+
+    async def _change(self, place: Place, work: Callable[[Transaction, str], T]) -> T:
+        changed: T = await self._on(place, lambda s, branch: s.run(lambda tx: work(tx, branch)))
+        return changed
+
+    async def _on(self, place: Place, call: Callable[[Any, str], Any]) -> Any:
+        """Make a call on a branch; on main, if the session was cleared since that was chosen."""
+        try:
+            return await self._call(lambda s: call(s, place[0]))
+        except NotFound as missing:
+            if missing.kind != "branch":
+                raise
+            session = await self._call(lambda s: s.sessions.find(self.session_id))
+            if epoch_of(session) == place[1]:
+                raise
+        if self._place == place:
+            self._place = (MAIN, epoch_of(session))
+        return await self._call(lambda s: call(s, MAIN))
+
+
+def epoch_of(session: SessionRecord | None) -> int:
+    """Say how often a session was cleared."""
+    return 0 if session is None else session.epoch
+
+
+def when(made: CountedBranch | MessageRecord) -> str:
+    """Say when something was made, as the SDK's sessions do."""
+    return made.created_at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _turns(tx: Transaction, session_id: str, branch: str) -> Iterator[TurnRecord]:
+    return tx.branches.iter_turns(session_id, branch=branch, limit=1_000, messages=True)
+
+
+def _turn(message: MessageRecord, most: int | None) -> dict[str, Any]:
+    content = message.to_chat().get("content", "")
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    if most is not None and len(text) > most:
+        text = text[:most] + "..."
+    return {
+        "turn": message.turn,
+        "content": text,
+        "full_content": content,
+        "timestamp": when(message),
+        "can_branch": True,
+    }
+
+
+def _usage(used: UsageRecord) -> dict[str, Any]:
+    details = used.details or {}
+    return {
+        "user_turn_number": used.turn,
+        **{name: getattr(used, name) for name in _NUMBERS},
+        "input_tokens_details": details.get("input"),
+        "output_tokens_details": details.get("output"),
+    }
+
+
+def _details(used: Any, side: str) -> dict[str, Any] | None:
+    """Give the details of a side as JSON; None for what JSON cannot say."""
+    given = getattr(used, f"{side}_tokens_details", None)
+    if not given:
+        return None
+    try:
+        details: dict[str, Any] = json.loads(json.dumps(given.__dict__))
+    except (TypeError, ValueError):
+        return None
+    return details
 
 
 def _names(turn: int) -> Iterator[str]:

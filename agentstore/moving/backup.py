@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from stat import S_ISREG
 
 from sqlalchemy import URL, Connection, inspect
 
@@ -50,6 +51,7 @@ from agentstore.moving.copy_ends import read_both as read_whole
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.schema import PLAIN, Names
 from agentstore.settings import default_url
+from agentstore.values import validation
 from agentstore.values.types import utc_now
 
 __all__ = ["BackupReport", "RestoreReport", "SavedTable", "backup", "restore"]
@@ -87,6 +89,7 @@ def backup(
         What was saved.
 
     Raises:
+        InvalidInput: No file can have this name.
         TargetExists: There is something under this name already, or left over from a database
             that was there. It is as it was.
         BackupUnderWay: Another process is making this file.
@@ -99,7 +102,7 @@ def backup(
     """
     report = progress or (lambda _: None)
     timing = Timing()
-    path = Path(target)
+    path = validation.file_path("target", target)
     with (
         closing(End(default_url() if url is None else url, names, read_only=True)) as end,
         NewFile(path, beside=database_files().beside(path)).in_the_making() as new,
@@ -218,6 +221,7 @@ def restore(
         What was restored. The database holds what the backup does, or this raises.
 
     Raises:
+        InvalidInput: No file can have the name of the backup.
         NotABackup: The file is something else, or has no tables of these names.
         ForeignObjects: It has triggers or the like that no revision made and ``allowed`` does not
             name.
@@ -233,10 +237,13 @@ def restore(
             closed until the same call ends well.
         DatabaseError: The database or the disk failed, before anything was made.
     """
-    file = Path(source)
+    file = validation.file_path("source", source)
     report = progress or (lambda _: None)
-    with translating(file), file.open("rb") as opened:
-        beginning = opened.read(len(_SQLITE))
+    with translating(file):
+        if not S_ISREG(file.stat().st_mode):  # to open a pipe could take for ever
+            raise NotABackup(str(file), "it is a folder, a device or a pipe")
+        with file.open("rb") as opened:
+            beginning = opened.read(len(_SQLITE))
     if beginning != _SQLITE:
         raise NotABackup(str(file), "it is no SQLite file" if beginning else "it is empty")
     wanted = None if expected is None else tuple(expected)

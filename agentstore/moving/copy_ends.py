@@ -99,9 +99,15 @@ class End:
         """Say which database it is, by whatever user or path; nothing of it is a secret."""
         database = self.url.database
         if self.dialect.file_based:
-            database = str(database_files().path(self.url).resolve())
+            database = os.path.realpath(database_files().path(self.url))
         told = (self.url.query.get(name) for name in _WHERE)
         return (self.url.get_backend_name(), self.url.host, self.url.port, database, *told)
+
+    def is_at(self, other: End) -> bool:
+        """Say whether both are in one database, under whatever names of tables."""
+        if self.dialect.file_based and other.dialect.file_based:
+            return database_files().same(self.url, other.url)
+        return self.place == other.place
 
     @cached_property
     def fingerprint(self) -> str:

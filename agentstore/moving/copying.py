@@ -151,14 +151,14 @@ def copy(
     with ExitStack() as stack:
         from_ = stack.enter_context(closing(End(source, source_names, read_only=True)))
         to = stack.enter_context(closing(End(target, target_names, read_only=False)))
-        if from_.names == to.names and from_.place == to.place:
+        if from_.names == to.names and from_.is_at(to):
             raise InvalidInput(
                 "The source and the target are the same database. Choose another target."
             )
         if users is not None:
             if not (wanted := ids_of("users", users)):
                 raise InvalidInput("users names no user. Pass the ids of those to copy.")
-            if move and to.dialect.file_based and from_.place == to.place:
+            if move and to.dialect.file_based and from_.is_at(to):
                 raise InvalidInput(
                     "Users cannot be moved within one SQLite file, which has one writer. Copy "
                     "them without move, then delete them in the source."

@@ -26,7 +26,6 @@ from agentstore.moving.json_records import (
 )
 from agentstore.moving.runs import (
     RUNS,
-    TEXTS,
     Codex,
     Found,
     Json,
@@ -41,6 +40,9 @@ from agentstore.moving.runs import (
     text_of,
 )
 from agentstore.moving.sharegpt import from_sharegpt
+from agentstore.moving.spoken import is_foreign, is_spoken
+from agentstore.moving.texts import NO_TURNS, chats_of_aider, turns_in
+from agentstore.moving.traces import from_answer, from_exchange, from_span, is_exchange, is_span
 
 _MOST_KINDS = 50
 _WORDS = re.compile(r"[\w.,: -]{1,60}")
@@ -131,7 +133,9 @@ def converted(record: Any, left: Left) -> Sequence[Json]:
         if is_of(record):
             found = convert(record, left)
             return found if isinstance(found, list) else [found]
-    raise Broken(_UNKNOWN)
+    if found := _within(record, left):
+        return found
+    raise Broken(NO_TURNS if isinstance(record.get("text"), str) else _UNKNOWN)
 
 
 # Trees: exports of applications, a conversation a record.
@@ -368,53 +372,6 @@ def from_preference(record: Json, left: Left) -> Conversation:
     return Conversation("preference", [*begin, *chosen], [branch], metadata=more)
 
 
-_ASKED = ("messages", "input", "model", "system", "instructions", "custom_id", "id")
-_ANSWERED = ("output", "choices", "usage", "body", "params", "request", "response", "result")
-
-
-ANSWER = "answer"
-
-
-def from_answer(record: Json, left: Left) -> Json | list[Json]:
-    """Convert a request or an answer of an API, or one with the other, as batches have them.
-
-    Of several answers the first is the conversation, and each other one a branch. An answer alone
-    goes on with its request, if that was imported before. A request that failed says nothing.
-    """
-    body = record.get("body") or record.get("params") or record.get("request")
-    asked = record if body is None else mapping_of(body)
-    answer = mapping_of(record.get("response")) or (record if "output" in record else {})
-    of_anthropic = mapping_of(mapping_of(record.get("result")).get("message"))
-    answer = mapping_of(answer.get("body")) or answer or of_anthropic or record
-    system, given = (asked.get("system") or asked.get("instructions")), asked.get("input")
-    messages: list[Json] = [{"role": "system", "content": system}] if system else []
-    given = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    messages += objects(asked.get("messages") or given or [], "input")
-    made = [[each.get("message")] for each in objects(answer.get("choices") or [], "choices")]
-    if of_anthropic:
-        made = [[{key: answer.get(key) for key in ("role", "content")}]]
-    out = answer.get("output") or []
-    out = [{"role": "assistant", "content": out}] if isinstance(out, str) else out
-    first, *others = made or [out]
-    said = [Said(each) for each in objects(first, "output")]
-    if said:
-        said[-1].used(answer.get("usage"), answer.get("model"))
-    elif not messages:
-        left("request: failed")
-        return []
-    known = (*_ASKED, *_ANSWERED, *(("role", "content") if of_anthropic else ()))
-    return Conversation(
-        "request" if messages else ANSWER,
-        [*messages, *said],
-        [Branch(0, len(messages), objects(each, "choices")) for each in others],
-        id=record.get("custom_id") or record.get("id"),
-        model=asked.get("model") or answer.get("model"),
-        metadata={
-            "request": rest_of(record, *known) | rest_of(asked, *known) | rest_of(answer, *known)
-        },
-    )
-
-
 def from_tau(record: Json, left: Left) -> Json:
     """Convert a run of tau-bench; what it was rewarded with goes into the metadata."""
     messages = [
@@ -554,31 +511,106 @@ def _refuse(words: str) -> Callable[[Json, Left], Json]:
     return refuse
 
 
-def from_langsmith(record: Json, left: Left) -> Json:
-    """Convert a run of LangSmith: what went into it, and what came out."""
-    given, out = mapping_of(record.get("inputs")), mapping_of(record.get("outputs"))
-    asked, made = given.get("messages"), out.get("generations") or []
-    if isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], list):
-        asked, made = asked[0], made[0] if made else []
-    if not asked:
-        raise Broken(
-            "this is a run of LangSmith without 'inputs.messages', so no conversation. Export the "
-            "runs whose run_type is llm"
-        )
-    first, *others = [[each.get("message")] for each in objects(made, "generations")] or [[]]
-    said = [*asked, *first, *objects(out.get("messages") or [], "outputs.messages")]
-    more = rest_of(record, "id", "inputs", "outputs")
-    more |= {
-        "inputs": rest_of(given, "messages"),
-        "outputs": rest_of(out, "messages", "generations"),
+# Texts, and what holds conversations somewhere in it.
+
+
+def from_text(record: Json, left: Left) -> list[Json]:
+    """Convert a text in which each turn names who speaks, or a history of aider."""
+    text = str(record.get("text", record.get("chat")))
+    chats = [*chats_of_aider(text)]
+    for *_, others in chats:
+        for _ in range(others):
+            left("aider: lines of the program")
+    if chats:
+        return [
+            Conversation("aider", turns, at=time_of(begun)) for begun, turns, _ in chats if turns
+        ]
+    turns, before = turns_in(text)
+    more = rest_of(record, "text", "chat", "id", "system")
+    system = text_of(record.get("system"))
+    begin = [{"role": "system", "content": system.removeprefix("SYSTEM: ")}] if system else []
+    metadata = more | ({"text": {"before": before}} if before else {})
+    return [Conversation("text", [*begin, *turns], id=record.get("id"), metadata=metadata)]
+
+
+_AIDER = "# aider chat started at "
+
+
+def from_cohere(record: Json, left: Left) -> Json:
+    """Convert a request of Cohere's older chat, whose last message and answer stand beside it."""
+    said = [*record["chat_history"], {"role": "user", "message": record.get("message")}]
+    said += [{"role": "assistant", "message": record["text"]}] if record.get("text") else []
+    more = rest_of(record, "chat_history", "message", "text")
+    return of_messages({**more, "contents": said}, "contents")
+
+
+def from_cherry(record: Json, left: Left) -> list[Json]:
+    """Convert the topics of Cherry Studio, whose messages name their blocks."""
+    blocks = {
+        each.get("id"): each
+        for each in objects(record["indexedDB"].get("message_blocks"), "blocks")
     }
-    return Conversation(
-        "langsmith",
-        of_messages({"messages": said})["messages"],
-        [Branch(0, len(asked), of_messages({"messages": each})["messages"]) for each in others],
-        id=record.get("id"),
-        metadata={"langsmith": {name: value for name, value in more.items() if value}},
-    )
+    made = []
+    for topic in objects(record["indexedDB"]["topics"], "topics"):
+        told = [{**each, "parts": [blocks.get(id, {}) for id in each.get("blocks") or []]}
+            for each in objects(topic.get("messages"), "messages")]  # fmt: skip
+        made.append(of_messages({**topic, "contents": told}, "contents"))
+        del made[-1]["metadata"]["messages"]["messages"]
+    return made
+
+
+def _is_talk(value: Any) -> bool:
+    """Say whether a value is messages, or one message that holds those after it."""
+    value = [value] if isinstance(value, dict) and {"replies", "children"} & value.keys() else value
+    return isinstance(value, list) and bool(value) and all(map(is_spoken, value))
+
+
+def _within(record: Json, left: Left, depth: int = 0) -> list[Json]:
+    """Give the conversations that an object of no known format holds, and count all else."""
+    talks = [key for key, value in record.items() if _is_talk(value)]
+    if len(talks) == 1:
+        told = record[talks[0]]
+        return [
+            of_messages({**record, talks[0]: told if isinstance(told, list) else [told]}, talks[0])
+        ]
+    holders = [
+        key for key, value in record.items() if any(map(_is_talk, mapping_of(value).values()))
+    ]
+    if len(holders) == 1 and not talks:
+        (key,) = holders
+        return _within(
+            record[key] | {each: record[each] for each in record if each != key}, left, depth
+        )
+    made: list[Json] = []
+    others: list[str] = []
+    for key, value in record.items():
+        found = [of_messages({"title": key, "contents": value}, "contents")] if key in talks else []
+        for each in [] if found or depth > 3 else value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                found += (
+                    converted(each, left) if _is_known(each) else _within(each, left, depth + 1)
+                )
+        made += found
+        others += [] if found or value in (None, "", [], {}) else [key]
+    for key in others if made else ():
+        left(f"beside conversations: {key}")
+    return made
+
+
+def from_ultrachat(record: Json, left: Left) -> Json:
+    """Convert a line of UltraChat: texts in turns."""
+    said = [
+        {"role": "assistant" if n % 2 else "user", "content": x}
+        for n, x in enumerate(record["data"])
+    ]
+    more = rest_of(record, "data", "id")
+    return Conversation("ultrachat", said, id=record.get("id"), metadata=more)
+
+
+def no_talk(record: Json, left: Left) -> list[Json]:
+    """Leave out a line that says something about the lines after it."""
+    left("settings of the chat")
+    return []
 
 
 def _is_prompted(record: Json) -> bool:
@@ -606,33 +638,7 @@ def _begins(key: str, inner: str) -> Callable[[Json], bool]:
     )
 
 
-_ROLE = '{role: (if %s then "user" else "assistant" end), content: %s}'
 _OTHERS: tuple[tuple[str, Callable[[Json], bool], str], ...] = (
-    ("a chat of Continue", _begins("history", "message"), "jq '[.history[].message]' FILE"),
-    (
-        "an export of Chatbot UI",
-        _begins("history", "messages"),
-        "jq '[.history[] | {id, title: .name, messages}]' FILE",
-    ),
-    (
-        "an export of LibreChat",
-        _begins("messages", "isCreatedByUser"),
-        'jq \'[.. | objects | select(has("isCreatedByUser")) | '
-        + _ROLE % (".isCreatedByUser", ".text")
-        + "]' FILE",
-    ),
-    (
-        "a chat of LM Studio",
-        _begins("messages", "versions"),
-        "jq '[.messages[] | .versions[.currentlySelected] | "
-        '{role, content: ([.. | objects | .text | strings] | join(""))}]\' FILE',
-    ),
-    (
-        "an export of Grok",
-        _begins("conversations", "responses"),
-        "jq '[.conversations[] | {id: .conversation.id, title: .conversation.title, messages: "
-        "[.responses[].response | " + _ROLE % ('.sender == "human"', ".message") + "]}]' FILE",
-    ),
     (
         "a chat of GitHub Copilot",
         _begins("requests", "response"),
@@ -640,42 +646,10 @@ _OTHERS: tuple[tuple[str, Callable[[Json], bool], str], ...] = (
         'content: ([.response[].value | strings] | join(""))}]\' FILE',
     ),
     (
-        "a thread of the Assistants API, the newest message first",
-        _begins("data", "thread_id"),
-        "jq '[.data | reverse[] | "
-        '{role, content: ([.content[].text.value | strings] | join("\\n"))}]\' FILE',
-    ),
-    (
         "a chat of text-generation-webui",
         _has("internal", "visible"),
         'jq \'[.internal[] | {role: "user", content: .[0]}, '
         '{role: "assistant", content: .[1]}]\' FILE',
-    ),
-    (
-        "a chat of SillyTavern",
-        lambda record: "mes" in record or "chat_metadata" in record,
-        "jq -s 'map(select(.mes) | " + _ROLE % (".is_user", ".mes") + ")' FILE",
-    ),
-    (
-        "messages of AutoGen",
-        lambda record: {"source", "content", "type"} <= record.keys(),
-        "jq -s 'flatten | map(select(.content | strings) | "
-        + _ROLE % ('.source == "user"', ".content")
-        + ")' FILE",
-    ),
-    (
-        "a tree of OpenAssistant, of which this takes the first replies",
-        lambda record: "replies" in mapping_of(record.get("prompt")),
-        "jq -c '[.prompt | recurse(.replies[0] // empty) | "
-        + _ROLE % ('.role == "prompter"', ".text")
-        + "]' FILE",
-    ),
-    (
-        "a talk of UltraChat",
-        lambda record: _has("data")(record) and isinstance(next(iter(record["data"]), None), str),
-        "jq -c '{id, messages: [.data | to_entries[] | "
-        + _ROLE % (".key % 2 == 0", ".value")
-        + "]}' FILE",
     ),
     (
         "two answers of a chat arena",
@@ -685,36 +659,12 @@ _OTHERS: tuple[tuple[str, Callable[[Json], bool], str], ...] = (
         "{chosen: .conversation_b, rejected: .conversation_a} end' FILE",
     ),
     (
-        "an observation of Langfuse",
-        lambda record: {"traceId", "input", "output"} <= record.keys(),
-        'jq -c \'select(.type == "GENERATION") | '
-        "{id, messages: ((.input | .messages? // .) + [.output])}' FILE",
-    ),
-    (
         "a line of xLAM's function calls",
         _has("query", "answers", of=str),
         'jq -c \'(arrays[], objects) | {messages: [{role: "user", content: .query}, '
         '{role: "assistant", tool_calls: [.answers | fromjson | to_entries[] | '
         '{id: "call_\\(.key)", type: "function", '
         "function: {name: .value.name, arguments: (.value.arguments | tojson)}}]}]}' FILE",
-    ),
-    (
-        "a record of Bedrock's batches",
-        _has("modelInput", of=dict),
-        "jq -c '{messages: (.modelInput.messages + [.modelOutput.output.message // empty])}' FILE",
-    ),
-    (
-        "messages of Pydantic AI, of which this takes the texts",
-        lambda record: _has("parts")(record) and record.get("kind") in ("request", "response"),
-        "jq -s '[flatten[] | .kind as $kind | .parts[] | select(.content | strings) | "
-        '{role: (if .part_kind == "system-prompt" then "system" elif $kind == "request" '
-        'then "user" else "assistant" end), content}]\' FILE',
-    ),
-    (
-        "a chat store of LlamaIndex, of which this takes the texts",
-        _has("store", of=dict),
-        "jq -c '.store | to_entries[] | {id: .key, messages: [.value[] | "
-        '{role, content: (.content // ([.blocks[]?.text | strings] | join("")))}]}\' FILE',
     ),
     (
         "answers of UltraFeedback, of which this takes the best",
@@ -727,20 +677,15 @@ _OTHERS: tuple[tuple[str, Callable[[Json], bool], str], ...] = (
         lambda record: isinstance(record.get("messages"), str),
         "jq -c '.messages |= fromjson' FILE",
     ),
-    ("a session of Goose", _has("working_dir", of=str), "tail -n +2 FILE"),
     (
-        "a line of Glaive's function calls, of which this takes the texts",
-        _has("chat", of=str),
-        'jq -c \'{messages: [.chat | split("\\n\\n\\n")[] | '
-        'capture("^(?<role>USER|ASSISTANT): (?<content>.*)$"; "s") | {role: (.role | '
-        'ascii_downcase), content: (.content | rtrimstr(" <|endoftext|>"))}]}\' FILE',
-    ),
-    (
-        "events of OpenHands, of which this takes the texts",
+        "events of OpenHands",
         lambda record: "source" in record and ("action" in record or "observation" in record),
-        'jq -s \'[flatten[] | select(.action == "message") | '
-        + _ROLE % ('.source == "user"', ".args.content")
-        + "]' FILE",
+        'jq -s \'[flatten[] | .tool_call_metadata as $of | if .action == "message" then '
+        '{role: (if .source == "user" then "user" else "assistant" end), content: .args.content} '
+        'elif $of and .action then {role: "assistant", content: .args.thought, tool_calls: '
+        '[{id: $of.tool_call_id, type: "function", function: {name: $of.function_name, '
+        'arguments: (.args | tojson)}}]} elif $of then {role: "tool", '
+        "tool_call_id: $of.tool_call_id, content} else empty end]' FILE",
     ),
 )
 """What is recognised and not imported: its name, how it is known, and what makes chat format."""
@@ -762,6 +707,10 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
     ),
     (_has("mapping", of=dict), from_chatgpt),
     (_has("chat_messages"), from_claude_ai),
+    (is_exchange, from_exchange),
+    (is_span, from_span),
+    (_has("chat_history"), from_cohere),
+    (lambda record: _has("topics")(mapping_of(record.get("indexedDB"))), from_cherry),
     (
         lambda record: (
             "messages" in mapping_of(mapping_of(record.get("chat") or record).get("history"))
@@ -776,21 +725,54 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
         ),
         from_conversation,
     ),
-    (_has("conversations"), lambda record, left: from_sharegpt(record)),
-    (lambda record: "run_type" in record, from_langsmith),
+    (
+        lambda record: (
+            _has("conversations")(record)
+            and not (
+                {"messages", "responses"}
+                & mapping_of(next(iter(record["conversations"]), 0)).keys()
+            )
+        ),
+        lambda record, left: from_sharegpt(record),
+    ),
+    (
+        _begins("items", "from"),
+        lambda record, left: from_sharegpt(
+            {"conversations" if key == "items" else key: each for key, each in record.items()}
+        ),
+    ),
     (lambda record: "preferred_output" in record and "input" in record, from_preference),
     (lambda record: "chosen" in record and "rejected" in record, from_preference),
     (_has("traj"), from_tau),
     (_has("simulations"), from_tau2),
-    (lambda record: _has("history")(record) and not _is_prompted(record), from_swe_agent),
+    (
+        lambda record: (
+            _has("history")(record)
+            and all(
+                "role" in mapping_of(each) and not is_foreign(each) for each in record["history"]
+            )
+            and not _is_prompted(record)
+        ),
+        from_swe_agent,
+    ),
     (lambda record: "session" in record and isinstance(record.get("items"), list), from_items),
     (_has("conversation"), from_conversation),
     (_has("prompt", "completion"), from_conversation),
     (_is_prompted, from_instruction),
     (_is_request, from_answer),
+    (_begins("contents", "parts"), lambda record, left: of_messages(record, "contents")),
     (
-        _has("contents"),
-        _refuse(f"this is a request to Gemini. {TEXTS % ('{messages: [.contents[]', '}')}"),
+        lambda record: _has("data")(record) and all(isinstance(x, str) for x in record["data"]),
+        from_ultrachat,
+    ),
+    (lambda record: "chat_metadata" in record or _has("working_dir", of=str)(record), no_talk),
+    (
+        lambda record: any(
+            _AIDER in record[key] or turns_in(record[key])[0]
+            for key in ("text", "chat")
+            if isinstance(record.get(key), str)
+        ),
+        from_text,
     ),
     (
         lambda record: {"sessionId", "messageId", "message"} <= record.keys(),
@@ -803,13 +785,6 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json, Left], Json | list
         lambda record: "ts" in record and ("say" in record or "ask" in record),
         _refuse(
             "this is what Cline shows of a task: import api_conversation_history.json beside it"
-        ),
-    ),
-    (
-        lambda record: "attributes" in record and ("trace_id" in record or "context" in record),
-        _refuse(
-            "this is a span of a trace, and no conversation: import what the program itself saved, "
-            'or write the messages of each request as a line {"messages": [...]}'
         ),
     ),
 )

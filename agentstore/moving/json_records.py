@@ -21,6 +21,7 @@ from itertools import chain
 from typing import Any, NamedTuple, NoReturn
 
 from agentstore.errors import InvalidInput, shown
+from agentstore.moving.texts import NO_TURNS, is_prose, records_in
 from agentstore.values.token_use import TokenUse, token_use
 from agentstore.values.validation import MAX_TOKENS
 
@@ -70,6 +71,8 @@ _MAGIC = (
 )
 _UTF_16 = "in UTF-16. Import it with: iconv -f UTF-16 -t UTF-8 FILE | agentstore import -"
 SQLITE = _MAGIC[0][0]
+_MARKS = (b"<|", b"<s>", b"<bos>", b"<start_of_turn>")
+"""With what texts begin that models are trained with."""
 
 
 def records_of(file: BufferedIOBase | Iterable[bytes]) -> Iterator[bytes]:
@@ -84,10 +87,15 @@ def records_of(file: BufferedIOBase | Iterable[bytes]) -> Iterator[bytes]:
     head = file.read(_HEAD)
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK)
     for magic, words in _MAGIC:
-        if start.startswith(magic):
+        if start.startswith(magic) and not start.startswith(_MARKS):
             raise OtherFile(f"the file is {words}")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head[:2]:
         raise OtherFile(f"the file is {_UTF_16}")
+    if start[:1] not in b"[{" and (records := records_in(head, file, MOST_BYTES)):
+        yield from records
+        return
+    if is_prose(start):
+        raise OtherFile(NO_TURNS)
     if _is_of_lines(start, whole=len(head) < _HEAD):
         *lines, last = head.split(b"\n")
         yield from (line + b"\n" for line in lines)

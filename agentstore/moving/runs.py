@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from agentstore.moving.frameworks.sources import time_of
 from agentstore.moving.json_records import Broken, Conversation, Node, Said, in_lines
+from agentstore.moving.spoken import first_of, is_foreign, is_spoken, talk_of
 from agentstore.records import MessageRecord
 from agentstore.records.base import COMPLETE
 from agentstore.values.chat import is_known_item
@@ -99,7 +100,7 @@ class Run:
         raise NotImplementedError
 
 
-_OF = ("session_id", "conversation_id", "thread_id")
+_OF = ("session_id", "conversation_id", "thread_id", "message_tree_id", "chat_id", "dialog_id")
 
 
 class Messages(Run):
@@ -116,7 +117,7 @@ class Messages(Run):
         if not isinstance(record, dict) or "messages" in record or "uuid" in record:
             return False
         known = is_known_item(record) or _langchain_kind(record) is not None
-        return known or isinstance(record.get("role"), str)
+        return known or isinstance(record.get("role"), str) or is_spoken(record)
 
     def goes_on(self, record: Json) -> bool:
         """See ``Run``."""
@@ -150,35 +151,73 @@ def _langchain_kind(message: Any) -> str | None:
     return kind if known and "content" in inner else None
 
 
-TEXTS = (
-    "Import its texts with: jq -c '%s | "
-    '{role: (if .role == "model" then "assistant" else .role end), '
-    'content: ([.parts[].text | strings] | join(""))}]%s\' FILE | agentstore import -'
+def _is_foreign(messages: list[Any]) -> bool:
+    """Say whether messages are not in chat format, and all in the same one."""
+    known = all(isinstance(each, dict) for each in messages)
+    return (
+        known
+        and any(map(is_foreign, messages))
+        and len({"role" in each for each in messages}) == 1
+        and all("role" in each or is_spoken(each) for each in messages)
+    )
+
+
+_ABOUT = (
+    ("id", ("id", "uuid", "conversationId", "chatID", "contextId", "session_id", "sessionId")),
+    ("title", ("title", "name", "chatTitle", "userTitle", "autoTitle", "summary")),
+    ("model", ("model", "modelId", "model_name")),
 )
-"""Of messages whose texts are in their parts: where they are, and what ends the object."""
+_SYSTEM = (
+    "system",
+    "systemInstruction",
+    "system_instruction",
+    "systemPrompt",
+    "system_prompt",
+    "instructions",
+    "preamble",
+)
 
 
-_LIST = "[(.messages? // .)[]"
+def of_messages(record: Json, key: str = "messages") -> Json:
+    """Give an object with messages as it is; messages of other programs in chat format.
 
-
-def of_messages(record: Json) -> Json:
-    """Give an object with messages as it is; messages of LangChain in chat format.
-
-    Raises:
-        Broken: What a message says is where chat format does not look for it.
+    Args:
+        record: The object.
+        key: Where its messages are.
     """
-    messages = record["messages"]
-    for each in messages if isinstance(messages, list) else ():
-        if isinstance(each, dict) and "content" not in each and type(each.get("parts")) is list:
-            raise Broken(f"a message has 'parts' and no 'content'. {TEXTS % (_LIST, '')}")
-    kinds = [_langchain_kind(each) for each in messages] if isinstance(messages, list) else []
-    if not kinds or None in kinds:
+    messages = record[key]
+    given = messages if isinstance(messages, list) else []
+    kinds = [_langchain_kind(each) for each in given]
+    if given and None not in kinds:
+        made = [_from_langchain(str(kind), each) for kind, each in zip(kinds, given, strict=True)]
+        more = rest_of(record, key, "id", "title", "model")
+        about = {name: record.get(name) for name in ("id", "title", "model")}
+        metadata = {"langchain": more} if more else None
+        return Conversation("langchain", made, metadata=metadata, **about)
+    if key == "messages" and not _is_foreign(given):
         return record
-    made = [_from_langchain(str(kind), each) for kind, each in zip(kinds, messages, strict=True)]
-    more = rest_of(record, "messages", "id", "title", "model")
-    about = {key: record.get(key) for key in ("id", "title", "model")}
-    metadata = {"langchain": more} if more else None
-    return Conversation("langchain", made, metadata=metadata, **about)
+    told: list[Json] = objects(messages, key)
+    of = mapping_of(record.get("conversation") or record.get("conv")) | record
+    names = {name: next((each for each in keys if isinstance(of.get(each), str | int)), "")
+        for name, keys in _ABOUT}  # fmt: skip
+    said, branches = talk_of(told, "messages", first_of(of, ("currNode", "currentId")))
+    known = [key, *names.values()]
+    for name in _SYSTEM:
+        parts = mapping_of(record.get(name)).get("parts", record.get(name))
+        text = {"role": "system", "parts": parts} if isinstance(parts, list) else parts
+        text = text if isinstance(text, dict) else {"role": "system", "content": text}
+        system = {"role": "system", **text}
+        if said and said[0]["role"] != "system" and record.get(name) and is_spoken(system):
+            said, known = [*talk_of([system], "messages")[0], *said], [*known, name]
+            branches = [each._replace(shared=each.shared + bool(each.shared)) for each in branches]
+    more = rest_of(record, *known)
+    return Conversation(
+        "messages",
+        said,
+        branches,
+        metadata={"messages": more} if more else None,
+        **{name: of.get(each) for name, each in names.items()},
+    )
 
 
 def _from_langchain(kind: str, message: Json) -> Said:

@@ -51,7 +51,7 @@ from agentstore.errors import (
 from agentstore.execution.runners import ScopedRunner
 from agentstore.execution.unit import Unit
 from agentstore.moving.copy_ends import Quarantine, SetAside
-from agentstore.moving.formats import ANSWER, Formats
+from agentstore.moving.formats import Formats
 from agentstore.moving.frameworks.llm import logs_of_llm
 from agentstore.moving.frameworks.sources import ODD, make_user
 from agentstore.moving.json_records import (
@@ -65,6 +65,7 @@ from agentstore.moving.json_records import (
     records_of,
 )
 from agentstore.moving.runs import Found
+from agentstore.moving.traces import ANSWER
 from agentstore.records import MessageRecord, SessionRecord
 from agentstore.repositories.messages.append import draft
 from agentstore.repositories.sessions import WholeSession
@@ -197,12 +198,13 @@ def import_file(
             is such a file, another is made beside it, with a number in its name.
 
     Raises:
-        InvalidInput: Both ``atomic`` and ``quarantine`` were passed, or that file cannot be made.
+        InvalidInput: Both ``atomic`` and ``quarantine`` were passed, or that file cannot be made;
+            or no file can have this name.
         TranscriptError: Lines are not conversations; one has another's id; one's id is that of
             another user's session. It names the lines.
         OSError: The file cannot be read.
     """
-    with Path(path).open("rb") as file:
+    with validation.file_path("path", path).open("rb") as file:
         return import_lines(
             store, file, str(path), atomic=atomic, progress=progress, quarantine=quarantine
         )

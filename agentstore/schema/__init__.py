@@ -38,7 +38,6 @@ from sqlalchemy import (
     not_,
     or_,
     select,
-    text,
 )
 from sqlalchemy.sql.elements import KeyedColumnElement
 from sqlalchemy.sql.visitors import replacement_traverse
@@ -266,9 +265,7 @@ def _copy(table: Table, target: MetaData, names: Names) -> Table:
         elif isinstance(constraint, UniqueConstraint):
             copy.append_constraint(UniqueConstraint(*columns, name=named(constraint)))
         elif isinstance(constraint, CheckConstraint):
-            copy.append_constraint(
-                CheckConstraint(text(str(constraint.sqltext)), name=named(constraint))
-            )
+            copy.append_constraint(CheckConstraint(constraint.sqltext, name=named(constraint)))
         elif isinstance(constraint, ForeignKeyConstraint):
             referred = f"{qualified}{constraint.referred_table.name}"
             copy.append_constraint(

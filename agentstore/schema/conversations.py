@@ -1,4 +1,4 @@
-"""The tables of sessions and their branches; see ``agentstore.models.conversations``."""
+"""The tables of sessions and their branches; see ``agentstore.models``."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from agentstore.schema.base import (
     TEXT,
     PartialIndex,
     column,
+    not_negative,
     nullable,
     one_of,
     row_number,
@@ -211,9 +212,7 @@ sessions = table(
     nullable("title", TEXT),
     nullable("model", TEXT),
     CheckConstraint(one_of("status", SESSION_STATUSES), name="status"),
-    CheckConstraint(
-        "message_count >= 0 AND total_tokens >= 0 AND total_cost >= 0", name="counters"
-    ),
+    CheckConstraint(not_negative("message_count", "total_tokens", "total_cost"), name="counters"),
     Index(None, "status", "listed_activity"),
     PartialIndex(None, "user_id", "status", "listed_activity", where=_OF_A_USER),
     PartialIndex("ix_sessions_failed", "status", "listed_activity", where=HAS_FAILURES),
@@ -275,7 +274,7 @@ summaries = table(
 )
 
 
-# The tables of messages, and of what is beside them; see ``agentstore.models.conversations``.
+# The tables of messages, and of what is beside them; see ``agentstore.models``.
 
 
 _EXTERNAL = text("external_id IS NOT NULL")
@@ -314,7 +313,7 @@ messages = table(
     ),
     CheckConstraint(one_of("role", ROLES), name="role"),
     CheckConstraint(one_of("status", MESSAGE_STATUSES), name="status"),
-    CheckConstraint("token_count >= 0 AND cost >= 0", name="amounts"),
+    CheckConstraint(not_negative("token_count", "cost"), name="amounts"),
     CheckConstraint("content IS NULL OR blocks IS NULL", name="content"),
     Index(None, "session_id", "branch", "seq", unique=True),
     PartialIndex(None, "session_id", "branch", "turn", where=_USER),

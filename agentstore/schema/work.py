@@ -1,4 +1,4 @@
-"""The tables of tool logs, usage and tasks; see ``agentstore.models.work``."""
+"""The tables of tool logs, usage and tasks; see ``agentstore.models``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from agentstore.schema.base import (
     TEXT,
     PartialIndex,
     column,
+    not_negative,
     nullable,
     one_of,
     row_number,
@@ -92,8 +93,9 @@ turn_usage = table(
     nullable("details", OBJECT),
     column("created_at", INSTANT),
     CheckConstraint(
-        "requests >= 0 AND input_tokens >= 0 AND output_tokens >= 0 AND total_tokens >= 0 "
-        "AND cost >= 0",
+        not_negative(
+            "requests", "input_tokens", "output_tokens", "total_tokens", unless_null="cost"
+        ),
         name="amounts",
     ),
     Index(None, "session_id", "branch", "turn"),
@@ -133,7 +135,7 @@ tasks = table(
     nullable("cancelled_at", INSTANT),
     nullable("dead_at", INSTANT),
     CheckConstraint(one_of("status", TASK_STATUSES), name="status"),
-    CheckConstraint("attempts >= 0 AND failures >= 0 AND max_retries >= 0", name="attempts"),
+    CheckConstraint(not_negative("attempts", "failures", "max_retries"), name="attempts"),
     CheckConstraint("session_id IS NOT NULL OR NOT alone_in_session", name="alone_in_session"),
     PartialIndex("ix_tasks_lease_expires_at", "lease_expires_at", where=_RUNNING),
     Index(None, "session_id", "pk"),
@@ -156,7 +158,7 @@ PartialIndex(
 )
 
 
-# The tables of users, what they may spend, and their keys; see ``agentstore.models.work``.
+# The tables of users, what they may spend, and their keys; see ``agentstore.models``.
 
 
 _DELETING = text("deleting IS NOT NULL")
@@ -222,7 +224,7 @@ quota_reservations = table(
 )
 
 
-# The table of memories; see ``agentstore.models.work``.
+# The table of memories; see ``agentstore.models``.
 
 
 _OF_A_USER = text("user_id IS NOT NULL")
@@ -275,7 +277,7 @@ memory_vectors = table(
 )
 
 
-# The tables of checkpoints; see ``agentstore.models.work``.
+# The tables of checkpoints; see ``agentstore.models``.
 
 
 _ROOT_NAMESPACE = text("namespace = ''")

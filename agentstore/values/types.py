@@ -439,6 +439,27 @@ def _on_postgresql(span: _Span, compiler: Any, **options: Any) -> Any:
     return compiler.process(func.to_char(found, literal_column("'YYYY-MM-DD'")), **options)
 
 
+class Condition(ColumnElement[bool]):
+    """The condition of a CHECK, in the words that each engine evaluates fastest."""
+
+    inherit_cache = True
+
+    def __init__(self, words: str, on_postgresql: str) -> None:
+        """Take the words, which say the same."""
+        self.words = words
+        self.on_postgresql = on_postgresql
+
+
+@compiles(Condition)
+def _usual_words(condition: Condition, compiler: Any, **options: Any) -> str:
+    return condition.words
+
+
+@compiles(Condition, "postgresql")
+def _words_on_postgresql(condition: Condition, compiler: Any, **options: Any) -> str:
+    return condition.on_postgresql
+
+
 class Nanos(Named, TypeDecorator[Decimal]):
     """Money, exactly: Decimal in Python, whole billionths in the database."""
 

@@ -10,12 +10,15 @@ import base64
 import hashlib
 import json
 import math
+import os
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agentstore.errors import InvalidCursor, InvalidInput, LimitOutOfRange, shown
@@ -63,6 +66,19 @@ def text(name: str, value: object) -> str:
 def optional_text(name: str, value: object) -> str | None:
     """Require a str or None."""
     return None if value is None else text(name, value)
+
+
+def file_path(name: str, value: str | Path) -> Path:
+    """Require what the system takes for the name of a file, which need not be there.
+
+    Raises:
+        InvalidInput: It is empty, the root, or holds a NUL or a lone surrogate.
+    """
+    path = Path(value)
+    with suppress(UnicodeEncodeError):
+        if path.name and b"\0" not in os.fsencode(path):
+            return path
+    raise InvalidInput(f"{name} must be the path of a file, without NUL and lone surrogates.")
 
 
 def choice(name: str, value: object, choices: Sequence[C]) -> C:

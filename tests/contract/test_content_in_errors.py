@@ -5,11 +5,13 @@ import logging
 import traceback
 
 import pytest
+from sqlalchemy import text
 
 from agentstore import Store
-from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.errors import AgentStoreError, DatabaseError, InvalidInput
 from tests.contract.scoped_calls import CALLS, WHOLE, filled
 from tests.contract.test_scoped import CLASSES, furnish
+from tests.raw_sql import execute
 
 CANARY = "my diagnosis\n\x1b[31mis 42\u202e"
 VALUES = {
@@ -148,3 +150,32 @@ def test_what_a_progress_raises_is_the_callers_own_error_and_the_index_stays_of_
             store.search.reindex(progress=progress)
     assert store.search.reindex() == 1
     assert len(store.messages.search("hello").items) == 1
+
+
+REFUSING = {
+    "sqlite": (
+        "CREATE TRIGGER refusing BEFORE INSERT ON messages "
+        f"BEGIN SELECT RAISE(ABORT, '{CANARY}'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql "
+        "AS $$ BEGIN RAISE EXCEPTION '%', NEW.content USING ERRCODE = TG_ARGV[0]; END $$",
+        "CREATE TRIGGER refusing BEFORE INSERT ON messages "
+        "FOR EACH ROW EXECUTE FUNCTION refuse('P0001')",
+        "DROP TRIGGER refusing ON messages; CREATE TRIGGER refusing BEFORE INSERT ON messages "
+        "FOR EACH ROW EXECUTE FUNCTION refuse('42501')",
+    ),
+}
+"""Triggers of somebody's own, which say what they refuse."""
+
+
+def test_what_a_trigger_of_somebody_s_raises_is_not_quoted(place, caplog):
+    with place.open() as store:
+        session = store.sessions.create()
+        for statement in REFUSING[place.driver.engine]:
+            execute(place.url, text(statement))
+            if "TRIGGER refusing" not in statement:
+                continue
+            with pytest.raises(DatabaseError, match=r"^A trigger or a function that") as caught:
+                store.messages.save(session.id, "user", CANARY)
+            assert "my diagnosis" not in str(caught.value) + repr(caught.value) + caplog.text

@@ -17,8 +17,10 @@ from agentstore import Store
 from agentstore.errors import InvalidInput, NotASource, TranscriptError
 from agentstore.moving import json_records, transcripts
 from tests.drivers import FULL
-from tests.imports import samples
-from tests.imports.samples import SAMPLES, lines, whole
+from tests.imports import foreign, samples
+from tests.imports.samples import lines, whole
+
+SAMPLES = samples.SAMPLES | foreign.SAMPLES
 
 
 def written(sample, tmp_path):
@@ -286,23 +288,22 @@ REFUSED = {
     "UTF-16": (TALK.decode().encode("utf-16"), "iconv -f UTF-16"),
     "UTF-16 without a mark": (TALK.decode().encode("utf-16-be"), "iconv -f UTF-16"),
     "HTML": (b"<!DOCTYPE html><p>hi", "HTML or XML.*the JSON"),
-    "text": (b"User: hi\nAI: hello\n", "lines 1, 2: not JSON"),
+    "text": (b"Once upon a time\nthere was rain.\n", "does not say who speaks.*'## User'"),
+    "a text with one side": (b"User: hi\nUser: hello?\n", "does not say who speaks"),
+    "a text of a line": (lines({"text": "Rain."}), "does not say who speaks"),
+    "text before lines": (b"hello\n" + TALK, "line 1: not JSON"),
+    "a table without names": (b"a,b\nuser,hi\n", "'role,content' or 'prompt,response'"),
+    "a table that is cut off": (b'role,content\nuser,"hi\n', "line 1: not JSON"),
+    "a text in Latin-1": ("User: h\u00e9\nAI: hello\n".encode("latin-1"), "not UTF-8"),
     "a number": (b"7\n", "not a JSON object"),
     "null": (b"null\n", "line 1: not a JSON object"),
     "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
     "another object": (whole({"a": 1, "b": 2}), "no format that is known; chat format is"),
     "events": (lines({"type": "order", "payload": {"a": 1}}), "no format that is known"),
-    "Gemini's contents": (whole({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
-        "a request to Gemini. Import its texts with: jq"),
-    "a chat saved by Gemini CLI": (whole([{"role": "user", "parts": [{"text": "hi"}]},
-                {"role": "model", "parts": []}]),
-        "has 'parts' and no 'content'. Import its texts with: jq"),
     "the log of Gemini CLI": (whole([{"sessionId": "s", "messageId": 0, "type": "user",
                     "message": "hi"}]), "without the answers: import its sessions"),
     "what Cline shows": (whole([{"ts": 1, "type": "say", "say": "text", "text": "hi"}]),
         "import api_conversation_history.json"),
-    "a span of OpenTelemetry's": (lines({"name": "chat", "context": {"trace_id": "1"},
-                "attributes": {"gen_ai.request.model": "m"}}), "a span of a trace"),
     "a history that is none": (whole([{"instruction": "x", "output": "y", "history": ["a"]}]),
         "history must be a list of pairs"),
     "a chain of LangSmith": (lines({"id": "x", "run_type": "chain", "inputs": {"question": "hi"}}),
@@ -334,55 +335,16 @@ def test_what_is_no_conversation_is_refused_in_words_that_help(store, tmp_path, 
 
 
 RENAMED = {
-    "Continue": {"history": [{"message": each} for each in samples.TALK]},
-    "Chatbot UI": {"version": 4, "history": [{"id": "1", "name": "x", "messages": samples.TALK}]},
-    "LibreChat": {"messages": [
-        {"isCreatedByUser": True, "text": "Weather?", "children": [
-            {"isCreatedByUser": False, "text": "Sunny.", "children": []}]}]},
-    "LM Studio": {"messages": [
-        {"versions": [{"role": role, "content": [{"type": "text", "text": text}]}],
-            "currentlySelected": 0}
-        for role, text in (("user", "Weather?"), ("assistant", "Sunny."))]},
-    "Grok": {"conversations": [{"conversation": {"id": "g", "title": "x"}, "responses": [
-        {"response": {"sender": "human", "message": "Weather?"}},
-        {"response": {"sender": "assistant", "message": "Sunny."}}]}]},
     "GitHub Copilot": {"requests": [
         {"message": {"text": "Weather?"}, "response": [{"value": "Sun"}, {"value": "ny."}]}]},
-    "Assistants API": {"object": "list", "data": [
-        {"thread_id": "t", "role": role, "content": [{"type": "text", "text": {"value": text}}]}
-        for role, text in (("assistant", "Sunny."), ("user", "Weather?"))]},
     "text-generation-webui": {"internal": [["Weather?", "Sunny."]], "visible": [["", ""]]},
-    "SillyTavern": [{"user_name": "I", "chat_metadata": {}},
-        {"name": "I", "is_user": True, "mes": "Weather?"},
-        {"name": "It", "is_user": False, "mes": "Sunny."}],
-    "AutoGen": [{"source": "user", "content": "Weather?", "type": "TextMessage"},
-        {"source": "writer", "content": "Sunny.", "type": "TextMessage"}],
-    "OpenAssistant": {"prompt": {"role": "prompter", "text": "Weather?", "replies": [
-        {"role": "assistant", "text": "Sunny.", "replies": []}]}},
-    "UltraChat": {"id": "0", "data": ["Weather?", "Sunny."]},
     "chat arena": {"winner": "model_b", "conversation_a": [samples.USER],
         "conversation_b": samples.TALK},
-    "Langfuse": {"id": "o", "traceId": "t", "type": "GENERATION",
-        "input": {"messages": [samples.USER]}, "output": samples.ANSWER},
     "xLAM": {"query": "Weather?", "tools": "[]",
         "answers": '[{"name": "look", "arguments": {"city": "Rome"}}]'},
-    "Bedrock": {"modelInput": {"messages": [samples.USER]},
-        "modelOutput": {"output": {"message": samples.ANSWER}}},
-    "Pydantic AI": [
-        {"kind": "request", "parts": [{"content": "Weather?", "part_kind": "user-prompt"}]},
-        {"kind": "response", "parts": [{"content": "Sunny.", "part_kind": "text"}]}],
-    "LlamaIndex": {"class_name": "SimpleChatStore", "store": {"ann": [samples.USER,
-        {"role": "assistant", "blocks": [{"block_type": "text", "text": "Sunny."}]}]}},
     "UltraFeedback": {"instruction": "Weather?", "completions": [
         {"response": "Rain.", "overall_score": 2}, {"response": "Sunny.", "overall_score": 9}]},
-    "Gemini": {"contents": [{"role": "user", "parts": [{"text": "Weather?"}]},
-        {"role": "model", "parts": [{"text": "Sun"}, {"text": "ny."}]}]},
-    "'parts'": {"id": "x", "messages": [{"role": "user", "parts": [{"text": "Weather?"}]},
-        {"role": "assistant", "parts": [{"type": "text", "text": "Sunny."}]}]},
     "text of JSON": {"messages": json.dumps(samples.TALK), "resolved": True},
-    "Goose": [{"working_dir": "/p", "description": ""}, *samples.TALK],
-    "Glaive": {"system": "SYSTEM: Help.",
-        "chat": "USER: Weather?\n\n\nASSISTANT: Sunny. <|endoftext|>\n\n\n"},
     "OpenHands": [
         {"id": 0, "source": "user", "action": "message", "args": {"content": "Weather?"}},
         {"id": 1, "source": "agent", "observation": "run", "content": "22"},
@@ -417,10 +379,10 @@ def test_the_command_that_a_recognised_format_is_refused_with_imports_it(store, 
 
 def test_lines_that_are_refused_for_one_reason_are_told_once(store, tmp_path):
     path = tmp_path / "talk"
-    path.write_bytes(lines(*RENAMED["AutoGen"]))
-    with pytest.raises(TranscriptError, match=r"lines 1, 2: this looks like messages") as refused:
+    path.write_bytes(lines(*[RENAMED["UltraFeedback"]] * 2))
+    with pytest.raises(TranscriptError, match=r"lines 1, 2: this looks like answers") as refused:
         transcripts.import_file(store, path)
-    assert str(refused.value).count("AutoGen") == 1
+    assert str(refused.value).count("UltraFeedback") == 1
 
 
 def test_what_hermes_wrote_is_kept_beside_the_calls_that_were_read(store, tmp_path):

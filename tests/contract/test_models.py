@@ -31,7 +31,7 @@ from sqlalchemy.orm import (
 
 from agentstore import Store, models
 from agentstore.errors import InvalidInput
-from agentstore.models.base import Models
+from agentstore.models import Models
 from agentstore.schema import PLAIN
 from tests.migrations.support import names_on
 from tests.programs.copies import ENGINES, NAMED, filled

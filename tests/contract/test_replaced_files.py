@@ -1,5 +1,6 @@
 """A SQLite file that is deleted or replaced while it is open: nothing acknowledged is lost."""
 
+import os
 import shutil
 import sqlite3
 import stat
@@ -9,8 +10,17 @@ import pytest
 from sqlalchemy import create_engine
 
 from agentstore import AsyncStore, Store
-from agentstore.errors import DatabaseReplaced, ForeignLog
+from agentstore.errors import (
+    DatabaseReplaced,
+    DatabaseUnreachable,
+    ForeignLog,
+    InvalidInput,
+    NotABackup,
+)
 from agentstore.moving.backup import backup, restore
+from agentstore.moving.copying import copy
+from agentstore.moving.frameworks import import_database
+from agentstore.moving.transcripts import import_file
 from agentstore.testing import BlockingStore
 
 COMPANIONS = ("-wal", "-shm")
@@ -143,3 +153,96 @@ def test_only_its_owner_may_read_a_new_file(tmp_path):
         store.sessions.create()
         for ending in ("", *COMPANIONS):
             assert stat.S_IMODE(Path(f"{path}{ending}").stat().st_mode) == 0o600
+
+
+def test_a_log_that_is_lost_is_noticed_by_whatever_name_the_file_was_opened(tmp_path):
+    """SQLite keeps the log beside the file that a link leads to."""
+    file, folder = tmp_path / "there" / "agent 1.db", tmp_path / "there"
+    folder.mkdir()
+    link = tmp_path / "link.db"
+    link.symlink_to(file)
+    uri = f"{file.as_uri()}?mode=rwc&uri=true"
+    for url in (f"sqlite:///{file}", f"sqlite:///{link}", f"sqlite:///{uri}"):
+        with Store(url) as store:
+            session = store.sessions.create()
+            Path(f"{file}-wal").unlink()
+            with pytest.raises(DatabaseReplaced):
+                store.messages.save(session.id, "user", "lost")
+        for left in folder.glob("*-shm"):
+            left.unlink()
+
+
+def test_a_file_that_its_own_uri_names_is_read_saved_and_watched(tmp_path):
+    file = tmp_path / "agent 1.db"
+    plain = f"sqlite:///{file}"
+    with Store(plain) as store:
+        session = store.sessions.create()
+    uri = f"sqlite:///{file.as_uri()}?mode=rw&uri=true"
+    with Store(uri, read_only=True) as store:
+        assert store.sessions.get(session.id) == session
+    backup(uri, tmp_path / "saved.db")
+    with pytest.raises(InvalidInput, match="same database"):
+        copy(plain, uri)
+    with Store(uri) as store:
+        file.unlink()
+        with pytest.raises(DatabaseReplaced):
+            store.sessions.create()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_what_is_no_file_is_told_as_such_and_never_waited_for(make, read_only, tmp_path):
+    path = tmp_path / "agent.db"
+    make(path)
+    with pytest.raises(DatabaseUnreachable, match="a folder, a device or a pipe"):
+        Store(f"sqlite:///{path}", read_only=read_only).close()
+    with pytest.raises(NotABackup, match="a folder, a device or a pipe"):
+        restore(path, f"sqlite:///{tmp_path}/restored.db")
+
+
+@pytest.mark.parametrize("name", ["nul\0", "lone\ud800", ""])
+def test_a_name_that_no_file_can_have_is_bad_input(name, tmp_path):
+    url = f"sqlite:///{tmp_path}/agent.db"
+    with Store(url) as store:
+        uses = (
+            lambda: backup(url, name),
+            lambda: restore(name, f"sqlite:///{tmp_path}/restored.db"),
+            lambda: import_file(store, name),
+        )
+        for use in uses:
+            with pytest.raises(InvalidInput):
+                use()
+
+
+def test_names_that_are_too_long_or_lead_nowhere_are_errors_of_ours(tmp_path):
+    Store(f"sqlite:///{tmp_path}/agent.db").close()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("n" * 300, "loop"):
+        for use in (
+            lambda name: Store(f"sqlite:///{tmp_path}/{name}", read_only=True),
+            lambda name: copy(f"sqlite:///{tmp_path}/agent.db", f"sqlite:///{tmp_path}/{name}"),
+            lambda name: copy(f"sqlite:///{tmp_path}/{name}", f"sqlite:///{tmp_path}/new.db"),
+        ):
+            with pytest.raises(DatabaseUnreachable):
+                use(name)
+
+
+def test_a_name_in_bytes_that_are_no_text_is_a_name_like_others(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.db")
+    with Store(f"sqlite:///{path}") as store:
+        session = store.sessions.create()
+        backup(f"sqlite:///{path}", f"{path}.saved")
+    with Store(f"sqlite:///{path}.saved", read_only=True) as store:
+        assert store.sessions.get(session.id) == session
+
+
+def test_a_second_name_of_a_file_is_no_other_database(tmp_path):
+    file, other = tmp_path / "agent.db", tmp_path / "other.db"
+    with Store(f"sqlite:///{file}") as store:
+        store.users.create("Ada", id="ada")
+    os.link(file, other)
+    for options in ({}, {"users": ["ada"]}, {"users": ["ada"], "move": True}):
+        with pytest.raises(InvalidInput, match="same database"):
+            copy(f"sqlite:///{file}", f"sqlite:///{other}", **options)
+    with pytest.raises(InvalidInput, match="Import it into another"):
+        import_database("tutorial", f"sqlite:///{file}", f"sqlite:///{other}")

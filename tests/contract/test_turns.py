@@ -628,9 +628,9 @@ def test_a_task_cancelled_in_a_turn_settles_before_that_goes_on(engine_url, wher
     def announce(name: str) -> None:
         method = getattr(AsyncTurn, name)
 
-        async def call(*args: Any) -> Any:
+        def call(*args: Any) -> Any:
             reached[0].set()
-            return await method(*args)
+            return (yield from method(*args))
 
         monkeypatch.setattr(AsyncTurn, name, call)
 

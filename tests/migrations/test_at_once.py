@@ -9,8 +9,9 @@ from threading import Event
 import pytest
 from sqlalchemy import text
 
-from agentstore import AsyncStore, Store, errors, migrations
+from agentstore import AsyncStore, Store, doctor, errors, migrations
 from agentstore.database import open_engine, parse_url
+from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.settings import Settings
 from agentstore.testing import BlockingStore
 from tests.chaos.arena import wait_for
@@ -137,3 +138,69 @@ def test_open_stores_go_on_beside_newer_ones_after_a_revision_that_adds(plain_da
                     ]
         finally:
             over.set()
+
+
+def unchecked(url):
+    """Give the constraints of a server's database that were not checked for the rows there."""
+    engine = open_engine(parse_url(url), Settings())
+    with engine.connect() as connection:
+        query = text("SELECT conname FROM pg_constraint WHERE NOT convalidated")
+        found = connection.execute(query).scalars().all()
+    engine.dispose()
+    return set(found)
+
+
+def test_a_server_s_checks_are_replaced_while_messages_are_saved(server_databases):
+    url, names = server_databases.upgraded(), server_databases.names
+    over, written = Event(), {}
+
+    def write(number):
+        session = store.sessions.create(id=f"session {number}").id
+        while not over.is_set():
+            store.messages.save(session, "user", "hello")
+            store.usage.record(session, model="a-model", input_tokens=1, output_tokens=1)
+            written[session] = written.get(session, 0) + 1
+
+    def all_go_on(before):
+        return len(written) == 3 and all(written[s] > before.get(s, 0) for s in written)
+
+    with (
+        Store(url, schema=names.schema, table_prefix=names.prefix) as store,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        try:
+            writing = [threads.submit(write, number) for number in range(3)]
+            for _ in range(2):
+                assert wait_for(lambda: all_go_on({}))
+                migrations.downgrade(url, revision="0100", names=names)
+                before = dict(written)
+                assert wait_for(lambda before=before: all_go_on(before))
+                assert unchecked(url) == set()
+                migrations.upgrade(url, names=names)
+                before = dict(written)
+                assert wait_for(lambda before=before: all_go_on(before))
+                assert unchecked(url) == set()
+        finally:
+            over.set()
+        for each in writing:
+            each.result()
+        for session, saved in written.items():
+            assert store.sessions.verify(session).agree
+            assert store.sessions.get(session).message_count == saved
+
+
+def test_an_upgrade_that_was_killed_behind_its_commit_is_ended_by_the_next(
+    server_databases, monkeypatch
+):
+    url, names = server_databases.make("old"), server_databases.names
+    migrations.upgrade(url, "0100", names=names)
+    with monkeypatch.context() as killed:
+        killed.setattr(PostgreSQL, "finish_migration", lambda *_: None)
+        migrations.upgrade(url, names=names)
+    assert {f"ck_{names.prefix}messages_role", f"ck_{names.prefix}tasks_status"} < unchecked(url)
+    Store(url, schema=names.schema, table_prefix=names.prefix).close()
+    found = doctor.examine(url, names=names)
+    (first, *_) = [each for each in found if each.check == "constraints"]
+    assert "VALIDATE CONSTRAINT" in first.fix
+    assert migrations.upgrade(url, names=names) == migrations.HEAD
+    assert unchecked(url) == set()

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, doctor, migrations
+from agentstore.errors import SchemaOutdated
 from agentstore.records.upkeep import exit_code
 from tests.conftest import Servers
 from tests.drivers import VERSIONS
@@ -71,6 +72,20 @@ def test_a_frozen_database_is_sound_after_an_upgrade_and_goes_on(frozen: str) ->
             counters = store.sessions.verify(session)
             assert counters.agree
             assert counters.counted[0] == counted + 1
+
+
+def test_a_frozen_database_is_refused_before_its_upgrade_with_what_to_run(frozen: str) -> None:
+    with pytest.raises(SchemaOutdated, match="agentstore upgrade") as caught:
+        Store(frozen)
+    assert (caught.value.current, caught.value.head) == ("0100", migrations.HEAD)
+    assert migrations.revision_of(frozen) == "0100"
+
+
+def test_a_frozen_database_goes_back_and_up_again(frozen: str) -> None:
+    migrations.upgrade(frozen)
+    assert migrations.downgrade(frozen, revision="0100") == "0100"
+    assert migrations.upgrade(frozen) == migrations.HEAD
+    assert differences(frozen) == []
 
 
 def test_every_table_has_rows_in_the_frozen_database(frozen: str) -> None:

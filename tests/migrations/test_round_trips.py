@@ -1,16 +1,18 @@
 """Up, down and up again, with rows in every table: what a revision keeps and what it undoes.
 
-The first revision is the only one there is, and undoing it keeps nothing. What is said of later
-ones is tried with invented ones, which a copy of the tree of revisions gets.
+Undoing the first revision keeps nothing. What those after it did not have to do yet is tried with
+invented ones, which a copy of the tree of revisions gets.
 """
 
 import sqlite3
 
+import psycopg
 import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, errors, migrations
 from agentstore.schema import PLAIN, Names, tables
+from agentstore.values.validation import MESSAGE_STATUSES, ROLES, SESSION_STATUSES, TASK_STATUSES
 from tests.migrations.support import (
     alembic,
     as_stored,
@@ -20,6 +22,7 @@ from tests.migrations.support import (
     rows_of,
     run_sql,
 )
+from tests.servers import installations
 
 HEAD = migrations.HEAD
 """The last of the real ones; a test may add more, which changes the library's."""
@@ -70,6 +73,80 @@ def test_the_rows_of_this_test_leave_no_table_out(plain_databases):
         table.name for table in tables(names).metadata.sorted_tables
     }
     assert len(found) >= 22
+
+
+@pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
+def test_every_row_stays_on_the_way_up_from_a_revision_and_back(databases, revision):
+    url, names = databases.make("old"), databases.names
+    migrations.upgrade(url, revision, names=names)
+    before = described(url, names)
+    fill(url, names)
+    rows = rows_of(url, names)
+    head = described(databases.upgraded(), names)
+    for _ in range(2):
+        assert migrations.upgrade(url, names=names) == migrations.HEAD
+        assert described(url, names) == head
+        assert rows_of(url, names) == rows
+        assert migrations.downgrade(url, revision=revision, names=names) == revision
+        assert described(url, names) == before
+        assert rows_of(url, names) == rows
+
+
+MOST = 2**63 - 1
+COUNTED = {
+    "sessions": ("message_count", "total_tokens", "total_cost"),
+    "messages": ("token_count", "cost"),
+    "turn_usage": ("requests", "input_tokens", "output_tokens", "total_tokens", "cost"),
+    "tasks": ("attempts", "failures", "max_retries"),
+}
+NAMED = {
+    ("sessions", "status"): SESSION_STATUSES,
+    ("messages", "role"): ROLES,
+    ("messages", "status"): MESSAGE_STATUSES,
+    ("tasks", "status"): TASK_STATUSES,
+    ("checkpoint_writes", "kind"): ("json", "bytes"),
+    ("checkpoint_writes", "encoding"): ("raw", "zlib"),
+}
+OTHERS = "", "no such", "{%s}", "%s,%s", "%s ", " %s", '"%s"'
+
+
+def refusals(url):
+    """Say which constraint each of many values breaks; None is in the place of those that pass."""
+    changes = [
+        (table, f"{name} = '{text}'")
+        for (table, name), allowed in NAMED.items()
+        for text in (*allowed, *(other.replace("%s", allowed[0]) for other in OTHERS))
+    ]
+    for table, names in COUNTED.items():
+        changes += [(table, f"{name} = {n}") for name in names for n in (-MOST - 1, -1, 0, MOST)]
+        changes.append((table, ", ".join(f"{name} = -1" for name in names)))
+        changes.append((table, ", ".join(f"{name} = {MOST}" for name in names)))
+    for requests in (-1, 0):
+        changes.append(("turn_usage", f"cost = NULL, requests = {requests}"))
+    found = {}
+    for table, change in changes:
+        try:
+            run_sql(url, f"BEGIN; UPDATE {table} SET {change}; ROLLBACK")  # noqa: S608 - ours
+            found[table, change] = None
+        except psycopg.errors.CheckViolation as error:
+            found[table, change] = error.diag.constraint_name
+    return found
+
+
+def test_the_short_checks_of_a_server_refuse_what_the_long_ones_did_by_the_same_names(servers):
+    url = servers.new_database(installations()[0].version, empty=True)
+    migrations.upgrade(url)
+    fill(url)
+    short = refusals(url)
+    migrations.downgrade(url, revision="0100")
+    assert refusals(url) == short
+    broken = {name for name in short.values() if name}
+    assert broken == {f"ck_{table}_{name}" for table, name in NAMED} | {
+        "ck_sessions_counters",
+        "ck_messages_amounts",
+        "ck_turn_usage_amounts",
+        "ck_tasks_attempts",
+    }
 
 
 def test_rebuilt_tables_keep_their_rows_their_indexes_and_their_constraints(databases, tree):

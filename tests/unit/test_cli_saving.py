@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from agentstore import Store, doctor, migrations
+from agentstore import Embeddings, Store, doctor, migrations
 from agentstore.errors import DatabaseFull
 from agentstore.records.upkeep import Severity
 from tests.conftest import INSTALLATIONS
@@ -158,3 +158,18 @@ def test_what_is_no_backup_is_refused_in_one_line(run, tmp_path):
     assert "cannot be restored here" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "new.db").exists()
+
+
+def test_another_model_is_told_once_where_a_search_needs_its_vectors_and_not_where_it_gets_them(
+    run, url
+):
+    other = Embeddings(
+        lambda texts: [[1.0, 2.0] for _ in texts], model="other", dims=2, roles=["user"]
+    )
+    with Store(url, embeddings=other) as store:
+        store.memories.put(["facts"], "tea", {"text": "She likes green tea."})
+    named = {"AGENTSTORE_URL": url, "AGENTSTORE_EMBEDDINGS": "tests.programs.probes:MODEL"}
+    refused = run("search", "hello", "--by", "meaning", code=1, **named)
+    assert refused.stderr.count("Run agentstore embed") == 1
+    assert run("embed", **named).stderr.count("agentstore embed") == 0
+    assert run("search", "hello", "--by", "meaning", **named).stderr == ""

@@ -319,6 +319,12 @@ class EngineDialect(ABC):
             DatabaseError: Rows refer to rows that are gone.
         """
 
+    def finish_migration(self, connection: Connection, tables: Tables) -> None:
+        """Do, behind the commit, what nobody else need wait for and may be done again.
+
+        Where there is nothing of it to do, this costs one short query at most.
+        """
+
     def unlock_after_migration(self, connection: Connection) -> None:
         """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
 
@@ -632,6 +638,9 @@ UNKNOWN = (
     "you repeat the call."
 )
 """What is said after an error of the driver, or of SQLAlchemy, that nothing else is known of."""
+
+OF_A_TRIGGER = "A trigger or a function that somebody added to the database raised an error"
+"""What is said in the place of its own words, which may quote a row."""
 
 _SAYINGS = {
     "Cannot operate on a closed cursor.",

@@ -21,6 +21,7 @@ from sqlalchemy.sql.ddl import ExecutableDDLElement
 
 from agentstore.engines.base.dialect import Space
 from agentstore.engines.base.moving import (
+    FOREIGN_CODE,
     CheckContext,
     Checks,
     DatabaseStatus,
@@ -517,11 +518,15 @@ _SETTINGS = {
     "autovacuum": ("off", Severity.WARNING, "dead rows pile up, and plans grow bad"),
     "data_checksums": ("off", Severity.INFO, "pages damaged by a disk are not noticed"),
 }
-_SAID = {"DateStyle": "ISO", "client_encoding": "UTF8"}
+_SAID = {
+    "DateStyle": "ISO", "array_nulls": "on", "client_encoding": "UTF8", "gin_fuzzy_search_limit": 0,
+}  # fmt: skip
 _AT_THE_START = text("""
     SELECT name, reset_val FROM pg_settings
     WHERE name = 'DateStyle' AND reset_val NOT LIKE 'ISO%'
     OR name = 'client_encoding' AND reset_val <> 'UTF8'
+    OR name = 'array_nulls' AND reset_val <> 'on'
+    OR name = 'gin_fuzzy_search_limit' AND reset_val <> '0'
     ORDER BY name
 """)
 _RESTORE = "Restore a backup, or promote a standby; look at the server's disk"
@@ -542,9 +547,19 @@ SELECT i.indexrelid::regclass::text, i.indrelid::regclass::text FROM pg_index AS
 JOIN unnest(:wanted) AS wanted (name) ON i.indrelid = to_regclass(wanted.name)
 WHERE NOT (i.indisvalid AND i.indisready) ORDER BY 1""").bindparams(_WANTED)
 _UNCHECKED = text("""
-SELECT c.conname, c.conrelid::regclass::text FROM pg_constraint AS c
+SELECT c.conname, c.conrelid::regclass::text,
+    'ALTER TABLE ' || c.conrelid::regclass || ' VALIDATE CONSTRAINT ' || quote_ident(c.conname)
+FROM pg_constraint AS c
 JOIN unnest(:wanted) AS wanted (name) ON c.conrelid = to_regclass(wanted.name)
 WHERE NOT c.convalidated ORDER BY 1""").bindparams(_WANTED)
+_TRIGGERS = text("""
+SELECT 'trigger' AS kind, quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS home
+FROM pg_trigger AS t JOIN unnest(:wanted) AS wanted (name) ON t.tgrelid = to_regclass(wanted.name)
+WHERE NOT t.tgisinternal AND NOT starts_with(t.tgname, :own)
+UNION ALL
+SELECT 'rule', quote_ident(r.rulename), r.ev_class::regclass::text
+FROM pg_rewrite AS r JOIN unnest(:wanted) AS wanted (name) ON r.ev_class = to_regclass(wanted.name)
+ORDER BY 1, 2, 3""").bindparams(_WANTED)
 _DEAD = text("""
 SELECT s.relid::regclass::text, s.n_dead_tup, s.n_live_tup FROM pg_stat_all_tables AS s
 JOIN unnest(:wanted) AS wanted (name) ON s.relid = to_regclass(wanted.name)
@@ -714,13 +729,13 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
             table,
             f"psql -c 'REINDEX INDEX CONCURRENTLY {index}'",
         )
-    for constraint, table in context.connection.execute(_UNCHECKED, wanted):
+    for constraint, table, checking in unchecked(context.connection, context.tables):
         yield Finding(
             Severity.WARNING,
             "constraints",
             f"The constraint {constraint} was never checked for the rows that were there.",
             table,
-            f"psql -c 'ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}'",
+            f"psql -c {shlex.quote(checking)}",
         )
     failures = context.connection.execute(_CHECKSUMS).scalar()
     if failures:
@@ -728,6 +743,23 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, "integrity", what, "database", _RESTORE)
     if context.deep:
         yield from _damaged(context)
+
+
+def triggers(context: CheckContext) -> Iterator[Finding]:
+    """Look for triggers and rules that no revision made."""
+    given = {
+        "wanted": every_table(context.tables),
+        "own": f"{context.tables.names.prefix}search_",
+    }
+    for kind, name, table in context.connection.execute(_TRIGGERS, given):
+        fix = f"If nobody needs it: psql -c 'DROP {kind.upper()} {name} ON {table}'"
+        what = FOREIGN_CODE.format(kind, name)
+        yield Finding(Severity.WARNING, "triggers", what, table, fix)
+
+
+def unchecked(connection: Connection, tables: Tables) -> Sequence[Any]:
+    """Give what was never checked for the rows that were there: constraint, table, what does so."""
+    return connection.execute(_UNCHECKED, {"wanted": every_table(tables)}).all()
 
 
 def _damaged(context: CheckContext) -> Iterator[Finding]:
@@ -789,6 +821,7 @@ PostgreSQLChecks.examinations = (
     Examination("connections", connections),
     Examination("replication", replication),
     Examination("integrity", integrity),
+    Examination("triggers", triggers),
     Examination("bloat", bloat),
     Examination("row_security", policies, at_head=True),
     Examination("grants", grants, at_head=True),

@@ -28,6 +28,7 @@ from sqlalchemy import (
     JSON,
     URL,
     BigInteger,
+    CheckConstraint,
     ColumnElement,
     Connection,
     Engine,
@@ -59,6 +60,7 @@ from agentstore import errors
 from agentstore.engines.base.dialect import (
     LAST_USED,
     MODE,
+    OF_A_TRIGGER,
     READ_ONLY,
     UNKNOWN,
     WAIT_CANCELLED,
@@ -81,7 +83,7 @@ from agentstore.engines.postgresql.append import (
     sever,
     storing_writes,
 )
-from agentstore.engines.postgresql.checks import ServerSpace
+from agentstore.engines.postgresql.checks import ServerSpace, unchecked
 from agentstore.engines.postgresql.row_security import SecuredRows
 from agentstore.engines.postgresql.search import PostgreSQLSearch
 from agentstore.errors import TransactionMisuse
@@ -227,7 +229,9 @@ def require_joinable(connection: Connection) -> None:
 # again, and every call on the connection would fail. So the driver is told to prepare it anew.
 #
 # Dates come as text, which the driver reads in the style ISO alone; and it writes what the
-# client's encoding has. Both may be set for a role or a database, whichever program uses it.
+# client's encoding has. Without ``array_nulls`` a NULL in an array, as which rows travel, arrives
+# as the text "NULL"; with a ``gin_fuzzy_search_limit`` a search finds some hits at random. All may
+# be set for a role or a database, whichever program uses it.
 
 
 _log = logging.getLogger("agentstore.connections")
@@ -383,9 +387,13 @@ _QUESTION = """
         pg_backend_pid(),
         CASE WHEN %(style)s::boolean THEN set_config('DateStyle', 'ISO', false) END,
         CASE WHEN %(encoding)s::boolean THEN set_config('client_encoding', 'UTF8', false) END,
-        CASE WHEN %(zone)s::boolean THEN set_config('TimeZone', 'UTC', false) END
+        CASE WHEN %(zone)s::boolean THEN set_config('TimeZone', 'UTC', false) END,
+        CASE current_setting('array_nulls') WHEN 'off'
+            THEN set_config('array_nulls', 'on', false) END,
+        CASE WHEN current_setting('gin_fuzzy_search_limit') <> '0'
+            THEN set_config('gin_fuzzy_search_limit', '0', false) END
 """
-"""ISO alone keeps the order of day and month."""
+"""ISO alone keeps the order of day and month. The server does not say the last two by itself."""
 
 
 def _ask(driver_s: Any, wrong: dict[str, bool]) -> Any:
@@ -721,6 +729,20 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
             if names.schema not in schemas:
                 connection.execute(CreateSchema(names.schema))
 
+    def finish_migration(self, connection: Connection, tables: Tables) -> None:
+        """Have constraints checked for the rows that were there, while others read and write."""
+        ours = {
+            str(constraint.name)
+            for table in tables.metadata.sorted_tables
+            for constraint in table.constraints
+            if isinstance(constraint, CheckConstraint)
+        }
+        for constraint, _, checking in unchecked(connection, tables):
+            if constraint in ours:
+                connection.exec_driver_sql(checking)
+                connection.commit()
+        connection.rollback()
+
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Take the next of the sequence."""
         return int(connection.execute(select(next_activity(tables))).scalar_one())
@@ -827,9 +849,18 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
 def _words(error: DBAPIError) -> str:
     """Give the server's first line, without a value; the others may quote whole rows."""
     diagnostics = getattr(error.orig, "diag", None)
+    if _is_of_a_function(diagnostics):
+        return OF_A_TRIGGER
     primary = getattr(diagnostics, "message_primary", None)
     words = str(primary or type(error.orig).__name__)
     return words.partition(': "')[0] if isinstance(error, DataError) else words
+
+
+def _is_of_a_function(diagnostics: Any) -> bool:
+    """Say whether somebody's own words, which may quote a row, are where the server's would be."""
+    state = getattr(diagnostics, "sqlstate", None) or ""
+    raised = getattr(diagnostics, "source_function", None) == "exec_stmt_raise"
+    return raised or state.startswith(("P0", "38", "39"))
 
 
 def _without_sqlstate(error: DBAPIError) -> Diagnosis:

@@ -37,6 +37,7 @@ from sqlalchemy.sql.operators import custom_op
 from agentstore import errors
 from agentstore.engines.base.dialect import TaskSignal, room_in
 from agentstore.engines.base.statements import Prepared, dialect_of
+from agentstore.engines.sqlite.files import file_name
 from agentstore.engines.sqlite.moving import last_taken
 from agentstore.schema import Tables, name_of_branch, session_is_open
 from agentstore.values.encoding import decode_text
@@ -311,9 +312,8 @@ def _leave(holder: Any, path: str, *, busy: bool) -> None:
 
 
 def _identity(path: str) -> File | None:
-    plain = path.removeprefix("file:").partition("?")[0] if path.startswith("file:") else path
     try:
-        found = Path(plain).stat()
+        found = Path(file_name(path)).stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino

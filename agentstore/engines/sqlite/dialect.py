@@ -9,6 +9,7 @@ with the driver's own ways, loses the other's update silently.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import sqlite3
@@ -57,6 +58,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from agentstore import errors
 from agentstore.engines.base.dialect import (
     MODE,
+    OF_A_TRIGGER,
     UNKNOWN,
     Diagnosis,
     EngineDialect,
@@ -83,6 +85,7 @@ from agentstore.engines.sqlite.files import (
     FileSpace,
     Watch,
     WatchedFile,
+    file_name,
     in_memory,
     only_read,
 )
@@ -338,9 +341,9 @@ def diagnose(error: DBAPIError) -> Diagnosis:
     no_room = extended == sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the WAL
     code = sqlite3.SQLITE_FULL if no_room else extended & 0xFF
     if code == sqlite3.SQLITE_CONSTRAINT:
-        return Diagnosis(
-            Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
-        )
+        words = OF_A_TRIGGER if extended == sqlite3.SQLITE_CONSTRAINT_TRIGGER else error.orig
+        violation = errors.ConstraintViolation(f"{words}. Nothing was written.")
+        return Diagnosis(Failure.FINAL, violation)
     if code == sqlite3.SQLITE_ERROR and str(error.orig) == _BLOB:
         return Diagnosis(Failure.FINAL, errors.InvalidRow("", "", "bytes"))
     if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
@@ -416,7 +419,8 @@ class SQLite(FileTasks, EngineDialect):
 
     def require_existing(self, url: URL) -> None:
         """Look for the file."""
-        if not in_memory(url) and not Path(str(url.database).removeprefix("file:")).exists():
+        # Not of pathlib, which raises an error of the system's for a name that is too long.
+        if not in_memory(url) and not os.path.exists(file_name(str(url.database))):  # noqa: PTH110
             raise errors.DatabaseUnreachable(
                 f"There is no file {url.database}. Check the path (--url, or AGENTSTORE_URL), or "
                 f"create the database with: agentstore upgrade --url {quote(str(url.database))}"
@@ -740,9 +744,14 @@ class SQLiteFiles:
             raise InvalidInput(
                 "A database in memory can be neither saved nor restored. Use a database file."
             )
-        database = str(url.database)
-        plain = database.removeprefix("file:")
-        return Path(plain if plain == database else plain.partition("?")[0])
+        return Path(file_name(str(url.database)))
+
+    def same(self, one: URL, other: URL) -> bool:
+        """Say whether two URLs are of one file, which may have several names; see ``path``."""
+        files = [self.path(url) for url in (one, other)]
+        with suppress(OSError):
+            return os.path.samefile(*files)  # noqa: PTH121 - as everywhere here
+        return os.path.realpath(files[0]) == os.path.realpath(files[1])
 
     def beside(self, file: Path) -> tuple[Path, ...]:
         """Name what would be taken for a part of the database if it was there.

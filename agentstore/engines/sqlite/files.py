@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from sqlalchemy import URL, Connection, Engine, Table, event
 
@@ -65,6 +66,19 @@ def in_memory(url: URL) -> bool:
         or database.startswith("file::memory:")
         or url.query.get("mode") == "memory"
     )
+
+
+def file_name(database: str) -> str:
+    """Give the path of a database, which may be a URI of SQLite's own.
+
+    Source: https://sqlite.org/uri.html.
+    """
+    if not database.startswith("file:"):
+        return database
+    path = database.removeprefix("file:").partition("#")[0].partition("?")[0]
+    if path.startswith("//"):  # an authority, which SQLite wants empty or localhost
+        path = "/" + path[2:].partition("/")[2]
+    return unquote(path, errors="surrogateescape")
 
 
 def configure(dbapi_connection: Any, settings: Settings, *, adopted: bool) -> None:
@@ -131,9 +145,9 @@ class Watch:
 
     def __init__(self, url: URL, settings: Settings) -> None:
         """Look at nothing yet."""
-        name = str(url.database)
-        plain = name.removeprefix("file:").partition("?")[0] if name.startswith("file:") else name
-        self.path = os.path.abspath(plain)  # noqa: PTH100 - links stay links
+        # Links stay links: one may be led to another file. The log lies beside the file itself.
+        self.path = os.path.abspath(file_name(str(url.database)))  # noqa: PTH100
+        self.log = f"{os.path.realpath(self.path)}-wal"
         self.each_time = False
         self.next_look = 0.0
         self.broken: errors.DatabaseReplaced | None = None
@@ -142,11 +156,23 @@ class Watch:
         self._file: Identity | None = None
 
     def before(self, _dialect: Any, _record: Any, _arguments: Any, _parameters: Any) -> None:
-        """Look before a connection opens the file, which would create one; a listener."""
+        """Look before a connection opens the file, which would create one; a listener.
+
+        Raises:
+            DatabaseUnreachable: It is no file: to open a pipe could take for ever.
+        """
         if self._file is not None:
             self.look()
-        elif self._creates and not os.path.lexists(self.path):
-            refuse_foreign_log(self.path)  # which SQLite would delete
+            return
+        with suppress(OSError):
+            if not stat.S_ISREG(os.stat(self.path).st_mode):  # noqa: PTH116 - a string all along
+                raise errors.DatabaseUnreachable(
+                    f"{self.path} is a folder, a device or a pipe. Check the path in the URL."
+                )
+        if not self._creates:
+            return
+        if not os.path.lexists(self.path):
+            refuse_foreign_log(self.path, self.log)  # which SQLite would delete
             with suppress(OSError):  # SQLite itself says what is wrong
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
@@ -155,7 +181,7 @@ class Watch:
         self.each_time = settings.synchronous in ("FULL", "EXTRA")
         try:
             if self._file is None:
-                refuse_foreign_log(self.path)
+                refuse_foreign_log(self.path, self.log)
                 self._file = _identity(self.path)
             self.look()
         except errors.DatabaseError:
@@ -181,16 +207,15 @@ class WatchedFile:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self._log = _identity(f"{watch.path}-wal")
+        self._log = _identity(watch.log)
 
     def look(self) -> None:
         """Raise DatabaseReplaced if either was deleted or replaced; see ``EngineDialect``."""
-        log = f"{self.watch.path}-wal"
         if self._log is None:  # a file without a log has one as soon as it is read
             self.watch.look()
-            self._log = _identity(log)
+            self._log = _identity(self.watch.log)
         else:
-            self.watch.look(log, self._log)
+            self.watch.look(self.watch.log, self._log)
 
 
 def _identity(path: str) -> Identity | None:
@@ -201,7 +226,7 @@ def _identity(path: str) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-def refuse_foreign_log(path: str) -> None:
+def refuse_foreign_log(path: str, log: str) -> None:
     """Refuse a log that cannot be that of the file beside it.
 
     Nothing in a log names its file. But a file that is not in WAL mode never has one (such as a
@@ -211,7 +236,6 @@ def refuse_foreign_log(path: str) -> None:
     Raises:
         ForeignLog: It cannot be.
     """
-    log = f"{path}-wal"
     before = _read(log, _LOG)
     if before is None or before[0] not in _LOG_MAGIC or before[3] != before[4]:
         return
@@ -287,15 +311,14 @@ def _opened(dialect: Any, name: str, rest: Any, parameters: Any) -> Any:
 
 def _parts(name: str) -> tuple[str, str]:
     """Give the file's real path, beside which its WAL lies, and the rest of its URI."""
-    plain = name.removeprefix("file:")
-    path, _, query = plain.partition("?") if plain != name else (name, "", "")
-    if path.startswith("//"):  # an authority, which SQLite wants empty or localhost
-        path = "/" + path[2:].partition("/")[2]
-    return os.path.realpath(path), query
+    query = name.partition("#")[0].partition("?")[2] if name.startswith("file:") else ""
+    return os.path.realpath(file_name(name)), query
 
 
 def _named(path: str, query: str) -> str:
-    return f"file:{quote(path)}?{'&'.join(part for part in (query, 'mode=ro') if part)}"
+    return (
+        f"file:{quote(os.fsencode(path))}?{'&'.join(part for part in (query, 'mode=ro') if part)}"
+    )
 
 
 def _explain(path: str, error: sqlite3.Error) -> None:

@@ -127,12 +127,10 @@ def require_another(source: str, target: str | URL | None) -> None:
     Raises:
         InvalidInput: The two are one file.
     """
-    files = []
-    for url in (parse_url(source), parse_url(target)):
-        dialect = dialect_for(url)
-        if dialect.file_based and dialect.many_connections(url):
-            files.append(database_files().path(url).resolve())
-    if len(files) == 2 and files[0] == files[1]:
+    urls = [parse_url(source), parse_url(target)]
+    dialects = [(dialect_for(url), url) for url in urls]
+    files = all(each.file_based and each.many_connections(url) for each, url in dialects)
+    if files and database_files().same(*urls):
         raise InvalidInput(
             "The file is to be read and not to be changed. Import it into another database."
         )
