@@ -295,10 +295,6 @@ class Found(NamedTuple):
         """Give them, or these, as the columns' types say."""
         return self.statement.read(self.rows if rows is None else rows, self.parameters)
 
-    def columns(self, rows: list[Any]) -> Sequence[Any]:
-        """Give the columns of these, one at least."""
-        return self.statement.columns(rows, self.parameters)
-
 
 def newest(
     unit: Unit,

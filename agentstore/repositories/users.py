@@ -23,9 +23,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -45,7 +45,6 @@ from sqlalchemy import (
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
-    AgentStoreError,
     AlreadyExists,
     AuthenticationFailed,
     BeingDeleted,
@@ -109,6 +108,8 @@ from agentstore.values.validation import DEFAULT_LIMIT, Cursors, check_limit
 # again.
 
 
+R = TypeVar("R")
+
 _MAX_TTL = timedelta(days=366)
 
 
@@ -147,12 +148,10 @@ class Quotas(Repository):
             InvalidInput: The amount is negative, not a whole number or more than 10**9.
         """
         validation.tokens("tokens", tokens)
-        for _ in self._twice(user_id):
-            row = self._spend("quota_used", tokens, user_id=user_id)
-            if row is not None:
-                remaining: int | None = row[0]
-                return None if remaining is None else max(0, remaining)
-        raise self._too_much(user_id, tokens)
+        (remaining, *_) = self._spend_if_so_many_are_left(
+            user_id, tokens, lambda: self._spend("quota_used", tokens, user_id=user_id)
+        )
+        return None if remaining is None else max(0, remaining)
 
     @scopes.USER
     @reads
@@ -200,11 +199,9 @@ class Quotas(Repository):
         """
         check_reservation(tokens, ttl)
         session_id = validation.optional_key("session_id", session_id)
-        for _ in self._twice(user_id):
-            record = self._set_aside(tokens, ttl, session_id, user_id=user_id)
-            if record is not None:
-                return record
-        raise self._too_much(user_id, tokens)
+        return self._spend_if_so_many_are_left(
+            user_id, tokens, lambda: self._set_aside(tokens, ttl, session_id, user_id=user_id)
+        )
 
     @scopes.SESSION
     @writes
@@ -281,13 +278,24 @@ class Quotas(Repository):
             raise CounterOverflow("user", user_id)
         return _left(settled)
 
-    def _twice(self, user_id: str) -> Any:
-        """Go round once, and once more if that made an expired reservation lapse."""
-        yield
-        if self.unit.dialect.lapse_reservations(
-            self.connection, self.tables, user_id, self.unit.now()
-        ):
-            yield
+    def _spend_if_so_many_are_left(
+        self, user_id: str, tokens: int, spend: Callable[[], R | None]
+    ) -> R:
+        """Spend; try again if that made an expired reservation lapse, or others gave some back."""
+        lapse, remaining, first = self.unit.dialect.lapse_reservations, None, True
+        for _ in range(_TRIES):
+            if (spent := spend()) is not None:
+                return spent
+            if first and lapse(self.connection, self.tables, user_id, self.unit.now()):
+                first = False
+                continue
+            first, remaining = False, self._remaining(user_id)
+            if remaining is None or remaining < tokens:
+                break
+        if remaining is None:
+            raise CounterOverflow("user", user_id)
+        [(reserved, until)] = self.unit.rows(_all_held, user_id=user_id, now=self.unit.now())
+        raise QuotaExceeded(user_id, tokens, remaining, int(reserved), until)
 
     def _set_aside(
         self, tokens: int, ttl: timedelta, session_id: str | None, **owner: str
@@ -329,14 +337,6 @@ class Quotas(Repository):
         """Give the tokens left, expired reservations not counted; None without limit."""
         row = self.unit.first(_quota_of, user_id=user_id, now=self.unit.now())
         return _left(required(row, "user", user_id))
-
-    def _too_much(self, user_id: str, tokens: int) -> AgentStoreError:
-        """Say why so many tokens cannot be spent; raises NotFound."""
-        remaining = self._remaining(user_id)
-        if remaining is None:
-            return CounterOverflow("user", user_id)
-        [(reserved, until)] = self.unit.rows(_all_held, user_id=user_id, now=self.unit.now())
-        return QuotaExceeded(user_id, tokens, remaining, int(reserved), until)
 
 
 def _held(tables: Tables) -> Paged:
@@ -460,6 +460,8 @@ def _quota(tables: Tables) -> tuple[Any, ...]:
 
 
 _TOKENS: ColumnElement[int] = bindparam("tokens", type_=BigInteger())
+_TRIES = 4
+"""As long as so many tokens are left whenever they were not a moment before."""
 
 
 def _left(row: Any) -> int | None:
