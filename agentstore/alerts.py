@@ -106,7 +106,7 @@ def parse_bytes(size: str | int) -> int:
     power = _POWERS.get(unit.removesuffix("i"))
     if found is None or power is None or unit == "i":
         raise InvalidInput(
-            f"A size must be a number of bytes, or such as 5GB or 500MiB, not {shown(size)}."
+            f"A size must be a number of bytes, or text such as 5GB or 500MiB, not {shown(size)}."
         )
     base = 1024 if unit.endswith("i") else 1000
     number = Decimal(found[1]) * base**power

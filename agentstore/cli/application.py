@@ -409,7 +409,7 @@ def words_of(error: AgentStoreError) -> str:
         case NotFound():
             return f"There is no {error.kind} {named(error.key)}. {_where_to_look(error)}"
         case LimitOutOfRange():
-            return f"--{error}".removesuffix(" Page for more.")
+            return f"--{error}".removesuffix(" Read page by page for more.")
         case PriceUnknown():
             sources = ", ".join(error.sources)
             return (
@@ -422,11 +422,13 @@ def words_of(error: AgentStoreError) -> str:
 
 def _where_to_look(error: NotFound) -> str:
     if error.kind == "branch":
-        return "agentstore show --tree shows which there are."
+        return "agentstore show --tree lists them."
     if error.kind == "session" and _LESS_THAN_A_BEGINNING.fullmatch(str(error.key)):
         return "Give more of the id, as much as agentstore ls prints."
     if error.kind == "session":
         return "Check the id: agentstore ls shows them."
+    if error.kind == "user":
+        return "Check the id: agentstore users shows them."
     return error.hint or "Check the id."
 
 

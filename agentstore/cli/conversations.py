@@ -47,7 +47,7 @@ from agentstore.cli.output import (
     seconds,
     table,
 )
-from agentstore.errors import InvalidInput
+from agentstore.errors import InvalidInput, named
 from agentstore.records import (
     AttachmentRecord,
     CountedBranch,
@@ -729,7 +729,8 @@ def list_sessions(
             if as_json:
                 print_json_list(islice(turns, most))
             else:
-                _print_sessions(store, (turn.session for turn in turns), most)
+                none = "No session was interrupted, or none is idle for five minutes yet."
+                _print_sessions(store, (turn.session for turn in turns), most, none)
             return
         found = store.sessions.iter(
             user_id=user,
@@ -742,10 +743,14 @@ def list_sessions(
         if as_json:
             print_json_list(islice(found, most))
         else:
-            _print_sessions(store, found, most)
+            unknown = user is not None and store.users.find(user) is None
+            none = f"There is no user {named(user)}." if unknown else "No sessions."
+            _print_sessions(store, found, most, none)
 
 
-def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int | None) -> None:
+def _print_sessions(
+    store: Store, sessions: Iterator[SessionSummary], most: int | None, none: str
+) -> None:
     """Print so many sessions as one table, some at a time."""
     width, shown = 0, islice(sessions, most)
     while some := [*islice(shown, _AT_ONCE)]:
@@ -761,7 +766,7 @@ def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int 
         names = store.users.names([*owners]) if owners else {}
         _print_rows(some, ids, used, names, width, header=header)
     if not width:
-        hint("No sessions.")
+        hint(none)
     if next(sessions, None) is not None:
         hint("There are more: pass --limit, or --all.")
 

@@ -344,7 +344,9 @@ def show_user(
         until = f"{each.expires_at:%Y-%m-%d %H:%M} UTC"
         facts.append(("reserved", f"{each.tokens:,} until {until} ({each.id})"))
     for key in found["api_keys"]:
-        used = "never used" if key.last_used_at is None else f"used {age_of(key.last_used_at)} ago"
+        used = (
+            "no use noted" if key.last_used_at is None else f"used {age_of(key.last_used_at)} ago"
+        )
         state = "revoked" if key.revoked_at else used
         facts.append(("key", f"ask_{key.prefix}… {key.name or '-'}: {state}"))
     facts += [("memories", " › ".join(names)) for names in found["namespaces"]]

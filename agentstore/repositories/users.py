@@ -23,9 +23,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -45,7 +45,6 @@ from sqlalchemy import (
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
-    AgentStoreError,
     AlreadyExists,
     AuthenticationFailed,
     BeingDeleted,
@@ -109,6 +108,8 @@ from agentstore.values.validation import DEFAULT_LIMIT, Cursors, check_limit
 # again.
 
 
+R = TypeVar("R")
+
 _MAX_TTL = timedelta(days=366)
 
 
@@ -147,21 +148,19 @@ class Quotas(Repository):
             InvalidInput: The amount is negative, not a whole number or more than 10**9.
         """
         validation.tokens("tokens", tokens)
-        for _ in self._twice(user_id):
-            row = self._spend("quota_used", tokens, user_id=user_id)
-            if row is not None:
-                remaining: int | None = row[0]
-                return None if remaining is None else max(0, remaining)
-        raise self._too_much(user_id, tokens)
+        (remaining, *_) = self._spend_if_so_many_are_left(
+            user_id, tokens, lambda: self._spend("quota_used", tokens, user_id=user_id)
+        )
+        return None if remaining is None else max(0, remaining)
 
     @scopes.USER
     @reads
     def reservations(
         self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[ReservationRecord]:
-        """List what is set aside of a user's quota now, the first to expire first.
+        """List the open reservations of a user's quota, the first to expire first.
 
-        These are calls that run, and those whose process died. ``release_quota`` gives a
+        They belong to calls that are running, or whose process died. ``release_quota`` gives a
         reservation back before it expires.
         """
         wanted = {"user_id": validation.text("user_id", user_id), "now": self.unit.now()}
@@ -183,14 +182,14 @@ class Quotas(Repository):
         ttl: timedelta = timedelta(minutes=10),
         session_id: str | None = None,
     ) -> ReservationRecord:
-        """Set tokens aside for a call whose cost is known only afterwards.
+        """Reserve tokens for a call whose cost is known only afterwards.
 
         Args:
             user_id: The user.
             tokens: The most that the call may cost, above 0.
-            ttl: After which time the tokens are free again if nobody settles, up to a year.
-            session_id: The session that the call is made for, so that ``sessions.interrupted``
-                can tell of it; it is not looked up, but in a scope.
+            ttl: After which time the reservation expires if nobody settles it, up to a year.
+            session_id: The session that the call is for, by which ``sessions.interrupted`` lists
+                the reservation; it is checked only in a scope.
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
@@ -200,18 +199,16 @@ class Quotas(Repository):
         """
         check_reservation(tokens, ttl)
         session_id = validation.optional_key("session_id", session_id)
-        for _ in self._twice(user_id):
-            record = self._set_aside(tokens, ttl, session_id, user_id=user_id)
-            if record is not None:
-                return record
-        raise self._too_much(user_id, tokens)
+        return self._spend_if_so_many_are_left(
+            user_id, tokens, lambda: self._set_aside(tokens, ttl, session_id, user_id=user_id)
+        )
 
     @scopes.SESSION
     @writes
     def reserve_for_session(
         self, session_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
     ) -> ReservationRecord:
-        """Set tokens of the session's user aside; see ``reserve_quota``.
+        """Reserve tokens of the session's user; see ``reserve_quota``.
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
@@ -272,7 +269,7 @@ class Quotas(Repository):
         taken = self.unit.first(_taking, id=reservation_id)
         if taken is None:
             raise NotFound(
-                "reservation", reservation_id, "It was settled or released, or never made."
+                "reservation", reservation_id, "It was settled, released, or never made."
             )
         user_id, held, lapsed = taken
         amounts = {"tokens": tokens, "held": 0 if lapsed else held, "now": self.unit.now()}
@@ -281,13 +278,24 @@ class Quotas(Repository):
             raise CounterOverflow("user", user_id)
         return _left(settled)
 
-    def _twice(self, user_id: str) -> Any:
-        """Go round once, and once more if that made an expired reservation lapse."""
-        yield
-        if self.unit.dialect.lapse_reservations(
-            self.connection, self.tables, user_id, self.unit.now()
-        ):
-            yield
+    def _spend_if_so_many_are_left(
+        self, user_id: str, tokens: int, spend: Callable[[], R | None]
+    ) -> R:
+        """Spend; try again if that made an expired reservation lapse, or others gave some back."""
+        lapse, remaining, first = self.unit.dialect.lapse_reservations, None, True
+        for _ in range(_TRIES):
+            if (spent := spend()) is not None:
+                return spent
+            if first and lapse(self.connection, self.tables, user_id, self.unit.now()):
+                first = False
+                continue
+            first, remaining = False, self._remaining(user_id)
+            if remaining is None or remaining < tokens:
+                break
+        if remaining is None:
+            raise CounterOverflow("user", user_id)
+        [(reserved, until)] = self.unit.rows(_all_held, user_id=user_id, now=self.unit.now())
+        raise QuotaExceeded(user_id, tokens, remaining, int(reserved), until)
 
     def _set_aside(
         self, tokens: int, ttl: timedelta, session_id: str | None, **owner: str
@@ -329,14 +337,6 @@ class Quotas(Repository):
         """Give the tokens left, expired reservations not counted; None without limit."""
         row = self.unit.first(_quota_of, user_id=user_id, now=self.unit.now())
         return _left(required(row, "user", user_id))
-
-    def _too_much(self, user_id: str, tokens: int) -> AgentStoreError:
-        """Say why so many tokens cannot be spent; raises NotFound."""
-        remaining = self._remaining(user_id)
-        if remaining is None:
-            return CounterOverflow("user", user_id)
-        [(reserved, until)] = self.unit.rows(_all_held, user_id=user_id, now=self.unit.now())
-        return QuotaExceeded(user_id, tokens, remaining, int(reserved), until)
 
 
 def _held(tables: Tables) -> Paged:
@@ -460,6 +460,8 @@ def _quota(tables: Tables) -> tuple[Any, ...]:
 
 
 _TOKENS: ColumnElement[int] = bindparam("tokens", type_=BigInteger())
+_TRIES = 4
+"""As long as so many tokens are left whenever they were not a moment before."""
 
 
 def _left(row: Any) -> int | None:
@@ -539,7 +541,7 @@ class ApiKeys(Repository):
     @scopes.Refused("whose a key is, is not known before")
     @reads
     def authenticate(self, key: str) -> ApiKeyRecord:
-        """Say whose key this is.
+        """Say whose key this is. Call ``touch_api_key`` as well to record when it was used.
 
         The time that it takes does not tell how much of a key was right: the digests are
         compared in constant time, also where there is no such key.
@@ -569,7 +571,7 @@ class ApiKeys(Repository):
     @scopes.API_KEY
     @appends
     def touch_api_key(self, key_id: str) -> None:
-        """Note that a key was used just now. Apart from ``authenticate``, which only reads.
+        """Record that a key was used just now; ``authenticate`` does not, because it only reads.
 
         Raises:
             NotFound: There is no such key.
@@ -899,24 +901,24 @@ class Users(Quotas, ApiKeys):
     @scopes.KEEPS
     @several_units
     def delete(self, user_id: str) -> DeletionReceipt:
-        """Delete a user and all that is theirs: sessions and everything below, keys, threads.
+        """Delete a user and everything that belongs to the user: sessions, keys, threads.
 
-        A user with up to 500 rows goes in one transaction. With more, the first one, which is
-        short however many they are, closes everything: from then on nothing of the user is found,
-        listed, counted, claimed or written by anybody, and keys authenticate nobody, as if all
-        were gone. The rows go in the following transactions, each of up to 500 and of fewer where
-        they are large, so that no other writer waits long, on SQLite with pauses between them.
+        A user with up to 500 rows is deleted in one transaction. With more rows, a first short
+        transaction hides everything: from then on nothing of the user is found, listed, counted,
+        claimed or written, and keys authenticate nobody. The rows are deleted in the following
+        transactions, of up to 500 rows each and fewer if they are large, so that no other writer
+        waits long; on SQLite with pauses between them.
 
-        If that is interrupted, what is left stays closed: call this again, or ``prune`` or
-        ``sessions.delete_expired``, to go on. Until it ends the ids of the user and of what is
-        theirs are taken. Attachments whose bytes others have too leave those there.
+        If that is interrupted, the rest stays hidden: call this again, or ``prune`` or
+        ``sessions.delete_expired``, to continue. Until it ends, the ids of the user and of what
+        belongs to the user stay taken. Bytes that other attachments use too are kept.
 
-        Inside a transaction it is all one, of whatever size, and others wait for its end.
+        Inside a transaction everything is deleted at once, and other writers wait for its end.
 
         Returns:
-            How many rows went, for each table, in all transactions of all calls together. If
-            several delete the same user at once, the call that ends it has this, and the others
-            have receipts without rows.
+            How many rows were deleted from each table, by all calls together. If several callers
+            delete the same user at once, the one that finishes gets this, and the others get
+            receipts without rows.
 
         Raises:
             NotFound: There is no such user.

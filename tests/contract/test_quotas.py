@@ -8,8 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from agentstore import Store
+from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.errors import InvalidInput, NotFound, QuotaExceeded
 from agentstore.retention import RetentionPolicy
+from tests.conftest import on_a_server
 from tests.contract.clocks import Clock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,6 +117,26 @@ def test_what_is_reserved_for_a_deleted_session_stays_reserved_until_it_is_settl
         assert store.users.settle_quota(held.id, 30) == 65
         assert store.users.release_quota(other.id) == 70
         assert store.users.get(user).quota_reserved == 0
+
+
+@on_a_server
+@pytest.mark.parametrize("method", ["consume_quota", "reserve_quota"])
+def test_who_finds_too_few_left_and_then_enough_tries_again(place, method, monkeypatch):
+    with place.open() as store, Store(place.url) as rival:
+        user = store.users.create("Ann", quota_total=100).id
+        held = store.users.reserve_quota(user, 90)
+
+        lapse = PostgreSQL.lapse_reservations
+
+        def release_first(*arguments):
+            rival.users.release_quota(held.id)
+            return lapse(*arguments)
+
+        with monkeypatch.context() as during:
+            during.setattr(PostgreSQL, "lapse_reservations", release_first)
+            getattr(store.users, method)(user, 50)
+        found = store.users.get(user)
+        assert found.quota_used + found.quota_reserved == 50
 
 
 def test_reservations_go_with_their_user(store):

@@ -200,6 +200,35 @@ def test_a_missing_trigger_of_the_search_index_is_found_and_mended(lived_in):
     assert found_in(lived_in) == []
 
 
+def test_a_trigger_that_was_disabled_is_as_good_as_missing(lived_in):
+    if not lived_in.startswith("postgresql"):
+        return  # no trigger of SQLite's can be
+    run_sql(lived_in, "ALTER TABLE messages DISABLE TRIGGER search_inserted")
+    (finding,) = found_in(lived_in)
+    assert "search_inserted is missing" in finding.what
+    repair(lived_in)
+    assert found_in(lived_in) == []
+
+
+def test_a_trigger_or_a_rule_that_no_revision_made_is_named(lived_in):
+    on_a_server = lived_in.startswith("postgresql")
+    run_sql(
+        lived_in,
+        "CREATE TABLE own (n INTEGER)",
+        "CREATE RULE own_one AS ON INSERT TO own DO INSTEAD NOTHING"
+        if on_a_server
+        else "CREATE TRIGGER own_one AFTER INSERT ON own BEGIN SELECT 1; END",
+        "CREATE RULE swallowing AS ON INSERT TO messages DO INSTEAD NOTHING"
+        if on_a_server
+        else "CREATE TRIGGER swallowing BEFORE INSERT ON messages BEGIN SELECT RAISE(IGNORE); END",
+    )
+    (found,) = found_in(lived_in)
+    assert (found.check, found.where, found.severity) == ("triggers", "messages", Severity.WARNING)
+    assert " swallowing is none of agentstore's" in found.what
+    run_sql(lived_in, re.findall("DROP [^']+", str(found.fix))[0])
+    assert found_in(lived_in) == []
+
+
 def test_a_missing_unique_index_is_worse_than_a_missing_one(lived_in):
     run_sql(lived_in, "DROP INDEX uq_checkpoints_id", "DROP INDEX ix_tasks_claim")
     found = found_in(lived_in)

@@ -528,6 +528,13 @@ class CheckContext:
         return command_line(words, self.shown, self.tables.names)
 
 
+FOREIGN_CODE = (
+    "The {} {} is none of agentstore's. It may change or drop what is written, and whoever wrote "
+    "it is told that all went well."
+)
+"""What is said of a table with a trigger, or a rule, which no revision made."""
+
+
 def command_line(words: str, shown_url: str, names: Names) -> str:
     """Give a command of agentstore's on a database, as a shell takes it."""
     place = f" --schema {names.schema}" if names.schema else ""

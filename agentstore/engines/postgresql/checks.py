@@ -21,6 +21,7 @@ from sqlalchemy.sql.ddl import ExecutableDDLElement
 
 from agentstore.engines.base.dialect import Space
 from agentstore.engines.base.moving import (
+    FOREIGN_CODE,
     CheckContext,
     Checks,
     DatabaseStatus,
@@ -551,6 +552,14 @@ SELECT c.conname, c.conrelid::regclass::text,
 FROM pg_constraint AS c
 JOIN unnest(:wanted) AS wanted (name) ON c.conrelid = to_regclass(wanted.name)
 WHERE NOT c.convalidated ORDER BY 1""").bindparams(_WANTED)
+_TRIGGERS = text("""
+SELECT 'trigger' AS kind, quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS home
+FROM pg_trigger AS t JOIN unnest(:wanted) AS wanted (name) ON t.tgrelid = to_regclass(wanted.name)
+WHERE NOT t.tgisinternal AND NOT starts_with(t.tgname, :own)
+UNION ALL
+SELECT 'rule', quote_ident(r.rulename), r.ev_class::regclass::text
+FROM pg_rewrite AS r JOIN unnest(:wanted) AS wanted (name) ON r.ev_class = to_regclass(wanted.name)
+ORDER BY 1, 2, 3""").bindparams(_WANTED)
 _DEAD = text("""
 SELECT s.relid::regclass::text, s.n_dead_tup, s.n_live_tup FROM pg_stat_all_tables AS s
 JOIN unnest(:wanted) AS wanted (name) ON s.relid = to_regclass(wanted.name)
@@ -736,6 +745,18 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
         yield from _damaged(context)
 
 
+def triggers(context: CheckContext) -> Iterator[Finding]:
+    """Look for triggers and rules that no revision made."""
+    given = {
+        "wanted": every_table(context.tables),
+        "own": f"{context.tables.names.prefix}search_",
+    }
+    for kind, name, table in context.connection.execute(_TRIGGERS, given):
+        fix = f"If nobody needs it: psql -c 'DROP {kind.upper()} {name} ON {table}'"
+        what = FOREIGN_CODE.format(kind, name)
+        yield Finding(Severity.WARNING, "triggers", what, table, fix)
+
+
 def unchecked(connection: Connection, tables: Tables) -> Sequence[Any]:
     """Give what was never checked for the rows that were there: constraint, table, what does so."""
     return connection.execute(_UNCHECKED, {"wanted": every_table(tables)}).all()
@@ -800,6 +821,7 @@ PostgreSQLChecks.examinations = (
     Examination("connections", connections),
     Examination("replication", replication),
     Examination("integrity", integrity),
+    Examination("triggers", triggers),
     Examination("bloat", bloat),
     Examination("row_security", policies, at_head=True),
     Examination("grants", grants, at_head=True),

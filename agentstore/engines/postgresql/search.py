@@ -602,7 +602,11 @@ class PostgreSQLSearch(SearchIndex):
         names = self.names
         schema = f'"{names.schema}".' if names.schema else ""
         triggers = table(
-            "pg_trigger", column("tgname", Text), column("tgrelid", Integer), schema="pg_catalog"
+            "pg_trigger",
+            column("tgname", Text),
+            column("tgrelid", Integer),
+            column("tgenabled", Text),
+            schema="pg_catalog",
         ).c
         messages = func.to_regclass(f"{schema}{self.tables.messages.name}")
         checks: dict[str, ColumnElement[bool]] = {}
@@ -611,7 +615,9 @@ class PostgreSQLSearch(SearchIndex):
                 checks[name] = func.to_regprocedure(f"{schema}{name}").is_not(None)
             elif name.endswith(("search_inserted", "search_updated")):
                 own = select(triggers.tgname).where(
-                    triggers.tgrelid == messages, triggers.tgname == name
+                    triggers.tgrelid == messages,
+                    triggers.tgname == name,
+                    triggers.tgenabled.in_(("O", "A")),  # another one never fires here
                 )
                 checks[name] = own.exists()
             else:
@@ -785,10 +791,10 @@ BEGIN
     RETURN NULL;
 END $$""",
     "{p}search_inserted": """
-CREATE TRIGGER {p}search_inserted AFTER INSERT ON {s}{p}messages
+CREATE OR REPLACE TRIGGER {p}search_inserted AFTER INSERT ON {s}{p}messages
 FOR EACH ROW EXECUTE FUNCTION {s}{p}search_changed()""",
     "{p}search_updated": """
-CREATE TRIGGER {p}search_updated
+CREATE OR REPLACE TRIGGER {p}search_updated
 AFTER UPDATE OF pk, session, content, blocks, payload ON {s}{p}messages
 FOR EACH ROW WHEN (
     (OLD.pk, OLD.session, OLD.content, OLD.blocks::text, OLD.payload::text)

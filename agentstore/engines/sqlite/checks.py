@@ -28,11 +28,13 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    text,
 )
 from sqlalchemy import table as named_table
 from sqlalchemy.exc import OperationalError
 
 from agentstore.engines.base.moving import (
+    FOREIGN_CODE,
     CheckContext,
     Checks,
     DatabaseStatus,
@@ -43,6 +45,7 @@ from agentstore.engines.base.moving import (
 )
 from agentstore.engines.base.search import INDEX
 from agentstore.engines.sqlite.files import WATCHED, file_name, in_memory
+from agentstore.engines.sqlite.moving import change_log_of
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.schema import Tables
 
@@ -261,6 +264,21 @@ def pragmas(context: CheckContext) -> Iterator[Finding]:
         )
 
 
+_TRIGGERS = text("SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' ORDER BY name")
+
+
+def triggers(context: CheckContext) -> Iterator[Finding]:
+    """Look for triggers that no revision made, and no copy that follows."""
+    names = context.tables.names
+    own = tuple(f"{names.prefix}{each}" for each in ("activity_kept", "search_"))
+    ours = {each.name for each in context.tables.metadata.sorted_tables}
+    for name, home in context.connection.execute(_TRIGGERS):
+        if home in ours and not name.startswith((*own, f"{change_log_of(names)}_")):
+            fix = f"If nobody needs it: sqlite3 {_file(context.url)} 'DROP TRIGGER {name}'"
+            what = FOREIGN_CODE.format("trigger", name)
+            yield Finding(Severity.WARNING, "triggers", what, home, fix)
+
+
 def integrity(context: CheckContext) -> Iterator[Finding]:
     """Have SQLite check the pages: all of them if asked to, or if they are not many."""
     connection = context.connection
@@ -405,6 +423,7 @@ SQLiteChecks.examinations = (
     Examination("log", log, unconnected=True),
     Examination("pragmas", pragmas),
     Examination("integrity", integrity),
+    Examination("triggers", triggers),
     Examination("bloat", bloat),
 )
 CHECKS = SQLiteChecks()
