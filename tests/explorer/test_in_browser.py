@@ -11,13 +11,14 @@ from tests.explorer.visited import ADDRESSES, HOSTILE, NO_PAGES, fill
 from tests.selection import chromium
 
 WIDTHS = (320, 820, 1280)
-CUT_OFF = """[...document.querySelectorAll(".cards, .head, dd")]
+CUT_OFF = """[...document.querySelectorAll(".cards, .head, dd, svg.bar")]
   .filter((each) => each.scrollWidth > each.clientWidth
     || each.matches("dd") && each.clientWidth < 72
-    || each.matches(".head") && each.offsetHeight > 64)
+    || each.matches(".head") && each.offsetHeight > 64
+    || each.matches(".bar") && each.getBoundingClientRect().height > 12)
   .map((each) => each.outerHTML.slice(0, 300))"""
-"""Tables of ours that one would have to push sideways, values without room, and a head of more
-than one line."""
+"""Tables of ours that one would have to push sideways, values without room, a head of more than one
+line, and bars as high as the lines around them."""
 
 
 @contextmanager

@@ -72,7 +72,11 @@ def _version(url):
 
 def test_people_read_what_was_saved_and_where(run, tmp_path):
     fill("sqlite:///" + str(tmp_path / "agentstore.db"))
-    said = run("backup", "monday.db").stdout
+    done = run("backup", "monday.db")
+    copied = done.stderr.split("reading")[0]
+    assert "copying pages: " in copied
+    assert " rows" not in copied
+    said = done.stdout
     assert "messages" in said
     assert "monday.db has" in said
     assert f"revision {migrations.HEAD}" in said
