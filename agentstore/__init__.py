@@ -6,170 +6,26 @@ what annotations need (``ScopedStore``, ``Transaction``, ``Turn`` and their asyn
 every record and every error by its name: ``from agentstore import MessageRecord, NotFound``.
 """
 
-# ruff: noqa: F405 - a checker follows the stars
+# ruff: noqa: F403 - a checker follows the stars
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentstore.aio import AsyncScopedStore, AsyncStore, AsyncTransaction
-    from agentstore.errors import *  # noqa: F403
-    from agentstore.records import *  # noqa: F403
-    from agentstore.settings import Settings
-    from agentstore.store import Store
-    from agentstore.transactions import ScopedStore, Transaction
-    from agentstore.turns import AsyncTurn, Turn
-    from agentstore.values.embeddings import Embeddings
+    from agentstore.aio import AsyncScopedStore as AsyncScopedStore
+    from agentstore.aio import AsyncStore as AsyncStore
+    from agentstore.aio import AsyncTransaction as AsyncTransaction
+    from agentstore.errors import *
+    from agentstore.records import *
+    from agentstore.settings import Settings as Settings
+    from agentstore.store import Store as Store
+    from agentstore.transactions import ScopedStore as ScopedStore
+    from agentstore.transactions import Transaction as Transaction
+    from agentstore.turns import AsyncTurn as AsyncTurn
+    from agentstore.turns import Turn as Turn
+    from agentstore.values.embeddings import Embeddings as Embeddings
 
     __version__: str
-
-__all__ = [
-    "AgentStoreError",
-    "AlreadyExists",
-    "ApiKeyRecord",
-    "AsyncScopedStore",
-    "AsyncStore",
-    "AsyncTransaction",
-    "AsyncTurn",
-    "AttachmentRecord",
-    "AttachmentTooLarge",
-    "AuthenticationFailed",
-    "BackupDiffers",
-    "BackupError",
-    "BackupIncomplete",
-    "BackupNeedsUpgrade",
-    "BackupOutdated",
-    "BackupUnderWay",
-    "BeingDeleted",
-    "BranchInUse",
-    "BranchRecord",
-    "CheckpointInfo",
-    "CheckpointRecord",
-    "CheckpointTree",
-    "ConnectionLost",
-    "ConstraintViolation",
-    "CopyDiffers",
-    "CopyInterrupted",
-    "CopySuperseded",
-    "CopyUnfinished",
-    "CountedBranch",
-    "CounterOverflow",
-    "CrossTenantAccess",
-    "DatabaseBusy",
-    "DatabaseCorrupt",
-    "DatabaseError",
-    "DatabaseFull",
-    "DatabaseReadOnly",
-    "DatabaseReplaced",
-    "DatabaseTotals",
-    "DatabaseUnreachable",
-    "DayStatistics",
-    "DeletionReceipt",
-    "EmbeddingFailed",
-    "EmbeddingModelChanged",
-    "Embeddings",
-    "ExpiryReport",
-    "ExportIncomplete",
-    "Finding",
-    "ForeignLog",
-    "ForeignObjects",
-    "HealthRecord",
-    "IllegalTransition",
-    "ImportDiffers",
-    "ImportSuperseded",
-    "InterruptedTurn",
-    "InvalidCursor",
-    "InvalidEmbedding",
-    "InvalidInput",
-    "InvalidJson",
-    "InvalidRow",
-    "InvalidRows",
-    "IssuedApiKey",
-    "Items",
-    "JobInterrupted",
-    "LeaseLost",
-    "LimitOutOfRange",
-    "MemoryHit",
-    "MemoryRecord",
-    "MessageList",
-    "MessageRecord",
-    "NaiveDatetime",
-    "NameReserved",
-    "NotABackup",
-    "NotADatabase",
-    "NotASource",
-    "NotAllowedInScope",
-    "NotFound",
-    "Page",
-    "PoolUse",
-    "PriceUnknown",
-    "PruneReport",
-    "QuotaExceeded",
-    "ReadNodeRecord",
-    "ReplicationRecord",
-    "ReservationRecord",
-    "RestoreInterrupted",
-    "RestoredSession",
-    "SchemaDamaged",
-    "SchemaError",
-    "SchemaFromFuture",
-    "SchemaMissing",
-    "SchemaOutdated",
-    "ScopedStore",
-    "SearchHit",
-    "SearchIndexStale",
-    "SearchStatus",
-    "SecretRefused",
-    "SessionBusy",
-    "SessionCounters",
-    "SessionRecord",
-    "SessionSummary",
-    "Settings",
-    "Severity",
-    "SourceChanged",
-    "StaleSession",
-    "StandbyRecord",
-    "Statistics",
-    "Store",
-    "StreamEnded",
-    "StreamUnfinished",
-    "SummaryRecord",
-    "TableNameConflict",
-    "TableStatistics",
-    "TakenByAnother",
-    "TakenInTarget",
-    "TargetExists",
-    "TargetNotEmpty",
-    "TaskBatch",
-    "TaskRecord",
-    "ThreadRecord",
-    "ToolLogRecord",
-    "ToolStatistics",
-    "ToolStats",
-    "Transaction",
-    "TransactionConflict",
-    "TransactionMisuse",
-    "TranscriptError",
-    "Turn",
-    "TurnMessages",
-    "TurnRecord",
-    "TurnTooLarge",
-    "TurnToolUse",
-    "TypeNotAllowed",
-    "UnsupportedUrl",
-    "UsageRecord",
-    "UsageSum",
-    "UserChanged",
-    "UserRecord",
-    "UserStatistics",
-    "UserStats",
-    "VectorModelRecord",
-    "VectorStatus",
-    "WriteRecord",
-    "WrongOwner",
-    "WrongSession",
-    "WrongThread",
-]
-"""Written out: it is what type checkers take for public."""
 
 _HOMES = {
     "AsyncScopedStore": "aio",
@@ -185,17 +41,29 @@ _HOMES = {
 }
 
 
+@cache
+def _homes() -> dict[str, str]:
+    """Give the modules of all that can be asked for."""
+    errors, records = (import_module(f"{__name__}.{home}") for home in ("errors", "records"))
+    tree = [
+        name
+        for name, each in vars(errors).items()
+        if isinstance(each, type) and issubclass(each, errors.AgentStoreError)
+    ]
+    return _HOMES | dict.fromkeys(records.__all__, "records") | dict.fromkeys(tree, "errors")
+
+
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is: a program with one kind of store loads one."""
     if name == "__version__":
         return import_module("importlib.metadata").version("agentstore-db")
-    if name.startswith("_"):  # asked for by tools that look around; no reason to load anything
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name)
+    if name == "__all__":
+        return sorted(_homes())
+    # Modules are asked for too, and names with an underscore by tools that look around: no reason
+    # to load anything.
+    home = _HOMES.get(name) or _homes().get(name) if name[0].isupper() else None
     if home is None:
-        home = "records" if name in import_module(f"{__name__}.records").__all__ else "errors"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
@@ -203,4 +71,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List what can be asked for, too."""
-    return sorted({*globals(), *__all__, "__version__"})
+    return sorted({*globals(), *_homes(), "__version__"})

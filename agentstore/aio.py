@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial, wraps
+from functools import cache, cached_property, partial, wraps
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -44,7 +44,7 @@ from agentstore.execution.async_runners import (
     run_with_retries,
     store_is_closed,
 )
-from agentstore.execution.observation import observer_for, watching
+from agentstore.execution.observation import Observer, observer_for, watching
 from agentstore.execution.runners import (
     Scope,
     ScopedRunner,
@@ -68,7 +68,7 @@ from agentstore.repositories.scopes import scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.repositories.vectors import warn_of_other_model
 from agentstore.settings import Consistency, Settings, StoreOptions, settings_for
-from agentstore.transactions import Transaction, in_transaction, scoped_transaction
+from agentstore.transactions import Repositories, Transaction, in_transaction, scoped_transaction
 from agentstore.turns import AsyncTurn
 
 if TYPE_CHECKING:
@@ -95,7 +95,6 @@ if TYPE_CHECKING:
     from agentstore.retention import RetentionPolicy
 
 
-Bound = TypeVar("Bound", bound="AsyncRepositories")
 T = TypeVar("T")
 
 
@@ -195,23 +194,35 @@ if not TYPE_CHECKING:  # who reads async_repositories.pyi, which is written from
 
 
 class AsyncRepositories:
-    """The repositories, bound to whatever runs them: a store, or a transaction."""
+    """The repositories, bound to whatever runs them, each when it is first used."""
 
-    def __init__(self, runner: AsyncRunner) -> None:
-        """Bind all repositories to one runner."""
-        self.users = AsyncUsers(runner)
-        self.sessions = AsyncSessions(runner)
-        self.messages = AsyncMessages(runner)
-        self.tool_logs = AsyncToolLogs(runner)
-        self.tasks = AsyncTasks(runner)
-        self.usage = AsyncUsage(runner)
-        self.search = AsyncSearch(runner)
-        self.checkpoints = AsyncCheckpoints(runner)
-        self.attachments = AsyncAttachments(runner)
-        self.branches = AsyncBranches(runner)
-        self.marks = AsyncMarks(runner)
-        self.summaries = AsyncSummaries(runner)
-        self.memories = AsyncMemories(runner)
+    users: AsyncUsers
+    sessions: AsyncSessions
+    messages: AsyncMessages
+    tool_logs: AsyncToolLogs
+    tasks: AsyncTasks
+    usage: AsyncUsage
+    search: AsyncSearch
+    checkpoints: AsyncCheckpoints
+    attachments: AsyncAttachments
+    branches: AsyncBranches
+    marks: AsyncMarks
+    summaries: AsyncSummaries
+    memories: AsyncMemories
+
+    _scoped = False
+
+    def __init__(self, runner: AsyncRunner, observer: Observer | None = None) -> None:
+        """Have one runner run all calls, watched if there is an observer."""
+        self._calls = runner
+        self._observer = observer
+
+    def _bound(self, name: str, kind: type[AsyncRepository]) -> AsyncRepository:
+        if self._scoped:
+            kind = _scoped(kind)  # type: ignore[arg-type]
+        if self._observer is not None:
+            kind = self._observer.watched(name, kind)
+        return kind(self._calls)
 
     def turn(
         self,
@@ -226,6 +237,16 @@ class AsyncRepositories:
         return AsyncTurn(self, session_id, reserve, user, ttl, tool_call_id)
 
 
+if not TYPE_CHECKING:
+    for _name, _there in vars(Repositories).items():
+        if isinstance(_there, cached_property):
+            _kind = globals()[f"Async{_there.func.__annotations__['return']}"]
+            _here = cached_property(partial(AsyncRepositories._bound, name=_name, kind=_kind))
+            _here.__doc__ = _there.__doc__
+            _here.__set_name__(AsyncRepositories, _name)
+            setattr(AsyncRepositories, _name, _here)
+
+
 class AsyncTransaction(AsyncRepositories):
     """The repositories inside one transaction. Calls made at once run one after the other."""
 
@@ -233,30 +254,12 @@ class AsyncTransaction(AsyncRepositories):
 class AsyncScopedTransaction(AsyncTransaction):
     """The repositories inside one transaction, for one user's data."""
 
-    def __init__(self, runner: AsyncRunner) -> None:
-        """Bind all repositories, guarded, to a runner of the scope."""
-        super().__init__(runner)
-        _guard(self, runner)
+    _scoped = True
 
 
-def _guard(repositories: AsyncRepositories, runner: AsyncRunner) -> None:
-    """Put the repositories for scopes into the places of the others."""
-    for name, bound in vars(repositories).items():
-        if isinstance(bound, AsyncRepository):
-            setattr(repositories, name, _scoped(type(bound))(runner))
-
-
-_made: dict[type[AsyncRepository], type[AsyncRepository]] = {}
-
-
+@cache
 def _scoped(lifted: type[AsyncRepository]) -> type[AsyncRepository]:
     """Give the lifted repository for scopes; see ``scopes.scoped``."""
-    if lifted not in _made:
-        _made[lifted] = _make(lifted)
-    return _made[lifted]
-
-
-def _make(lifted: type[AsyncRepository]) -> type[AsyncRepository]:
     repository = scoped(lifted.repository)
     methods: dict[str, Any] = {
         name: lift(method) if hasattr(method, "operation") else _refused(method)
@@ -335,11 +338,9 @@ class AsyncStore(AsyncRepositories):
         self._closed = self._inherited = False
         register_for_fork(self)
         self._opening = asyncio.Lock()
-        super().__init__(AsyncStoreRunner(self))
+        super().__init__(AsyncStoreRunner(self), self._observer)
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)
-        if self._observer is not None:
-            self._observer.watch(self)
         ask = self._unit_runner.once
         if isinstance(self._unit_runner, GreenletRunner):  # the primary, not a standby
             ask = partial(GreenletRunner.once, self._unit_runner)
@@ -423,7 +424,7 @@ class AsyncStore(AsyncRepositories):
         with self._announce(self):
             try:
                 async with self._unit_runner.transaction() as runner:
-                    yield self._watched(AsyncTransaction(runner))
+                    yield AsyncTransaction(runner, self._observer)
             except UnitFailure as problem:
                 raise problem.error from problem.__cause__
 
@@ -434,7 +435,7 @@ class AsyncStore(AsyncRepositories):
 
         See ``Store.joined``. Calls that are made at once run one after the other.
         """
-        return self._watched(AsyncTransaction(self._in_callers_transaction(connection)))
+        return AsyncTransaction(self._in_callers_transaction(connection), self._observer)
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction, in one hop; see ``Store.run``."""
@@ -513,11 +514,6 @@ class AsyncStore(AsyncRepositories):
     def _in_callers_transaction(self, connection: object) -> AsyncStoreRunner:
         return AsyncStoreRunner(self, self._unit_runner.joined(connection))
 
-    def _watched(self, transaction: Bound) -> Bound:
-        if self._observer is not None:
-            self._observer.watch(transaction)
-        return transaction
-
 
 class AsyncScopedStore(AsyncRepositories):
     """A store as one user has it, for coroutines; see ``ScopedStore``.
@@ -526,16 +522,14 @@ class AsyncScopedStore(AsyncRepositories):
         user_id: The user.
     """
 
+    _scoped = True
+
     def __init__(self, store: AsyncStore, scope: Scope) -> None:
         """Share the connections of a store."""
         self._store = store
         self._scope = scope
         self.user_id = scope.user_id
-        runner = ScopedRunner(store.users._runner, scope.run)
-        super().__init__(runner)
-        _guard(self, runner)
-        if store._observer is not None:
-            store._observer.watch(self)
+        super().__init__(ScopedRunner(store._calls, scope.run), store._observer)
 
     def __repr__(self) -> str:
         """Name the database, without its password, and not the user."""
@@ -545,10 +539,10 @@ class AsyncScopedStore(AsyncRepositories):
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
         """Make several calls one, in the scope; see ``Store.transaction``."""
         async with self._store.transaction() as transaction:
-            runner = transaction.users._runner
+            runner = transaction._calls
             await runner.run(Mode.READ, self._scope.enter, repeatable=True)
             scoped_runner = ScopedRunner(runner, self._scope.run_entered)
-            yield self._store._watched(AsyncScopedTransaction(scoped_runner))
+            yield AsyncScopedTransaction(scoped_runner, self._store._observer)
 
     def joined(
         self, connection: AsyncConnection | AsyncSession | async_scoped_session[Any]
@@ -556,7 +550,7 @@ class AsyncScopedStore(AsyncRepositories):
         """Give the repositories in the application's transaction; see ``Store.joined``."""
         runner = self._store._in_callers_transaction(connection)
         visiting = ScopedRunner(runner, self._scope.visit)
-        return self._store._watched(AsyncScopedTransaction(visiting))
+        return AsyncScopedTransaction(visiting, self._store._observer)
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction of the scope; see ``Store.run``."""

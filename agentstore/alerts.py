@@ -11,7 +11,6 @@ The limits come from options, or from the ``[alerts]`` table of ``agentstore.tom
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
@@ -20,6 +19,7 @@ from typing import Any
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.records.upkeep import Finding, Severity, Statistics
+from agentstore.retention import read_table
 
 SIZES = "sizes"
 """The name of this check."""
@@ -106,7 +106,7 @@ def parse_bytes(size: str | int) -> int:
     power = _POWERS.get(unit.removesuffix("i"))
     if found is None or power is None or unit == "i":
         raise InvalidInput(
-            f"A size must be a number of bytes, or such as 5GB or 500MiB, not {shown(size)}."
+            f"A size must be a number of bytes, or text such as 5GB or 500MiB, not {shown(size)}."
         )
     base = 1024 if unit.endswith("i") else 1000
     number = Decimal(found[1]) * base**power
@@ -122,11 +122,9 @@ def read_thresholds(file: Path) -> Thresholds:
         InvalidInput: The file is no TOML, or the table holds something else than limits.
         OSError: The file cannot be read.
     """
-    try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
-        raise InvalidInput(f"{file} must be a TOML file: {error}.") from None
-    table = document.get("alerts", {})
+    table = read_table(file, "alerts")
+    if table is None:
+        return Thresholds()
     known = [field.name for field in fields(Thresholds)]
     if not isinstance(table, Mapping) or not table.keys() <= set(known):
         raise InvalidInput(f"[alerts] in {file} must be a table of {', '.join(known)} only.")

@@ -418,7 +418,7 @@ class AsyncBranches(AsyncRepository):
     ) -> Page[CountedBranch]:
         """List the branches of a session in order of creation, main first.
 
-        What each shows is counted in its row: it costs the same however much that is.
+        Its counts are kept in the row of each branch, so the cost does not grow with messages.
 
         Raises:
             NotFound: There is no such session.
@@ -952,9 +952,8 @@ class AsyncMemories(AsyncRepository):
     """JSON objects under a namespace and a key: what an agent keeps across conversations.
 
     A namespace is a list of names, such as ``["notes", "travel"]``; a key is unique in it. Each
-    user has namespaces of their own, and so has nobody: without ``user_id`` a method is about
-    memories that belong to no user. A memory with a time to live is not there any more when that
-    is over.
+    user has namespaces of their own. Without ``user_id`` a method works on memories that belong to
+    no user. An expired memory is not found any more.
     """
 
     __slots__ = ()
@@ -968,20 +967,20 @@ class AsyncMemories(AsyncRepository):
         embed: bool | Sequence[str] | Embedded | None = None,
         user_id: str | None = None,
     ) -> MemoryRecord:
-        """Put a memory, in the place of the one that is there under this key.
+        """Put a memory; it replaces an existing one with this key.
 
         On a store with embeddings its vector is made before the transaction. If the embedding
-        function fails, and in ``transaction()``, the memory is stored all the same, and waits for
-        ``embed_pending``; until then it is found by words alone.
+        function fails, and in ``transaction()``, the memory is stored without a vector and waits
+        for ``embed_pending``; until then it is found by words only.
 
         Args:
             namespace: A list of names.
-            key: What it is found by there.
+            key: Its key in the namespace.
             value: A JSON object.
-            ttl: How long it is kept from now on; None for ever.
-            embed: Whether it is to be found by its meaning, or the fields that are: paths such as
-                ``text`` or ``notes[*].text``, each with a vector of its own. None means where the
-                store has embeddings, by their fields.
+            ttl: How long it is kept from now on; None means forever.
+            embed: Whether it is found by meaning, or the fields that are: paths such as ``text``
+                or ``notes[*].text``, each with its own vector. None means yes if the store has
+                embeddings, by their fields.
             user_id: Whose it is; None for nobody's.
 
         Raises:
@@ -1032,8 +1031,7 @@ class AsyncMemories(AsyncRepository):
     ) -> Page[MemoryRecord]:
         """List the memories of a namespace and of all below it.
 
-        They come namespace by namespace, the last of them first, and in each the one that was put
-        last first.
+        Namespaces come in descending order, and in each the memory that was put last comes first.
 
         Args:
             namespace: The first names of the namespaces; left out, all.
@@ -1073,12 +1071,11 @@ class AsyncMemories(AsyncRepository):
         """Find memories by the words of their values or by their meaning, the best first.
 
         The words, phrases and signs of a query are those of ``messages.search``, without stems.
-        There is no index of memories: it looks through all of the namespace, some at a time, and
-        reads those that hold the words.
+        There is no index of memories: the whole namespace is scanned, some rows at a time.
 
-        By meaning, the text's vector is compared with those of all memories of the namespace: none
-        that is near is left out. Those without a vector are not found so. ``both`` fuses the list
-        by meaning with the list of those that have the words, by their ranks.
+        By meaning, the text's vector is compared with those of all memories of the namespace, so
+        no near one is missed. Memories without a vector are not found this way. ``both`` fuses the
+        list by meaning with the list by words, by their ranks.
 
         Args:
             text: What to look for.
@@ -1104,10 +1101,10 @@ class AsyncMemories(AsyncRepository):
     ) -> int:
         """Compute the pending vectors of memories and messages, of all users.
 
-        Those wait whose embedding function failed when they were put, and those that were put in a
-        transaction; and all messages of the embeddings' roles that have none. Each batch is kept at
-        once, so it can be interrupted. What is changed meanwhile keeps the vector of what it is.
-        A text for which the function fails holds up no other: it goes on waiting.
+        Pending are memories whose embedding function failed, memories that were put in a
+        transaction, and all messages of the embeddings' roles without a vector. Each batch is
+        committed at once, so this can be interrupted. A row that changes meanwhile gets no outdated
+        vector. A text for which the function fails stays pending and does not stop the others.
 
         Args:
             limit: Of how many at most; None means all.
@@ -1181,16 +1178,16 @@ class AsyncMemories(AsyncRepository):
         time. Each page is a call of its own, made when it is needed. Nothing is open between two of them.
         """
     async def delete_expired(self, limit: int | None = None) -> int:
-        """Delete memories whose time to live is over, of all users, some at a time.
+        """Delete expired memories of all users, in small transactions.
 
-        They are not there for any reader before that: this frees their space. So does ``prune``
-        with ``expired_memories``.
+        Readers do not find them anyway; this frees their space. So does ``prune`` with
+        ``expired_memories``.
 
         Args:
             limit: How many to delete at most; None means all that have expired by now.
 
         Returns:
-            How many are gone.
+            How many were deleted.
         """
 
 class AsyncMessages(AsyncRepository):
@@ -2299,8 +2296,8 @@ class AsyncSessions(AsyncRepository):
         """Delete all that was said: messages, branches, summaries, and the usage recorded.
 
         The session stays, with its title, owner, state, metadata, tool logs, tasks and checkpoints.
-        Numbers of messages and branches go on; names of branches are free again, but those that
-        are reserved. Its ``epoch`` grows by one, in the same transaction. A process that keeps
+        Numbers of messages and branches continue; names of branches are free again, except
+        reserved ones. Its ``epoch`` grows by one, in the same transaction. A process that keeps
         something of the session in memory keeps the epoch too: another one means a reset since.
 
         Returns:
@@ -2310,10 +2307,10 @@ class AsyncSessions(AsyncRepository):
             NotFound: There is no such session.
         """
     async def delete(self, session_id: str) -> DeletionReceipt:
-        """Delete a session and everything below.
+        """Delete a session and everything that belongs to it.
 
         Returns:
-            How many rows went, for each table.
+            How many rows were deleted from each table.
 
         Raises:
             NotFound: There is no such session.
@@ -2321,28 +2318,28 @@ class AsyncSessions(AsyncRepository):
     async def delete_expired(
         self, *, batch_size: int = 20, limit: int | None = None
     ) -> ExpiryReport:
-        """Delete the sessions whose time to live has run out, with everything below.
+        """Delete expired sessions, with everything that belongs to them.
 
         A session expires when there was no activity in it for longer than its ``ttl``, by the
         store's clock, in whatever status it is: also one that waits for its user. One that is
         active meanwhile stays: whether it has expired is decided under a lock on it, and one that
         somebody else is writing to is passed over.
 
-        Works in transactions of up to ``batch_size`` sessions and 500 rows, so that writers
-        wait for none of them long. A session with more rows ends in the first transaction of its
-        own, which also deletes what could still be done of its tasks, however many: from then on
-        ``get`` and ``find`` do not find it, ``count`` leaves it out, its history is empty, and
-        whatever is written to it or into its threads is refused with NotFound; its rows go in the
-        following ones. Until they do, its messages, logs, attachments and usage can be read by
-        their own ids and in lists, sums and searches of all sessions. Its checkpoints can be read
-        by thread; each goes whole, the latest of a namespace last. Its id is taken until it is
-        gone. On PostgreSQL a write that began just before the end may succeed just after it, and
-        goes with the rest. Any number of
-        callers may clean up at once. If one is interrupted, what it has deleted stays deleted,
-        and the next one goes on. A transaction that a broken connection leaves in doubt is
-        repeated, and what it had done then is in no report.
+        Works in transactions of up to ``batch_size`` sessions and 500 rows, so that no writer waits
+        long. A session with more rows ends in one transaction, which also deletes all its tasks
+        that could still run. From then on ``get`` and ``find`` do not find it, ``count`` leaves it
+        out, its history is empty, and writes to it or into its threads raise NotFound. Its rows are
+        deleted in the following transactions. Until then its messages, logs, attachments and usage
+        can be read by their own ids, and in lists, sums and searches of all sessions; its
+        checkpoints can be read by thread, and each is deleted whole, the latest of a namespace
+        last. Its id stays taken until all is deleted. On PostgreSQL a write that began just before
+        the end may succeed just after it, and is deleted with the rest.
 
-        Inside a transaction it is all one, of whatever size.
+        Any number of callers may clean up at once. If one is interrupted, what it has deleted stays
+        deleted, and the next call continues. A transaction that a broken connection leaves in doubt
+        is repeated, and what it deleted is missing from the report.
+
+        Inside a transaction everything is deleted at once, whatever its size.
 
         Args:
             batch_size: Sessions in one transaction at most, up to 1,000.
@@ -2549,11 +2546,11 @@ class AsyncTasks(AsyncRepository):
         retry: bool = True,
         backoff: Backoff = DEFAULT_BACKOFF,
     ) -> TaskRecord:
-        """Say that the attempt failed, and with what; secrets are redacted by the store's policy.
+        """Record that the attempt failed, and why; secrets are redacted by the store's policy.
 
         A task that was claimed is pending again after a pause as long as ``failures`` does not
-        exceed ``max_retries``, and dead then. One that was started with ``start``, or that there
-        is no use in retrying, is failed. If its cancellation was asked for it is cancelled.
+        exceed ``max_retries``, then dead. A task that was started with ``start``, or with
+        ``retry=False``, is failed. If its cancellation was requested, it is cancelled.
 
         Args:
             task_id: The task.
@@ -2572,8 +2569,8 @@ class AsyncTasks(AsyncRepository):
     async def pause(self, task_id: str) -> TaskRecord:
         """Go from pending or running to paused. Raises as ``start`` does.
 
-        A task that a worker holds is taken away from it: the worker hears of it by its next
-        heartbeat, and what it still does for the task is refused.
+        A task that a worker holds is taken away from it: the worker learns of it at its next
+        heartbeat, and its later calls about the task are refused.
         """
     async def resume(self, task_id: str) -> TaskRecord:
         """Go from paused to pending. Raises as ``start`` does."""
@@ -2586,8 +2583,8 @@ class AsyncTasks(AsyncRepository):
     async def cancel(self, task_id: str, *, fence: int | None = None) -> TaskRecord:
         """Go to cancelled from pending, running or paused. Raises as ``start`` does.
 
-        A task that a worker holds goes on running, with ``cancel_requested``: the worker hears of
-        it by its next heartbeat, and confirms by calling this with its fence. If it completes the
+        A task that a worker holds keeps running, with ``cancel_requested``: the worker learns of
+        it at its next heartbeat, and confirms by calling this with its fence. If it completes the
         task instead, that counts; if it fails, dies or gives it back, the task is cancelled.
 
         Args:
@@ -2608,8 +2605,8 @@ class AsyncTasks(AsyncRepository):
     ) -> tuple[TaskRecord, ...]:
         """Take tasks that are due, each with a lease and a fencing token.
 
-        No task is given to two callers, however many ask at once, and nobody waits for anybody:
-        what another one is just claiming is passed over.
+        No task is given to two callers, however many ask at once, and no caller waits: tasks that
+        another one is claiming are skipped.
 
         Args:
             worker: Who claims; for people, and for ``worker`` of the records.
@@ -3226,24 +3223,24 @@ class AsyncUsers(AsyncRepository):
             InvalidInput: An argument cannot be stored.
         """
     async def delete(self, user_id: str) -> DeletionReceipt:
-        """Delete a user and all that is theirs: sessions and everything below, keys, threads.
+        """Delete a user and everything that belongs to the user: sessions, keys, threads.
 
-        A user with up to 500 rows goes in one transaction. With more, the first one, which is
-        short however many they are, closes everything: from then on nothing of the user is found,
-        listed, counted, claimed or written by anybody, and keys authenticate nobody, as if all
-        were gone. The rows go in the following transactions, each of up to 500 and of fewer where
-        they are large, so that no other writer waits long, on SQLite with pauses between them.
+        A user with up to 500 rows is deleted in one transaction. With more rows, a first short
+        transaction hides everything: from then on nothing of the user is found, listed, counted,
+        claimed or written, and keys authenticate nobody. The rows are deleted in the following
+        transactions, of up to 500 rows each and fewer if they are large, so that no other writer
+        waits long; on SQLite with pauses between them.
 
-        If that is interrupted, what is left stays closed: call this again, or ``prune`` or
-        ``sessions.delete_expired``, to go on. Until it ends the ids of the user and of what is
-        theirs are taken. Attachments whose bytes others have too leave those there.
+        If that is interrupted, the rest stays hidden: call this again, or ``prune`` or
+        ``sessions.delete_expired``, to continue. Until it ends, the ids of the user and of what
+        belongs to the user stay taken. Bytes that other attachments use too are kept.
 
-        Inside a transaction it is all one, of whatever size, and others wait for its end.
+        Inside a transaction everything is deleted at once, and other writers wait for its end.
 
         Returns:
-            How many rows went, for each table, in all transactions of all calls together. If
-            several delete the same user at once, the call that ends it has this, and the others
-            have receipts without rows.
+            How many rows were deleted from each table, by all calls together. If several callers
+            delete the same user at once, the one that finishes gets this, and the others get
+            receipts without rows.
 
         Raises:
             NotFound: There is no such user.
@@ -3274,9 +3271,9 @@ class AsyncUsers(AsyncRepository):
     async def reservations(
         self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[ReservationRecord]:
-        """List what is set aside of a user's quota now, the first to expire first.
+        """List the open reservations of a user's quota, the first to expire first.
 
-        These are calls that run, and those whose process died. ``release_quota`` gives a
+        They belong to calls that are running, or whose process died. ``release_quota`` gives a
         reservation back before it expires.
         """
     def iter_reservations(
@@ -3295,14 +3292,14 @@ class AsyncUsers(AsyncRepository):
         ttl: timedelta = timedelta(minutes=10),
         session_id: str | None = None,
     ) -> ReservationRecord:
-        """Set tokens aside for a call whose cost is known only afterwards.
+        """Reserve tokens for a call whose cost is known only afterwards.
 
         Args:
             user_id: The user.
             tokens: The most that the call may cost, above 0.
-            ttl: After which time the tokens are free again if nobody settles, up to a year.
-            session_id: The session that the call is made for, so that ``sessions.interrupted``
-                can tell of it; it is not looked up, but in a scope.
+            ttl: After which time the reservation expires if nobody settles it, up to a year.
+            session_id: The session that the call is for, by which ``sessions.interrupted`` lists
+                the reservation; it is checked only in a scope.
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
@@ -3313,7 +3310,7 @@ class AsyncUsers(AsyncRepository):
     async def reserve_for_session(
         self, session_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
     ) -> ReservationRecord:
-        """Set tokens of the session's user aside; see ``reserve_quota``.
+        """Reserve tokens of the session's user; see ``reserve_quota``.
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
@@ -3364,7 +3361,7 @@ class AsyncUsers(AsyncRepository):
             NaiveDatetime: ``expires_at`` has no time zone.
         """
     async def authenticate(self, key: str) -> ApiKeyRecord:
-        """Say whose key this is.
+        """Say whose key this is. Call ``touch_api_key`` as well to record when it was used.
 
         The time that it takes does not tell how much of a key was right: the digests are
         compared in constant time, also where there is no such key.
@@ -3377,7 +3374,7 @@ class AsyncUsers(AsyncRepository):
                 ``reason``, for the application's own log.
         """
     async def touch_api_key(self, key_id: str) -> None:
-        """Note that a key was used just now. Apart from ``authenticate``, which only reads.
+        """Record that a key was used just now; ``authenticate`` does not, because it only reads.
 
         Raises:
             NotFound: There is no such key.

@@ -165,8 +165,12 @@ class LimitOutOfRange(InvalidInput):
     """The most that one page holds; None where there is no maximum."""
 
     def _words(self) -> str:
-        span = "zero or more" if self.maximum is None else f"from 1 to {self.maximum}"
-        return f"limit must be a whole number {span}, not {shown(self.limit)}. Page for more."
+        if self.maximum is None:
+            return f"limit must be a whole number of 0 or more, not {shown(self.limit)}."
+        return (
+            f"limit must be a whole number from 1 to {self.maximum}, not {shown(self.limit)}. "
+            "Read page by page for more."
+        )
 
 
 @facts(

@@ -200,16 +200,25 @@ def read_policy(path: str | Path) -> dict[str, Any]:
         OSError: The file cannot be read.
         InvalidInput: It is not TOML, or has no such table.
     """
-    try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:  # no TOML, no UTF-8, or no name that a file can have
-        raise InvalidInput(f"{path} must be a TOML file: {error}.") from error
-    found = document.get(TABLE)
+    found = read_table(path, TABLE)
     if not isinstance(found, dict):
         raise InvalidInput(
             f'{path} must have a table [{TABLE}] with rules such as tool_logs = "30d".'
         )
     return found
+
+
+def read_table(path: str | Path, name: str) -> Any:
+    """Read a table of a settings file; None if it has none.
+
+    Raises:
+        OSError: The file cannot be read.
+        InvalidInput: It is not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8")).get(name)
+    except ValueError as error:  # no TOML, no UTF-8, or no name that a file can have
+        raise InvalidInput(f"{path} must be a TOML file: {error}.") from None
 
 
 def _require_duration(name: str, value: object) -> None:

@@ -540,7 +540,7 @@ class Turn(_OpenTurn):
     """See ``ToolLogs.log``."""
 
     def usage(self, usage: object, **more: Any) -> UsageRecord:
-        """Record what a call of a model used, have the turn count it, and the quota pay for it.
+        """Record what a request used, add it to ``used_tokens``, and charge the quota.
 
         Args:
             usage: The ``usage`` of an answer of OpenAI's or Anthropic's, or the whole answer.

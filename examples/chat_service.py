@@ -148,7 +148,7 @@ async def say(chat: str, question: Question, request: Request) -> StreamingRespo
         texts = answer(store, chat, question.text, question.key)
         first = await anext(texts, "")  # what cannot begin is refused before the answer has begun
     except QuotaExceeded as error:
-        raise HTTPException(429, str(error)) from None
+        raise HTTPException(429, f"{error.remaining} tokens are left.") from None
 
     async def body() -> AsyncIterator[str]:
         yield first

@@ -24,7 +24,7 @@ from agentstore import migrations
 from tests.compiling import share_compiled_statements
 from tests.drivers import DRIVERS, FULL, INSTALLATIONS, PG_URL, VERSIONS, Driver
 from tests.poolers import description
-from tests.servers import Server, fastest
+from tests.servers import Server, Spare, fastest
 
 # A shell starts what it puts into the background deaf to interrupts, and so would be each program
 # that a test starts and interrupts.
@@ -60,6 +60,8 @@ class Servers:
         self.home = home
         self._numbers = itertools.count()
         self._started: dict[str, tuple[Server | None, str]] = {}
+        self._spare: dict[str, list[Spare]] = {}
+        self._lent: dict[str, Spare] = {}
 
     def new_database(self, version: str, *, empty: bool = False, like: str | None = None) -> str:
         """Make a database, at head unless it is to be empty or like another; give its URL."""
@@ -70,6 +72,26 @@ class Servers:
         else:
             template = None if empty else self._template(server, base)
         return self._create(server, base, name, template)
+
+    def lend(self, version: str) -> str:
+        """Give the URL of an empty database at head, which an earlier test may have used."""
+        server, _ = self._server(version)
+        if server is None:  # its role need not be allowed to look at all that is in there
+            return self.new_database(version)
+        spare = self._spare.setdefault(version, [])
+        lent = spare.pop() if spare else Spare(self.new_database(version))
+        self._lent[lent.url] = lent
+        return lent.url
+
+    def take_back(self, version: str, url: str) -> None:
+        """Keep a database that was lent for the next test, or drop it if it cannot be as it was."""
+        lent = self._lent.pop(url, None)
+        if lent is not None and lent.emptied():
+            self._spare[version].append(lent)
+            return
+        if lent is not None:
+            lent.connection.close()
+        self.drop(version, url)
 
     def drop(self, version: str, url: str) -> None:
         """Drop a database when its test is over: thousands of them would fill the disk."""
@@ -116,6 +138,8 @@ class Servers:
         return make_url(base).set(database=name).render_as_string(hide_password=False)
 
     def stop(self) -> None:
+        for spare in itertools.chain(*self._spare.values(), self._lent.values()):
+            spare.connection.close()
         for server, _ in self._started.values():
             if server is not None:
                 server.stop()
@@ -209,9 +233,10 @@ def _fresh(
 ) -> Iterator[str]:
     """Make a database for one test, empty where there is no template."""
     if engine == "postgresql":
-        url = servers.new_database(version, empty=template is None)
+        empty = template is None
+        url = servers.new_database(version, empty=True) if empty else servers.lend(version)
         yield url
-        servers.drop(version, url)
+        servers.take_back(version, url)
         return
     path = tmp_path / "test.db"
     if template is not None:

@@ -368,3 +368,100 @@ class Server:
         if self._directory is None:
             raise RuntimeError("this server is not started")
         return self._directory
+
+
+class Spare:
+    """A database that tests use one after the other, with a connection to empty it.
+
+    Making one and dropping it takes a server as long as all that most tests do; deleting their
+    rows, a fifteenth of that. What cannot be as it was for the next test is to be dropped.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Look at a new database; it need not be without rows."""
+        self.url = url
+        without_triggers = "-c session_replication_role=replica"  # and without references
+        self.connection = psycopg.connect(
+            url.replace("+psycopg", ""), autocommit=True, options=without_triggers
+        )
+        self._filled = self._written()
+        self._state = self._seen()
+
+    def emptied(self) -> bool:
+        """Take away what was written since; say whether all the rest is as it was.
+
+        It is not if somebody stays connected, or anything has come that is not a row: whatever has
+        a name, rights, settings, what the planner was told. Nor is it if a table or an index has
+        more than ten pages, for which the planner takes one that was never vacuumed.
+        """
+        with contextlib.suppress(psycopg.Error):
+            if not self._left_alone() or self._query(_LARGE) or self._seen() != self._state:
+                return False
+            for name in self._written():
+                if name not in self._filled:
+                    self.connection.execute(sql.SQL("delete from ") + sql.SQL(name))
+            self._query(_SEQUENCES)
+            self._query(sql.SQL("select pg_stat_force_next_flush()"))  # or they would come later
+            self._query(sql.SQL("select pg_stat_reset()"))
+            return True
+        return False
+
+    def _left_alone(self) -> bool:
+        """Wait for connections that were just closed."""
+        for _ in range(_LEAVING_LOOKS):
+            if not self._query(_OTHERS):
+                return True
+            time.sleep(_LEAVING_SECONDS)
+        return False
+
+    def _written(self) -> list[Any]:
+        return [name for (name,) in self._query(_WRITTEN)]
+
+    def _seen(self) -> list[Any]:
+        rows = [self._query(sql.SQL("select * from ") + sql.SQL(name)) for name in self._filled]
+        return [self._query(_SEEN), rows]
+
+    def _query(self, statement: sql.SQL | sql.Composed) -> list[Any]:
+        return self.connection.execute(statement).fetchall()
+
+
+_OTHERS = sql.SQL(
+    "select 1 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+)
+# From 16384 on, ids are of what users made.
+_WRITTEN = sql.SQL(
+    "select oid::regclass::text from pg_class"
+    " where oid >= 16384 and relkind = 'r' and pg_relation_size(oid) > 0"
+)
+_LARGE = sql.SQL("select 1 from pg_class where oid >= 16384 and pg_relation_size(oid) > 10 * 8192")
+_SEQUENCES = sql.SQL(
+    "select setval(seqrelid, seqstart, false) from pg_sequence"
+    " where pg_sequence_last_value(seqrelid) is not null"
+)
+_NAMED = {
+    "pg_attribute": "attrelid",
+    "pg_description": "objoid",
+    "pg_index": "indexrelid",
+    "pg_statistic": "starelid",
+    **dict.fromkeys(
+        ("pg_attrdef", "pg_constraint", "pg_default_acl", "pg_event_trigger", "pg_extension",
+         "pg_namespace", "pg_policy", "pg_proc", "pg_publication", "pg_statistic_ext",
+         "pg_subscription", "pg_trigger", "pg_type"),
+        "oid",
+    ),
+}  # fmt: skip
+"""Where it is written what there is beside tables and rows, and of which id."""
+
+_SEEN = sql.SQL(
+    "select (select array_agg(concat_ws(',', oid, relname, relnamespace, relowner, relkind, relacl,"
+    " reloptions, relpersistence, reltuples, relhasindex, relhasrules, relhastriggers,"
+    " relrowsecurity, relforcerowsecurity) order by oid) from pg_class where oid >= 16384),"
+    " (select row(datconnlimit, datacl)::text from pg_database where datname = current_database()),"
+    " (select array_agg(each::text) from pg_db_role_setting as each),"
+    " (select nspacl::text from pg_namespace where nspname = 'public'), "
+) + sql.SQL(", ").join(
+    sql.SQL(
+        "(select row(count(*), max(xmin::text::bigint))::text from {} where {} >= 16384)"
+    ).format(sql.Identifier(table), sql.Identifier(of))
+    for table, of in _NAMED.items()
+)

@@ -17,11 +17,11 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.text import Text
@@ -209,25 +209,32 @@ class Database:
         return show_url(parse_url(self.url))
 
 
-_PLACE = inspect.signature(Database, eval_str=True).parameters
+_LAST = ("database", "as_json")
+"""Parameters whose options the help names after all others."""
 
 
 def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command; a ``Database`` that it takes is named by options of its own."""
+    """Make a function a command; a dataclass that it takes has an option for each of its fields."""
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(run, eval_str=True).parameters
-        shown = [each for each in own.values() if each.name not in ("database", "as_json")]
-        shown += _PLACE.values() if "database" in own else []
-        shown += [own["as_json"]] if "as_json" in own else []
+        parts = {
+            each.name: inspect.signature(each.annotation, eval_str=True).parameters
+            for each in own.values()
+            if isinstance(each.annotation, type) and is_dataclass(each.annotation)
+        }
+        shown: list[inspect.Parameter] = []
+        for each in [*(n for n in own if n not in _LAST), *(n for n in _LAST if n in own)]:
+            shown += parts[each].values() if each in parts else [own[each]]
 
         @wraps(run)
         def called(**given: Any) -> None:
-            if "database" in own:
-                given["database"] = Database(**{each: given.pop(each) for each in _PLACE})
+            for each, fields in parts.items():
+                given[each] = own[each].annotation(**{field: given.pop(field) for field in fields})
             run(**given)
 
-        called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        plain = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in shown]
+        called.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined]
         app.command(name, cls=Command)(called)
         return run
 
@@ -238,7 +245,10 @@ _BUG, _INTERRUPTED = 70, 130
 _MOST_NAMED = 5
 
 
-def whole_id(store: Store, given: str) -> str:
+Given = TypeVar("Given", str, str | None)
+
+
+def whole_id(store: Store, given: Given) -> Given:
     """Give the id of the session that is meant: the one with this id, or that alone begins so.
 
     Raises:
@@ -246,7 +256,7 @@ def whole_id(store: Store, given: str) -> str:
     """
     from agentstore.repositories.new_sessions import is_beginning
 
-    if store.sessions.find(given) is not None or not is_beginning(given.lower()):
+    if given is None or store.sessions.find(given) is not None or not is_beginning(given.lower()):
         return given
     found = store.sessions.find_ids([given.lower()], limit=_MOST_NAMED + 1)
     if len(found) > 1:
@@ -399,7 +409,7 @@ def words_of(error: AgentStoreError) -> str:
         case NotFound():
             return f"There is no {error.kind} {named(error.key)}. {_where_to_look(error)}"
         case LimitOutOfRange():
-            return f"--{error}".removesuffix(" Page for more.")
+            return f"--{error}".removesuffix(" Read page by page for more.")
         case PriceUnknown():
             sources = ", ".join(error.sources)
             return (
@@ -412,11 +422,13 @@ def words_of(error: AgentStoreError) -> str:
 
 def _where_to_look(error: NotFound) -> str:
     if error.kind == "branch":
-        return "agentstore show --tree shows which there are."
+        return "agentstore show --tree lists them."
     if error.kind == "session" and _LESS_THAN_A_BEGINNING.fullmatch(str(error.key)):
         return "Give more of the id, as much as agentstore ls prints."
     if error.kind == "session":
         return "Check the id: agentstore ls shows them."
+    if error.kind == "user":
+        return "Check the id: agentstore users shows them."
     return error.hint or "Check the id."
 
 

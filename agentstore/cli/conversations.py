@@ -47,7 +47,7 @@ from agentstore.cli.output import (
     seconds,
     table,
 )
-from agentstore.errors import InvalidInput
+from agentstore.errors import InvalidInput, named
 from agentstore.records import (
     AttachmentRecord,
     CountedBranch,
@@ -66,9 +66,7 @@ from agentstore.values.serialized import found_in, readable, state_of, step_of
 from agentstore.values.snippets import (
     LAST_REQUESTS,
     age_of,
-    brief,
     money,
-    noted,
     on_one_line,
     parse,
     printable,
@@ -459,7 +457,7 @@ def search(
             logs = store.tool_logs.iter(
                 success=False,
                 text=text.removeprefix(_IN_ERRORS).strip() or None,
-                session_id=None if session is None else whole_id(store, session),
+                session_id=whole_id(store, session),
                 since=since,
                 until=until,
             )
@@ -467,7 +465,7 @@ def search(
             return
         user = whole_user(store, user)
         if checkpoints:
-            wanted = None if session is None else whole_id(store, session)
+            wanted = whole_id(store, session)
             _search_checkpoints(store, text, user, wanted, limit, as_json=as_json)
             return
         find = partial(
@@ -475,7 +473,7 @@ def search(
             text,
             by=cast("Literal['words', 'meaning', 'both']", by),
             user_id=user,
-            session_id=None if session is None else whole_id(store, session),
+            session_id=whole_id(store, session),
             role=cast("Role | None", role),
             since=since,
             until=until,
@@ -639,7 +637,7 @@ def threads(
     with database.read() as store:
         page = store.checkpoints.threads(
             user_id=whole_user(store, user),
-            session_id=None if session is None else whole_id(store, session),
+            session_id=whole_id(store, session),
             limit=limit,
             cursor=cursor,
         )
@@ -675,7 +673,6 @@ SHORT_ID = 13
 _WHOLE_ID = 36
 _LISTED, _AT_ONCE = 20, 200
 _FACTS = {"STATUS": 12, "USER": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
-_TO_THE_LEFT = ("STATUS", "USER")
 _LESS_WANTED = ("USER", "TOKENS", "MSGS", "STATUS")
 _WITH_USERS = 100
 """Columns of a terminal that has room for users beside titles."""
@@ -732,7 +729,8 @@ def list_sessions(
             if as_json:
                 print_json_list(islice(turns, most))
             else:
-                _print_sessions(store, (turn.session for turn in turns), most)
+                none = "No session was interrupted, or none is idle for five minutes yet."
+                _print_sessions(store, (turn.session for turn in turns), most, none)
             return
         found = store.sessions.iter(
             user_id=user,
@@ -745,10 +743,14 @@ def list_sessions(
         if as_json:
             print_json_list(islice(found, most))
         else:
-            _print_sessions(store, found, most)
+            unknown = user is not None and store.users.find(user) is None
+            none = f"There is no user {named(user)}." if unknown else "No sessions."
+            _print_sessions(store, found, most, none)
 
 
-def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int | None) -> None:
+def _print_sessions(
+    store: Store, sessions: Iterator[SessionSummary], most: int | None, none: str
+) -> None:
     """Print so many sessions as one table, some at a time."""
     width, shown = 0, islice(sessions, most)
     while some := [*islice(shown, _AT_ONCE)]:
@@ -764,7 +766,7 @@ def _print_sessions(store: Store, sessions: Iterator[SessionSummary], most: int 
         names = store.users.names([*owners]) if owners else {}
         _print_rows(some, ids, used, names, width, header=header)
     if not width:
-        hint("No sessions.")
+        hint(none)
     if next(sessions, None) is not None:
         hint("There are more: pass --limit, or --all.")
 
@@ -805,6 +807,8 @@ def _print_rows(
     *,
     header: bool,
 ) -> None:
+    from agentstore.tui import session_cells
+
     # Widths are fixed, so that the tables of several pages are one.
     facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
     if out.is_terminal and columns() < _WITH_USERS:
@@ -812,16 +816,10 @@ def _print_rows(
     if header:
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
-        sum_ = used.get(session.id)
-        tokens = brief(session.total_tokens if sum_ is None else sum_.total_tokens)
-        note, style = noted(session.status, has_failures=session.has_failures)
-        cells = {
-            "STATUS": Text(note if out.is_terminal else session.status, style=style),
-            "USER": Text(on_one_line(names.get(session.user_id or "", session.user_id) or "-")),
-            "MSGS": Text(brief(session.message_count)),
-            "TOKENS": Text(f"{tokens}+" if sum_ is not None and sum_.partial else tokens),
-            "ACTIVE": Text(age_of(session.last_active_at)),
-        }
+        user = names.get(session.user_id or "", session.user_id)
+        cells = session_cells(session, used.get(session.id), user)
+        if not out.is_terminal:
+            cells["STATUS"] = Text(session.status)
         title = Text(on_one_line(session.title or session.preview or "-"))
         title.stylize("" if session.title else "dim")
         id = Text(on_one_line(ids[session.id]), style="cyan")
@@ -834,14 +832,9 @@ def _print_rows(
 def _print_row(
     id: Text, width: int, facts: dict[str, int], cells: dict[str, Text], title: Text
 ) -> None:
+    from agentstore.tui import in_columns
+
     line = id.copy()
     line.pad_right(max(width, id.cell_len) + 2 - id.cell_len)
-    for name, each in facts.items():
-        cell = cells[name]
-        if out.is_terminal:
-            cell.truncate(each, overflow="ellipsis")
-        room, left = each - cell.cell_len, name in _TO_THE_LEFT
-        line.pad_right(0 if left else room)
-        line.append_text(cell)
-        line.pad_right(2 + (room if left else 0))
+    line.append_text(in_columns(cells, facts, cut=out.is_terminal))
     print_cut(line.append_text(title))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import islice
@@ -61,73 +62,89 @@ def _age(words: str) -> Any:
     return typer.Option(parser=age, metavar="AGE", help=words)
 
 
-@command("prune")
-def prune(
-    database: Database,
-    policy: Annotated[
-        Path | None, option("FILE", "A TOML file with a table [retention]; flags override it.")
-    ] = None,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Count what would be deleted, and delete nothing.")
-    ] = False,
+@dataclass(frozen=True)
+class Rules:
+    """What is to be deleted: those of ``RetentionPolicy``, an option each."""
+
     sessions_idle: Annotated[
         timedelta | None, _age("Delete sessions that were idle for longer, such as 90d.")
-    ] = None,
-    session_status: Annotated[
+    ] = None
+    session_statuses: Annotated[
         list[str] | None,
         one_of(
-            SESSION_STATUSES, "Of these sessions, delete only those in this status; repeatable."
+            SESSION_STATUSES,
+            "Of these sessions, delete only those in this status; repeatable.",
+            "--session-status",
         ),
-    ] = None,
+    ] = None
     keep_marked: Annotated[
         list[str] | None,
         option("MARK", "Of these sessions, keep those with a message of this mark; repeatable."),
-    ] = None,
+    ] = None
     expired_sessions: Annotated[
         bool | None,
         flag(
             "--expired-sessions/--no-expired-sessions",
             "Delete sessions whose own time to live is over.",
         ),
-    ] = None,
-    tool_logs: Annotated[timedelta | None, _age("Delete tool logs that are older.")] = None,
+    ] = None
+    tool_logs: Annotated[timedelta | None, _age("Delete tool logs that are older.")] = None
     threads_idle: Annotated[
         timedelta | None, _age("Delete threads of checkpoints that were idle for longer.")
-    ] = None,
-    thread_namespace: Annotated[
+    ] = None
+    thread_namespaces: Annotated[
         list[str] | None,
         option(
             "NAME",
             "Of these threads, delete only those with checkpoints in this namespace; repeatable.",
+            "--thread-namespace",
         ),
-    ] = None,
+    ] = None
     checkpoints_keep_last: Annotated[
         int | None, option("N", "Delete all checkpoints but the latest N of each thread.")
-    ] = None,
+    ] = None
     checkpoints_max_age: Annotated[
         timedelta | None, _age("Delete older checkpoints, but never the latest of each thread.")
-    ] = None,
-    checkpoints_keep_tag: Annotated[
-        list[str] | None, option("TAG", "Keep checkpoints with this tag; repeatable.")
-    ] = None,
-    finished_tasks: Annotated[timedelta | None, _age("Delete tasks that ended longer ago.")] = None,
-    task_status: Annotated[
+    ] = None
+    checkpoints_keep_tags: Annotated[
         list[str] | None,
-        one_of(FINISHED_TASKS, "Of these tasks, delete only those with this status; repeatable."),
-    ] = None,
+        option("TAG", "Keep checkpoints with this tag; repeatable.", "--checkpoints-keep-tag"),
+    ] = None
+    finished_tasks: Annotated[timedelta | None, _age("Delete tasks that ended longer ago.")] = None
+    task_statuses: Annotated[
+        list[str] | None,
+        one_of(
+            FINISHED_TASKS,
+            "Of these tasks, delete only those with this status; repeatable.",
+            "--task-status",
+        ),
+    ] = None
     reservations: Annotated[
         timedelta | None, _age("Delete quota reservations that expired longer ago.")
-    ] = None,
+    ] = None
     streams: Annotated[
         timedelta | None, _age("Abort streamed messages that got no piece for so long.")
-    ] = None,
+    ] = None
     expired_memories: Annotated[
         bool | None,
         flag(
             "--expired-memories/--no-expired-memories",
             "Delete memories whose time to live is over.",
         ),
+    ] = None
+
+
+@command("prune")
+def prune(
+    database: Database,
+    *,
+    policy: Annotated[
+        Path | None, option("FILE", "A TOML file with a table [retention]; flags override it.")
     ] = None,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Count what would be deleted, and delete nothing.")
+    ] = False,
+    given: Rules,
     reclaim: Annotated[
         bool, flag("--reclaim/--no-reclaim", "Give free space back to the system.")
     ] = True,
@@ -140,25 +157,8 @@ def prune(
 
     Example: `agentstore prune --sessions-idle 90d --tool-logs 30d --dry-run`
     """
-    given: dict[str, Any] = {
-        "sessions_idle": sessions_idle,
-        "session_statuses": session_status or None,
-        "keep_marked": keep_marked or None,
-        "expired_sessions": expired_sessions,
-        "tool_logs": tool_logs,
-        "threads_idle": threads_idle,
-        "thread_namespaces": thread_namespace or None,
-        "checkpoints_keep_last": checkpoints_keep_last,
-        "checkpoints_max_age": checkpoints_max_age,
-        "checkpoints_keep_tags": checkpoints_keep_tag or None,
-        "finished_tasks": finished_tasks,
-        "task_statuses": task_status or None,
-        "reservations": reservations,
-        "streams": streams,
-        "expired_memories": expired_memories,
-    }
     rules = {} if policy is None else read_policy(policy)
-    rules |= {name: value for name, value in given.items() if value is not None}
+    rules |= {name: value for name, value in vars(given).items() if value not in (None, [])}
     chosen = RetentionPolicy.of(rules)
     if chosen.is_empty:
         raise InvalidInput(
@@ -344,7 +344,9 @@ def show_user(
         until = f"{each.expires_at:%Y-%m-%d %H:%M} UTC"
         facts.append(("reserved", f"{each.tokens:,} until {until} ({each.id})"))
     for key in found["api_keys"]:
-        used = "never used" if key.last_used_at is None else f"used {age_of(key.last_used_at)} ago"
+        used = (
+            "no use noted" if key.last_used_at is None else f"used {age_of(key.last_used_at)} ago"
+        )
         state = "revoked" if key.revoked_at else used
         facts.append(("key", f"ask_{key.prefix}… {key.name or '-'}: {state}"))
     facts += [("memories", " › ".join(names)) for names in found["namespaces"]]
@@ -405,8 +407,7 @@ def usage(
     filters: dict[str, Any] = {"model": model, "since": since, "until": until}
     with database.read() as store:
         filters["user_id"] = whole_user(store, user)
-        if session is not None:
-            filters["session_id"] = whole_id(store, session)
+        filters["session_id"] = whole_id(store, session)
         sums = store.usage.sum_by(cast("Any", by), **filters)
         named = {}
         if by == "user" and not as_json:
@@ -589,7 +590,7 @@ def tasks(
             raise InvalidInput("--dead and --status both choose a status. Pass only one of them.")
         status = "dead"
     with database.read() as store:
-        wanted = None if session is None else whole_id(store, session)
+        wanted = whole_id(store, session)
         page = store.tasks.list(
             session_id=wanted,
             status=cast("TaskStatus | None", status),

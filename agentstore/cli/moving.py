@@ -308,8 +308,9 @@ class _ProgressLines:
             return
         self._done.add(key)
         seconds = time.monotonic() - began
-        rate = f", {progress.done / seconds:,.0f} rows/s" if seconds > 1 else ""
-        words = f"{progress.step} {progress.subject}: {counted(progress.done, 'row')}{rate}"
+        unit = "page" if progress.subject == "pages" else "row"
+        rate = f", {progress.done / seconds:,.0f} {unit}s/s" if seconds > 1 else ""
+        words = f"{progress.step} {progress.subject}: {counted(progress.done, unit)}{rate}"
         err.print(Text(words), soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -63,6 +63,10 @@ _LESS_WANTED = (_DRAWN, "size", "sessions", "failures", "requests", "messages", 
 _STYLES = {Severity.INFO: "cyan", Severity.WARNING: "bold yellow", Severity.ERROR: "bold red"}
 
 
+def _size(words: str) -> Any:
+    return typer.Option(parser=parse_bytes, metavar="SIZE", help=words)
+
+
 class Order(StrEnum):
     """What users and models are ordered by."""
 
@@ -70,9 +74,20 @@ class Order(StrEnum):
     TOKENS = "tokens"
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Those of ``Thresholds``, an option each."""
+
+    warn_bytes: Annotated[int | None, _size("Exit with 3 if the database is so large.")] = None
+    fail_bytes: Annotated[int | None, _size("Exit with 4 if the database is so large.")] = None
+    warn_rows: Annotated[int | None, option("N", "Exit with 3 if a table has so many rows.")] = None
+    fail_rows: Annotated[int | None, option("N", "Exit with 4 if a table has so many rows.")] = None
+
+
 @command("stats")
 def stats(
     database: Database,
+    *,
     days: Annotated[int, option("N", "How many days to look back.")] = 14,
     top: Annotated[
         int, option("N", "How many users, tools and models to show.", min=1, max=1000)
@@ -81,18 +96,7 @@ def stats(
     exact: Annotated[
         bool | None, flag("--exact/--estimate", "Count everything, or estimate large tables.")
     ] = None,
-    warn_bytes: Annotated[
-        str | None, option("SIZE", "Exit with 3 if the database is so large.")
-    ] = None,
-    fail_bytes: Annotated[
-        str | None, option("SIZE", "Exit with 4 if the database is so large.")
-    ] = None,
-    warn_rows: Annotated[
-        int | None, option("N", "Exit with 3 if a table has so many rows.")
-    ] = None,
-    fail_rows: Annotated[
-        int | None, option("N", "Exit with 4 if a table has so many rows.")
-    ] = None,
+    given: Sizes,
     config: Annotated[
         Path | None,
         option(
@@ -107,7 +111,10 @@ def stats(
 
     Example: `agentstore stats --days 30 --warn-bytes 5GB`
     """
-    limits = _limits(config, warn_bytes, fail_bytes, warn_rows, fail_rows)
+    file = config or (CONFIGURATION if CONFIGURATION.exists() else None)
+    limits = Thresholds() if file is None else read_thresholds(file)
+    own = {name: value for name, value in vars(given).items() if value is not None}
+    limits = replace(limits, **own)
     with database.read() as store:
         found = store.statistics(days, top=top, order=by.value, exact=exact)
         named = store.users.names([user.user_id for user in found.users if user.user_id])
@@ -195,24 +202,6 @@ def doctor(
         errors = counted(counts[Severity.ERROR], "error")
         say(f"{errors}, {counted(counts[Severity.WARNING], 'warning')}.")
     raise typer.Exit(code)
-
-
-def _limits(
-    config: Path | None,
-    warn_bytes: str | None,
-    fail_bytes: str | None,
-    warn_rows: int | None,
-    fail_rows: int | None,
-) -> Thresholds:
-    file = config or (CONFIGURATION if CONFIGURATION.exists() else None)
-    limits = Thresholds() if file is None else read_thresholds(file)
-    given: dict[str, int | None] = {
-        "warn_bytes": None if warn_bytes is None else parse_bytes(warn_bytes),
-        "fail_bytes": None if fail_bytes is None else parse_bytes(fail_bytes),
-        "warn_rows": warn_rows,
-        "fail_rows": fail_rows,
-    }
-    return replace(limits, **{name: value for name, value in given.items() if value is not None})
 
 
 def _print(title: str, found: Statistics, named: Mapping[str, str]) -> None:

@@ -226,7 +226,7 @@ def seconds(text: str | float) -> float:
     try:
         return duration(str(text)).total_seconds()
     except InvalidInput:
-        raise InvalidInput("This must be a number of seconds, or such as 30s or 5m.") from None
+        raise InvalidInput("This must be a number of seconds, or text such as 30s or 5m.") from None
 
 
 def _read(text: str) -> datetime | timedelta:

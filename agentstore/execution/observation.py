@@ -79,15 +79,6 @@ class Observer:
         self._telemetry = telemetry
         self._classes: dict[type, Any] = {}
 
-    def watch(self, repositories: object) -> None:
-        """Put repositories that are watched in the place of those that an object has."""
-        for name, repository in list(vars(repositories).items()):
-            kind = type(repository)
-            if not name.startswith("_") and any(
-                _is_call(getattr(kind, member)) for member in dir(kind)
-            ):
-                setattr(repositories, name, self.watched(name, kind)(repository._runner))
-
     def follow(self, lags: Callable[[], Iterable[tuple[str, float]]]) -> None:
         """Tell of standbys, too: a method gives their names and by how many seconds they lag."""
         if self._telemetry is not None:

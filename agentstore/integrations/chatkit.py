@@ -61,6 +61,12 @@ class _OfUsers:
     def _uploads(self, context: TContext) -> str:
         return key_of("chatkit", self.user_id(context), "", "attachments")
 
+    async def delete_attachment(self, attachment_id: str, context: TContext) -> None:
+        """Delete an attachment, with its bytes and what is said of it."""
+        await self._scope(context).messages.delete(
+            session_id=self._uploads(context), external_ids=[attachment_id]
+        )
+
 
 class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
     """The threads of each user, in an ``AsyncStore``; another user's are as if not there.
@@ -222,12 +228,6 @@ class AgentStoreChatKitStore(_OfUsers, Store[TContext]):
         with reading_payloads():
             return _ATTACHMENT.validate_python(found.payload)
 
-    async def delete_attachment(self, attachment_id: str, context: TContext) -> None:
-        """Delete an attachment, with its bytes."""
-        await self._scope(context).messages.delete(
-            session_id=self._uploads(context), external_ids=[attachment_id]
-        )
-
 
 class AgentStoreAttachmentStore(_OfUsers, AttachmentStore[TContext]):
     """The files that users attach, in the ``AsyncStore`` of their threads.
@@ -302,12 +302,6 @@ class AgentStoreAttachmentStore(_OfUsers, AttachmentStore[TContext]):
             return tx.attachments.read(found[0].id)
 
         return await self._scope(context).read(read)
-
-    async def delete_attachment(self, attachment_id: str, context: TContext) -> None:
-        """Delete an attachment, with what is said of it."""
-        await self._scope(context).messages.delete(
-            session_id=self._uploads(context), external_ids=[attachment_id]
-        )
 
 
 def _missing(kind: str, id: str) -> NotFoundError:

@@ -14,6 +14,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -436,12 +437,10 @@ class AgentStoreAdvancedSession(AgentStoreSession):
             branch_id: The branch; None means this object's.
         """
         window = self._window(limit)
-        found: list[TResponseInputItem] = await self._read(
+        return await self._read(
             branch_id,
             lambda s, branch: s.messages.chat(self.session_id, branch=branch, **window),
-            [],
         )
-        return found
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append items to this object's branch; see ``AgentStoreSession``."""
@@ -554,16 +553,13 @@ class AgentStoreAdvancedSession(AgentStoreSession):
         def read(store: Any, branch: str) -> Any:
             return store.read(lambda tx: list(_turns(tx, self.session_id, branch)))
 
-        turns: list[TurnRecord] = await self._read(branch, read, [])
+        turns: list[TurnRecord] = await self._read(branch, read)
         return [turn.message for turn in turns if turn.message is not None]
 
     async def _history(self, branch: str | None) -> list[MessageRecord]:
-        found: list[MessageRecord] = await self._read(
-            branch,
-            lambda s, b: s.messages.history(self.session_id, None, branch=b, **AS_STORED),
-            [],
+        return await self._read(
+            branch, lambda s, b: s.messages.history(self.session_id, None, branch=b, **AS_STORED)
         )
-        return found
 
     # --- Usage -------------------------------------------------------------------------------
 
@@ -628,7 +624,7 @@ class AgentStoreAdvancedSession(AgentStoreSession):
                 )
             )
 
-        found: list[UsageRecord] = await self._read(branch_id, read, [])
+        found: list[UsageRecord] = await self._read(branch_id, read)
         rows = [_usage(each) for each in found]
         if user_turn_number is None:
             return rows
@@ -802,14 +798,15 @@ class AgentStoreAdvancedSession(AgentStoreSession):
 
         return await settled(go())
 
-    async def _read(self, branch: str | None, call: Callable[[Any, str], Any], missing: Any) -> Any:
-        """Read a branch, this object's if None; give something else where it is not there."""
-        try:
+    async def _read(self, branch: str | None, call: Callable[[Any, str], Any]) -> list[Any]:
+        """Read a branch, this object's if None; give nothing where it is not there."""
+        found: list[Any] = []
+        with suppress(NotFound, InvalidInput):
             if branch is None:
-                return await self._on(self._place, call)
-            return await self._call(lambda s: call(s, branch))
-        except (NotFound, InvalidInput):
-            return missing
+                found = await self._on(self._place, call)
+            else:
+                found = await self._call(lambda s: call(s, branch))
+        return found
 
     async def _change(self, place: Place, work: Callable[[Transaction, str], T]) -> T:
         changed: T = await self._on(place, lambda s, branch: s.run(lambda tx: work(tx, branch)))

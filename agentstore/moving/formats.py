@@ -64,7 +64,7 @@ class Formats:
         """Take a record; give what is whole with it.
 
         Raises:
-            Broken: It is of no format that is known.
+            Broken: Its format is unknown.
         """
         if raw == END_OF_ARRAY:
             yield from self.end()
@@ -107,17 +107,14 @@ def _is_known(record: Any) -> bool:
     return isinstance(record, dict) and any(is_of(record) for is_of, _ in _FORMATS)
 
 
-_UNKNOWN = (
-    "it is of no format that is known; chat format is "
-    '{"messages": [{"role": "user", "content": "..."}]}'
-)
+_UNKNOWN = 'unknown format; chat format is {"messages": [{"role": "user", "content": "..."}]}'
 
 
 def converted(record: Any, left: Left) -> Sequence[Json]:
     """Give the conversations that a record holds.
 
     Raises:
-        Broken: It is of no format that is known, or not as that format has it.
+        Broken: Its format is unknown, or it breaks the rules of its format.
     """
     if isinstance(record, list):
         if not record or not all(isinstance(each, dict) for each in record):

@@ -496,7 +496,7 @@ class Branches(Repository):
     ) -> Page[CountedBranch]:
         """List the branches of a session in order of creation, main first.
 
-        What each shows is counted in its row: it costs the same however much that is.
+        Its counts are kept in the row of each branch, so the cost does not grow with messages.
 
         Raises:
             NotFound: There is no such session.

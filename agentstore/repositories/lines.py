@@ -295,10 +295,6 @@ class Found(NamedTuple):
         """Give them, or these, as the columns' types say."""
         return self.statement.read(self.rows if rows is None else rows, self.parameters)
 
-    def columns(self, rows: list[Any]) -> Sequence[Any]:
-        """Give the columns of these, one at least."""
-        return self.statement.columns(rows, self.parameters)
-
 
 def newest(
     unit: Unit,
@@ -426,7 +422,7 @@ def require(unit: Unit, session_id: str, branch: str | None = None) -> None:
 
 def no_branch(name: str) -> NotFound:
     """Make the error that says that a branch is not there."""
-    return NotFound("branch", name, "branches.list() shows which there are.")
+    return NotFound("branch", name, "branches.list() lists them.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,9 +110,8 @@ class Memories(Repository):
     """JSON objects under a namespace and a key: what an agent keeps across conversations.
 
     A namespace is a list of names, such as ``["notes", "travel"]``; a key is unique in it. Each
-    user has namespaces of their own, and so has nobody: without ``user_id`` a method is about
-    memories that belong to no user. A memory with a time to live is not there any more when that
-    is over.
+    user has namespaces of their own. Without ``user_id`` a method works on memories that belong to
+    no user. An expired memory is not found any more.
     """
 
     __slots__ = ()
@@ -130,20 +129,20 @@ class Memories(Repository):
         embed: bool | Sequence[str] | Embedded | None = None,
         user_id: str | None = None,
     ) -> MemoryRecord:
-        """Put a memory, in the place of the one that is there under this key.
+        """Put a memory; it replaces an existing one with this key.
 
         On a store with embeddings its vector is made before the transaction. If the embedding
-        function fails, and in ``transaction()``, the memory is stored all the same, and waits for
-        ``embed_pending``; until then it is found by words alone.
+        function fails, and in ``transaction()``, the memory is stored without a vector and waits
+        for ``embed_pending``; until then it is found by words only.
 
         Args:
             namespace: A list of names.
-            key: What it is found by there.
+            key: Its key in the namespace.
             value: A JSON object.
-            ttl: How long it is kept from now on; None for ever.
-            embed: Whether it is to be found by its meaning, or the fields that are: paths such as
-                ``text`` or ``notes[*].text``, each with a vector of its own. None means where the
-                store has embeddings, by their fields.
+            ttl: How long it is kept from now on; None means forever.
+            embed: Whether it is found by meaning, or the fields that are: paths such as ``text``
+                or ``notes[*].text``, each with its own vector. None means yes if the store has
+                embeddings, by their fields.
             user_id: Whose it is; None for nobody's.
 
         Raises:
@@ -261,8 +260,7 @@ class Memories(Repository):
     ) -> Page[MemoryRecord]:
         """List the memories of a namespace and of all below it.
 
-        They come namespace by namespace, the last of them first, and in each the one that was put
-        last first.
+        Namespaces come in descending order, and in each the memory that was put last comes first.
 
         Args:
             namespace: The first names of the namespaces; left out, all.
@@ -318,12 +316,11 @@ class Memories(Repository):
         """Find memories by the words of their values or by their meaning, the best first.
 
         The words, phrases and signs of a query are those of ``messages.search``, without stems.
-        There is no index of memories: it looks through all of the namespace, some at a time, and
-        reads those that hold the words.
+        There is no index of memories: the whole namespace is scanned, some rows at a time.
 
-        By meaning, the text's vector is compared with those of all memories of the namespace: none
-        that is near is left out. Those without a vector are not found so. ``both`` fuses the list
-        by meaning with the list of those that have the words, by their ranks.
+        By meaning, the text's vector is compared with those of all memories of the namespace, so
+        no near one is missed. Memories without a vector are not found this way. ``both`` fuses the
+        list by meaning with the list by words, by their ranks.
 
         Args:
             text: What to look for.
@@ -375,10 +372,10 @@ class Memories(Repository):
     ) -> int:
         """Compute the pending vectors of memories and messages, of all users.
 
-        Those wait whose embedding function failed when they were put, and those that were put in a
-        transaction; and all messages of the embeddings' roles that have none. Each batch is kept at
-        once, so it can be interrupted. What is changed meanwhile keeps the vector of what it is.
-        A text for which the function fails holds up no other: it goes on waiting.
+        Pending are memories whose embedding function failed, memories that were put in a
+        transaction, and all messages of the embeddings' roles without a vector. Each batch is
+        committed at once, so this can be interrupted. A row that changes meanwhile gets no outdated
+        vector. A text for which the function fails stays pending and does not stop the others.
 
         Args:
             limit: Of how many at most; None means all.
@@ -476,16 +473,16 @@ class Memories(Repository):
     @scopes.EVERYBODYS
     @several_units
     def delete_expired(self, limit: int | None = None) -> int:
-        """Delete memories whose time to live is over, of all users, some at a time.
+        """Delete expired memories of all users, in small transactions.
 
-        They are not there for any reader before that: this frees their space. So does ``prune``
-        with ``expired_memories``.
+        Readers do not find them anyway; this frees their space. So does ``prune`` with
+        ``expired_memories``.
 
         Args:
             limit: How many to delete at most; None means all that have expired by now.
 
         Returns:
-            How many are gone.
+            How many were deleted.
         """
         validation.optional_amount("limit", limit)
         units, gone = self._units(), 0

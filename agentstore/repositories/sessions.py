@@ -581,7 +581,7 @@ class Sessions(Repository):
         lock_session(self.unit, session_id)
         there = self.get(session_id)
         if state is not None and not isinstance(there.state, dict | None):
-            raise InvalidInput("The state is no object: replace it with sessions.update().")
+            raise InvalidInput("The state is not an object: replace it with sessions.update().")
         documents: dict[str, Any] = {
             name: validation.json_object(name, {**(getattr(there, name) or {}), **patch})
             for name, patch in patches.items()
@@ -690,8 +690,8 @@ class Sessions(Repository):
         """Delete all that was said: messages, branches, summaries, and the usage recorded.
 
         The session stays, with its title, owner, state, metadata, tool logs, tasks and checkpoints.
-        Numbers of messages and branches go on; names of branches are free again, but those that
-        are reserved. Its ``epoch`` grows by one, in the same transaction. A process that keeps
+        Numbers of messages and branches continue; names of branches are free again, except
+        reserved ones. Its ``epoch`` grows by one, in the same transaction. A process that keeps
         something of the session in memory keeps the epoch too: another one means a reset since.
 
         Returns:
@@ -709,10 +709,10 @@ class Sessions(Repository):
     @scopes.SESSION
     @writes
     def delete(self, session_id: str) -> DeletionReceipt:
-        """Delete a session and everything below.
+        """Delete a session and everything that belongs to it.
 
         Returns:
-            How many rows went, for each table.
+            How many rows were deleted from each table.
 
         Raises:
             NotFound: There is no such session.
@@ -723,28 +723,28 @@ class Sessions(Repository):
     @scopes.EVERYBODYS
     @several_units
     def delete_expired(self, *, batch_size: int = 20, limit: int | None = None) -> ExpiryReport:
-        """Delete the sessions whose time to live has run out, with everything below.
+        """Delete expired sessions, with everything that belongs to them.
 
         A session expires when there was no activity in it for longer than its ``ttl``, by the
         store's clock, in whatever status it is: also one that waits for its user. One that is
         active meanwhile stays: whether it has expired is decided under a lock on it, and one that
         somebody else is writing to is passed over.
 
-        Works in transactions of up to ``batch_size`` sessions and 500 rows, so that writers
-        wait for none of them long. A session with more rows ends in the first transaction of its
-        own, which also deletes what could still be done of its tasks, however many: from then on
-        ``get`` and ``find`` do not find it, ``count`` leaves it out, its history is empty, and
-        whatever is written to it or into its threads is refused with NotFound; its rows go in the
-        following ones. Until they do, its messages, logs, attachments and usage can be read by
-        their own ids and in lists, sums and searches of all sessions. Its checkpoints can be read
-        by thread; each goes whole, the latest of a namespace last. Its id is taken until it is
-        gone. On PostgreSQL a write that began just before the end may succeed just after it, and
-        goes with the rest. Any number of
-        callers may clean up at once. If one is interrupted, what it has deleted stays deleted,
-        and the next one goes on. A transaction that a broken connection leaves in doubt is
-        repeated, and what it had done then is in no report.
+        Works in transactions of up to ``batch_size`` sessions and 500 rows, so that no writer waits
+        long. A session with more rows ends in one transaction, which also deletes all its tasks
+        that could still run. From then on ``get`` and ``find`` do not find it, ``count`` leaves it
+        out, its history is empty, and writes to it or into its threads raise NotFound. Its rows are
+        deleted in the following transactions. Until then its messages, logs, attachments and usage
+        can be read by their own ids, and in lists, sums and searches of all sessions; its
+        checkpoints can be read by thread, and each is deleted whole, the latest of a namespace
+        last. Its id stays taken until all is deleted. On PostgreSQL a write that began just before
+        the end may succeed just after it, and is deleted with the rest.
 
-        Inside a transaction it is all one, of whatever size.
+        Any number of callers may clean up at once. If one is interrupted, what it has deleted stays
+        deleted, and the next call continues. A transaction that a broken connection leaves in doubt
+        is repeated, and what it deleted is missing from the report.
+
+        Inside a transaction everything is deleted at once, whatever its size.
 
         Args:
             batch_size: Sessions in one transaction at most, up to 1,000.

@@ -313,11 +313,11 @@ class Tasks(Repository):
         retry: bool = True,
         backoff: Backoff = DEFAULT_BACKOFF,
     ) -> TaskRecord:
-        """Say that the attempt failed, and with what; secrets are redacted by the store's policy.
+        """Record that the attempt failed, and why; secrets are redacted by the store's policy.
 
         A task that was claimed is pending again after a pause as long as ``failures`` does not
-        exceed ``max_retries``, and dead then. One that was started with ``start``, or that there
-        is no use in retrying, is failed. If its cancellation was asked for it is cancelled.
+        exceed ``max_retries``, then dead. A task that was started with ``start``, or with
+        ``retry=False``, is failed. If its cancellation was requested, it is cancelled.
 
         Args:
             task_id: The task.
@@ -350,8 +350,8 @@ class Tasks(Repository):
     def pause(self, task_id: str) -> TaskRecord:
         """Go from pending or running to paused. Raises as ``start`` does.
 
-        A task that a worker holds is taken away from it: the worker hears of it by its next
-        heartbeat, and what it still does for the task is refused.
+        A task that a worker holds is taken away from it: the worker learns of it at its next
+        heartbeat, and its later calls about the task are refused.
         """
         return move(self.unit, task_id, "paused")
 
@@ -378,8 +378,8 @@ class Tasks(Repository):
     def cancel(self, task_id: str, *, fence: int | None = None) -> TaskRecord:
         """Go to cancelled from pending, running or paused. Raises as ``start`` does.
 
-        A task that a worker holds goes on running, with ``cancel_requested``: the worker hears of
-        it by its next heartbeat, and confirms by calling this with its fence. If it completes the
+        A task that a worker holds keeps running, with ``cancel_requested``: the worker learns of
+        it at its next heartbeat, and confirms by calling this with its fence. If it completes the
         task instead, that counts; if it fails, dies or gives it back, the task is cancelled.
 
         Args:
@@ -411,8 +411,8 @@ class Tasks(Repository):
     ) -> tuple[TaskRecord, ...]:
         """Take tasks that are due, each with a lease and a fencing token.
 
-        No task is given to two callers, however many ask at once, and nobody waits for anybody:
-        what another one is just claiming is passed over.
+        No task is given to two callers, however many ask at once, and no caller waits: tasks that
+        another one is claiming are skipped.
 
         Args:
             worker: Who claims; for people, and for ``worker`` of the records.

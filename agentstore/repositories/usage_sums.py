@@ -510,7 +510,7 @@ def _charge(unit: Unit, reservation_id: str, tokens: int) -> None:
     query = query.where(this, owner_not_being_deleted(unit.tables, reservations.c.user_id))
     found = unit.connection.execute(query).first()
     if found is None:
-        raise NotFound("reservation", reservation_id, "It was settled or released, or never made.")
+        raise NotFound("reservation", reservation_id, "It was settled, released, or never made.")
     less = 0 if found.lapsed else min(tokens, int(found.tokens) - 1)
     if less:
         smaller = update(reservations).where(this).values(tokens=reservations.c.tokens - less)

@@ -158,9 +158,9 @@ class Quotas(Repository):
     def reservations(
         self, user_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[ReservationRecord]:
-        """List what is set aside of a user's quota now, the first to expire first.
+        """List the open reservations of a user's quota, the first to expire first.
 
-        These are calls that run, and those whose process died. ``release_quota`` gives a
+        They belong to calls that are running, or whose process died. ``release_quota`` gives a
         reservation back before it expires.
         """
         wanted = {"user_id": validation.text("user_id", user_id), "now": self.unit.now()}
@@ -182,14 +182,14 @@ class Quotas(Repository):
         ttl: timedelta = timedelta(minutes=10),
         session_id: str | None = None,
     ) -> ReservationRecord:
-        """Set tokens aside for a call whose cost is known only afterwards.
+        """Reserve tokens for a call whose cost is known only afterwards.
 
         Args:
             user_id: The user.
             tokens: The most that the call may cost, above 0.
-            ttl: After which time the tokens are free again if nobody settles, up to a year.
-            session_id: The session that the call is made for, so that ``sessions.interrupted``
-                can tell of it; it is not looked up, but in a scope.
+            ttl: After which time the reservation expires if nobody settles it, up to a year.
+            session_id: The session that the call is for, by which ``sessions.interrupted`` lists
+                the reservation; it is checked only in a scope.
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
@@ -208,7 +208,7 @@ class Quotas(Repository):
     def reserve_for_session(
         self, session_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
     ) -> ReservationRecord:
-        """Set tokens of the session's user aside; see ``reserve_quota``.
+        """Reserve tokens of the session's user; see ``reserve_quota``.
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
@@ -269,7 +269,7 @@ class Quotas(Repository):
         taken = self.unit.first(_taking, id=reservation_id)
         if taken is None:
             raise NotFound(
-                "reservation", reservation_id, "It was settled or released, or never made."
+                "reservation", reservation_id, "It was settled, released, or never made."
             )
         user_id, held, lapsed = taken
         amounts = {"tokens": tokens, "held": 0 if lapsed else held, "now": self.unit.now()}
@@ -541,7 +541,7 @@ class ApiKeys(Repository):
     @scopes.Refused("whose a key is, is not known before")
     @reads
     def authenticate(self, key: str) -> ApiKeyRecord:
-        """Say whose key this is.
+        """Say whose key this is. Call ``touch_api_key`` as well to record when it was used.
 
         The time that it takes does not tell how much of a key was right: the digests are
         compared in constant time, also where there is no such key.
@@ -571,7 +571,7 @@ class ApiKeys(Repository):
     @scopes.API_KEY
     @appends
     def touch_api_key(self, key_id: str) -> None:
-        """Note that a key was used just now. Apart from ``authenticate``, which only reads.
+        """Record that a key was used just now; ``authenticate`` does not, because it only reads.
 
         Raises:
             NotFound: There is no such key.
@@ -901,24 +901,24 @@ class Users(Quotas, ApiKeys):
     @scopes.KEEPS
     @several_units
     def delete(self, user_id: str) -> DeletionReceipt:
-        """Delete a user and all that is theirs: sessions and everything below, keys, threads.
+        """Delete a user and everything that belongs to the user: sessions, keys, threads.
 
-        A user with up to 500 rows goes in one transaction. With more, the first one, which is
-        short however many they are, closes everything: from then on nothing of the user is found,
-        listed, counted, claimed or written by anybody, and keys authenticate nobody, as if all
-        were gone. The rows go in the following transactions, each of up to 500 and of fewer where
-        they are large, so that no other writer waits long, on SQLite with pauses between them.
+        A user with up to 500 rows is deleted in one transaction. With more rows, a first short
+        transaction hides everything: from then on nothing of the user is found, listed, counted,
+        claimed or written, and keys authenticate nobody. The rows are deleted in the following
+        transactions, of up to 500 rows each and fewer if they are large, so that no other writer
+        waits long; on SQLite with pauses between them.
 
-        If that is interrupted, what is left stays closed: call this again, or ``prune`` or
-        ``sessions.delete_expired``, to go on. Until it ends the ids of the user and of what is
-        theirs are taken. Attachments whose bytes others have too leave those there.
+        If that is interrupted, the rest stays hidden: call this again, or ``prune`` or
+        ``sessions.delete_expired``, to continue. Until it ends, the ids of the user and of what
+        belongs to the user stay taken. Bytes that other attachments use too are kept.
 
-        Inside a transaction it is all one, of whatever size, and others wait for its end.
+        Inside a transaction everything is deleted at once, and other writers wait for its end.
 
         Returns:
-            How many rows went, for each table, in all transactions of all calls together. If
-            several delete the same user at once, the call that ends it has this, and the others
-            have receipts without rows.
+            How many rows were deleted from each table, by all calls together. If several callers
+            delete the same user at once, the one that finishes gets this, and the others get
+            receipts without rows.
 
         Raises:
             NotFound: There is no such user.

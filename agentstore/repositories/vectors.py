@@ -422,7 +422,7 @@ def find_messages(
             "meaning, name their roles: Embeddings(..., roles=[...])."
         )
     if asked.order != "relevance" or asked.cursor is not None:
-        raise InvalidInput(f'by="{by}" gives the best alone: without order, and without cursor.')
+        raise InvalidInput(f'by="{by}" returns only the best hits: pass no order and no cursor.')
     question = Question(by, embeddings, embeddings.vectors([asked.text], query=True)[0])
     if rows := units.run(Mode.READ, _newest_lacking, embeddings, asked):
         try:

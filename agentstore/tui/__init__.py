@@ -5,7 +5,8 @@
   interpret.
 - ``screens`` has what all screens with a list share, and those of one message, of branches and of
   turns; ``conversation`` has those of a conversation, and of new messages as they come.
-- Branches and snippets are drawn here, for the command line too, which needs no textual.
+- Branches, snippets and rows of sessions are drawn here, for the command line too, which needs no
+  textual.
 
 The invariants: nothing is written, no list is read as a whole, and what the database holds is never
 markup.
@@ -13,13 +14,13 @@ markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from agentstore.records import CountedBranch
+from agentstore.records import CountedBranch, SessionSummary, UsageSum
 from agentstore.records.upkeep import counted
-from agentstore.values.snippets import HIT, on_one_line
+from agentstore.values.snippets import HIT, age_of, brief, money, noted, on_one_line
 
 _DEEPEST = 8
 """Levels that are drawn; further down a number takes the place of what is above."""
@@ -69,3 +70,46 @@ def branch_line(before: str, branch: CountedBranch, *, shown: bool = False) -> T
     line.append(f"  {origin}", style="dim")
     turns, messages = counted(branch.turns, "turn"), counted(branch.messages, "message")
     return line.append(f"{turns}, {messages}")
+
+
+_TO_THE_LEFT = ("STATUS", "USER", "MODEL")
+
+
+def session_cells(
+    session: SessionSummary, used: UsageSum | None, user: str | None
+) -> dict[str, Text]:
+    """Say in a list what is known of a session, by the names of columns.
+
+    Args:
+        session: The session.
+        used: What its requests used; None if nothing was recorded.
+        user: The name of its user.
+    """
+    tokens, cost = session.total_tokens, session.total_cost
+    if used is not None:
+        tokens, cost = used.total_tokens, max(cost, used.cost)
+    more = "+" if used is not None and used.partial else ""
+    return {
+        "ACTIVE": Text(age_of(session.last_active_at)),
+        "STATUS": Text(*noted(session.status, has_failures=session.has_failures)),
+        "TURNS": Text(brief(session.last_turn)),
+        "MSGS": Text(brief(session.message_count)),
+        "TOKENS": Text(f"{brief(tokens)}{more}"),
+        "COST": Text(f"{money(cost)}{more}" if cost else "-"),
+        "USER": Text(on_one_line(user or "-")),
+        "MODEL": Text(on_one_line(session.model or ", ".join(used.models if used else ()) or "-")),
+    }
+
+
+def in_columns(cells: Mapping[str, Text], widths: Mapping[str, int], *, cut: bool = True) -> Text:
+    """Put cells into columns of these widths, two spaces apart; cut those that are longer."""
+    line = Text()
+    for name, width in widths.items():
+        cell = cells[name]
+        if cut:
+            cell.truncate(width, overflow="ellipsis")
+        room, left = width - cell.cell_len, name in _TO_THE_LEFT
+        line.pad_right(0 if left else room)
+        line.append_text(cell)
+        line.pad_right(2 + (room if left else 0))
+    return line

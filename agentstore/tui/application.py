@@ -24,7 +24,7 @@ from agentstore.records import (
     ToolLogRecord,
     UsageSum,
 )
-from agentstore.tui import snippet_text
+from agentstore.tui import in_columns, session_cells, snippet_text
 from agentstore.tui.conversation import ConversationScreen, FollowScreen
 from agentstore.tui.lists import (
     SEARCH_WORDS,
@@ -44,9 +44,6 @@ from agentstore.values.snippets import (
     LAST_REQUESTS,
     ROLE_STYLES,
     age_of,
-    brief,
-    money,
-    noted,
     on_one_line,
 )
 
@@ -257,37 +254,12 @@ class SessionsScreen(ListScreen[ListedSession]):
 
 
 def _cells(cells: dict[str, Text], width: int) -> Text:
-    line = Text()
-    for name, room in _FACTS.items():
-        if width < _WIDE.get(name, 0):
-            continue
-        cell = cells[name]
-        cell.truncate(room, overflow="ellipsis")
-        if name in ("ACTIVE", "TURNS", "MSGS", "TOKENS", "COST"):
-            line.append(" " * (room - cell.cell_len)).append_text(cell)
-        else:
-            line.append_text(cell).append(" " * (room - cell.cell_len))
-        line.append("  ")
-    return line
+    return in_columns(cells, {n: room for n, room in _FACTS.items() if width >= _WIDE.get(n, 0)})
 
 
 def _row(listed: ListedSession, width: int) -> list[Strip]:
-    session, used = listed.summary, listed.used
-    tokens, cost = session.total_tokens, session.total_cost
-    if used is not None:
-        tokens, cost = used.total_tokens, max(cost, used.cost)
-    more = "+" if used is not None and used.partial else ""
-    cells = {
-        "ACTIVE": Text(age_of(session.last_active_at)),
-        "STATUS": Text(*noted(session.status, has_failures=session.has_failures)),
-        "TURNS": Text(brief(session.last_turn)),
-        "MSGS": Text(brief(session.message_count)),
-        "TOKENS": Text(f"{brief(tokens)}{more}"),
-        "COST": Text(f"{money(cost)}{more}" if cost else "-"),
-        "USER": Text(on_one_line(listed.user or "-")),
-        "MODEL": Text(on_one_line(session.model or ", ".join(used.models if used else ()) or "-")),
-    }
-    line = _cells(cells, width + 3)
+    session = listed.summary
+    line = _cells(session_cells(session, listed.used, listed.user), width + 3)
     if session.title:
         line.append(on_one_line(session.title))
     else:

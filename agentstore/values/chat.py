@@ -836,36 +836,42 @@ def _without_loose_reasoning(
 # A look at a history that says, for most of them, that nothing has to be repaired.
 
 
-def needs_no_repair(messages: Sequence[Any], contents: Sequence[Any]) -> bool:
+def needs_no_repair(
+    roles: Sequence[str],
+    contents: Sequence[Any],
+    made: Sequence[Any],
+    answered: Sequence[str | None],
+    payloads: Sequence[Any],
+) -> bool:
     """Say at a glance that a history has nothing to repair: most have none.
 
     It may say no though there is nothing to repair: of calls in blocks and items always.
 
     Args:
-        messages: The history: each has ``role``, ``tool_calls``, ``tool_call_id`` and ``payload``.
+        roles: Of each message.
         contents: What each says; only lists matter.
+        made: The ``tool_calls`` of each.
+        answered: The ``tool_call_id`` of each.
+        payloads: The ``payload`` of each; only dicts matter.
     """
     waiting: set[Any] = set()
-    for message, content in zip(messages, contents, strict=True):
-        calls = message.tool_calls
-        if calls is None and message.role == "tool":
-            answered = message.tool_call_id
-            if answered not in waiting:
+    fields = zip(roles, contents, made, answered, payloads, strict=True)
+    for role, content, calls, answer, payload in fields:
+        if role == "tool" and calls is None:
+            if answer not in waiting:
                 return False
-            waiting.remove(answered)
+            waiting.remove(answer)
             continue
-        if waiting:
+        if waiting or type(payload) is dict:
             return False
         if calls is not None:
             for call in calls:
-                made = call.get("id") if isinstance(call, dict) else None
-                if not isinstance(made, str) or made in waiting:
+                called = call.get("id") if isinstance(call, dict) else None
+                if not isinstance(called, str) or called in waiting:
                     return False
-                waiting.add(made)
+                waiting.add(called)
         elif type(content) is list:
             kinds = (block.get("type") for block in content if isinstance(block, dict))
             if any(kind in ("tool_use", "tool_result") for kind in kinds):
                 return False
-        if message.payload is not None and type(message.payload) is dict:
-            return False
     return not waiting

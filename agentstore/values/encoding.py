@@ -108,12 +108,30 @@ def load_json(stored: str) -> Any:
     return _lenient_decoder.decode(decode_text(stored))
 
 
-def load_array(written: str) -> list[Any]:
-    """Read an array that an engine made of texts as they are stored; these stay so."""
+def load_many(stored: Sequence[str]) -> list[Any]:
+    """Undo ``dump_json`` for many, read as one array, in less time than one by one.
+
+    What is no document is found, unless several are wrong in ways that happen to fit together.
+    """
+    together = ",".join(stored)
+    if together.isascii() or _ESCAPE not in together:
+        try:
+            read: list[Any] = _decode_fast(f"[{together}]")
+        except (msgspec.MsgspecError, RecursionError):
+            pass  # json decides
+        else:
+            if len(read) == len(stored):
+                return read
+    return [*map(load_json, stored)]
+
+
+def load_arrays(written: Sequence[str]) -> list[list[Any]]:
+    """Read arrays that an engine made of texts as they are stored; these stay so."""
+    together = f"[{','.join(written)}]"
     try:
-        read: list[Any] = _decode_fast(written)
+        read: list[list[Any]] = _decode_fast(together)
     except msgspec.MsgspecError:
-        read = json.loads(written)
+        read = json.loads(together)
     return read
 
 

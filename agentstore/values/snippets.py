@@ -192,7 +192,7 @@ def parse(text: str, *, any_word: bool = False) -> SearchTerms:
     if not isinstance(text, str):
         raise InvalidInput(f"text must be a str, not {type(text).__name__}.")
     if not text or text.isspace():
-        raise InvalidInput("text must be what to look for, such as a word, not empty.")
+        raise InvalidInput("text must be a non-empty query, such as a word.")
     if len(text) > MAX_CHARACTERS:
         raise InvalidInput(
             f"text must have up to {MAX_CHARACTERS} characters, not {len(text)}. Search for a few "

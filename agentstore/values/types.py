@@ -64,7 +64,14 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from agentstore.errors import InvalidInput, InvalidRow, NaiveDatetime, named, shown
-from agentstore.values.encoding import ComparedText, decode_text, dump_json, encode_text, load_json
+from agentstore.values.encoding import (
+    ComparedText,
+    decode_text,
+    dump_json,
+    encode_text,
+    load_json,
+    load_many,
+)
 
 _MOST_MONEY = Decimal("9223372036.854775807")
 _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation, Overflow, Underflow])
@@ -319,6 +326,22 @@ class Json(Named, TypeDecorator[Any]):
         if not isinstance(document, self.document):
             raise self.invalid_row()
         return document
+
+    def read_many(self, column: Column, *, required: bool = False) -> Column:
+        """Read a column of documents; raises InvalidRow, for NULL too if all are required."""
+        given = column if required else [value for value in column if value is not None]
+        if len(given) == len(column) == 1:
+            return [self.read(given[0])]
+        try:
+            documents = load_many(given)
+        except Exception:  # noqa: BLE001 - its words would quote a document
+            raise self.invalid_row() from None
+        if self.document is not object and {*map(type, documents)} - {self.document}:
+            raise self.invalid_row()
+        if len(documents) == len(column):
+            return documents
+        following = iter(documents)
+        return [value if value is None else next(following) for value in column]
 
 
 _DOCUMENTS: dict[type, str] = {object: "JSON", dict: "a JSON object", list: "a JSON array"}

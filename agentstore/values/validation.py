@@ -214,7 +214,7 @@ def path(subject: str, value: object) -> tuple[str, ...]:
         keys = tuple(value)
     if not keys or not all(isinstance(key, str) for key in keys) or keys == ("",):
         raise InvalidInput(
-            f"{subject} is keys with dots between, such as 'ui.theme', or a list of keys."
+            f"{subject} must be keys with dots between, such as 'ui.theme', or a list of keys."
         )
     return keys
 

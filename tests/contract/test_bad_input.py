@@ -443,9 +443,7 @@ def rows_about_lists() -> list[Row]:
         "a session restored with": lambda s, x, v: s.sessions.restore(x.session, v),
         "a history of": lambda s, x, v: s.messages.history(x.session, v),
     }
-    rows += rows_of(
-        "{1} {0} messages", wholes, [-1, True, "5", 1.5], "zero or more", LimitOutOfRange
-    )
+    rows += rows_of("{1} {0} messages", wholes, [-1, True, "5", 1.5], "0 or more", LimitOutOfRange)
     rows += [
         Row("a time in the future for interrupted turns",
             lambda s, _: s.sessions.interrupted(older_than=timedelta(seconds=-1)),
@@ -606,8 +604,8 @@ TAKES_A_TURN: dict[str, Callable[[Any, Any, Any], object]] = {
 
 
 NO_BRANCHES = [
-    ("not there", "nowhere", "branches.list() shows", NotFound),
-    ("a lone surrogate", LONE, "branches.list() shows", NotFound),
+    ("not there", "nowhere", "branches.list() lists", NotFound),
+    ("a lone surrogate", LONE, "branches.list() lists", NotFound),
     ("a number", 5),
     ("bytes", b"main"),
 ]

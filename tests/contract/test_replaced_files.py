@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import stat
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import create_engine
@@ -177,7 +178,8 @@ def test_a_file_that_its_own_uri_names_is_read_saved_and_watched(tmp_path):
     plain = f"sqlite:///{file}"
     with Store(plain) as store:
         session = store.sessions.create()
-    uri = f"sqlite:///{file.as_uri()}?mode=rw&uri=true"
+    # SQLAlchemy decodes a URL once, and SQLite its URI once more.
+    uri = f"sqlite:///file://localhost{quote(quote(str(file)))}?mode=rw&uri=true"
     with Store(uri, read_only=True) as store:
         assert store.sessions.get(session.id) == session
     backup(uri, tmp_path / "saved.db")

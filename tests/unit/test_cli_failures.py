@@ -71,7 +71,7 @@ WRONG_VALUES = {
     ("stats", "--top", "-1"): "Invalid value for '--top'",
     ("ls", "--limit", "-3"): "--limit must be 1 or more, not -3.",
     ("tasks", "--limit", "-3"): "--limit must be a whole number from 1 to 1000, not -3.",
-    ("show", "s", "--limit", "-3"): "--limit must be a whole number zero or more, not -3.",
+    ("show", "s", "--limit", "-3"): "--limit must be a whole number of 0 or more, not -3.",
     ("ls", "--status", "bogus"): "must be one of active",
     ("tasks", "--dead", "--status", "failed"): "Pass only one of them",
     ("show", "s", "--tree", "--limit", "3"): "--tree shows no messages.",
@@ -94,7 +94,7 @@ def test_a_value_that_an_option_cannot_have_exits_with_2(run, talk, arguments, w
     said = run(*arguments, code=2)
     assert words in said
     assert said.count("\n") == 1
-    for unfit in ("Value error", "Page for more", "session_id", "hunter2"):
+    for unfit in ("Value error", "Read page by page", "session_id", "hunter2"):
         assert unfit not in said
 
 
@@ -105,9 +105,13 @@ NOT_THERE = {
         "There is no session '01'. Give more of the id, as much as agentstore ls prints."
     ),
     ("show", "s", "--branch", "nope"): (
-        "There is no branch 'nope'. agentstore show --tree shows which there are."
+        "There is no branch 'nope'. agentstore show --tree lists them."
     ),
-    ("erase-user", "nope", "--yes"): "There is no user 'nope'. Check the id.",
+    (
+        "erase-user",
+        "nope",
+        "--yes",
+    ): "There is no user 'nope'. Check the id: agentstore users shows them.",
 }
 
 
@@ -566,7 +570,7 @@ def test_a_command_imports_what_it_needs_and_no_other_command(url, talk):
         assert not modules & {*never, *needless}, line
         assert ("agentstore.doctor" in modules) == (command == "doctor"), line
         assert ("agentstore.moving" in modules) == (command == "export"), line
-        assert ("agentstore.tui" in modules) == ("--tree" in line), line
+        assert ("agentstore.tui" in modules) == (line in ("ls", "show s --tree")), line
 
 
 def test_a_command_that_asks_no_database_loads_no_store():

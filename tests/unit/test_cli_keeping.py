@@ -120,7 +120,7 @@ def test_users_are_listed_and_one_is_shown_by_id_name_or_address(run, known):
     assert run("users", "nobody", "--url", known).stdout == "No such user.\n"
     shown = run("user", "ada@b.c", "--url", known).stdout
     assert shown == run("user", "u-1815", "--url", known).stdout
-    for said in ("300 used, 50 reserved, 650 of 1,000 left", "50 until ", "laptop: never used"):
+    for said in ("300 used, 50 reserved, 650 of 1,000 left", "50 until ", "laptop: no use noted"):
         assert said in shown, said
     assert "notes › travel" in shown
     assert f"{datetime.now(UTC):%Y-%m}" in shown

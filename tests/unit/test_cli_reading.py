@@ -262,7 +262,8 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
     assert "goes with --user alone" in run("ls", "--interrupted", "--failed", code=2)
     assert "There are more" in run("ls")
     assert "There are more" not in run("ls", "-n", "30")
-    assert run("ls", "--user", "nobody") == "No sessions.\n"
+    assert run("ls", "--user", "nobody") == "There is no user 'nobody'.\n"
+    assert "none is idle for five minutes yet" in run("ls", "--interrupted")
     assert "must be one of active, paused" in run("ls", "--status", "asleep", code=2)
     assert "--limit must be 1 or more, not 0" in run("ls", "-n", "0", code=2)
 

@@ -72,7 +72,11 @@ def _version(url):
 
 def test_people_read_what_was_saved_and_where(run, tmp_path):
     fill("sqlite:///" + str(tmp_path / "agentstore.db"))
-    said = run("backup", "monday.db").stdout
+    done = run("backup", "monday.db")
+    copied = done.stderr.split("reading")[0]
+    assert "copying pages: " in copied
+    assert " rows" not in copied
+    said = done.stdout
     assert "messages" in said
     assert "monday.db has" in said
     assert f"revision {migrations.HEAD}" in said
@@ -161,7 +165,7 @@ def test_what_is_no_backup_is_refused_in_one_line(run, tmp_path):
 
 
 def test_another_model_is_told_once_where_a_search_needs_its_vectors_and_not_where_it_gets_them(
-    run, url
+    run, url, caplog
 ):
     other = Embeddings(
         lambda texts: [[1.0, 2.0] for _ in texts], model="other", dims=2, roles=["user"]
@@ -173,3 +177,4 @@ def test_another_model_is_told_once_where_a_search_needs_its_vectors_and_not_whe
     assert refused.stderr.count("Run agentstore embed") == 1
     assert run("embed", **named).stderr.count("agentstore embed") == 0
     assert run("search", "hello", "--by", "meaning", **named).stderr == ""
+    assert "agentstore embed" not in caplog.text

@@ -19,6 +19,7 @@ from agentstore.values.encoding import (
     dump_json,
     encode_text,
     load_json,
+    load_many,
 )
 from tests.drivers import FULL
 from tests.strategies import TRAPS, exact, json_values, texts
@@ -152,6 +153,17 @@ def test_a_text_that_some_reader_stumbles_over_is_read_as_by_the_standard_librar
     strict = partial(json.loads, parse_constant=refuse)
     for each in (text, f"[{text}]", f'{{"a":{text},"a":{text}}}'):
         assert read_by(load_json, each) == read_by(strict, each)
+
+
+@given(st.lists(json_values().map(dump_json)), st.lists(texts(), max_size=1))
+def test_documents_are_read_together_as_one_by_one(written, damaged):
+    stored = [*written, *damaged, *written]
+    assert read_by(load_many, stored) == read_by(lambda each: [*map(load_json, each)], stored)
+
+
+@pytest.mark.parametrize("stored", [["1,2", "3"], ["1", ""], ["[1", "2]"], ['"a', 'b"', "1"]])
+def test_what_is_no_document_by_itself_is_not_made_one_by_its_neighbours(stored):
+    assert read_by(load_many, stored) == "refused"
 
 
 def test_bytes_are_not_read_as_json():

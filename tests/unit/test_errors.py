@@ -23,7 +23,7 @@ EXAMPLES: list[tuple[Any, ...]] = [
     (made(errors.NaiveDatetime, name="run_at"), "run_at", "datetime.now("),
     (made(errors.InvalidCursor, problem="cannot be read"), "cannot be read", "next_cursor"),
     (made(errors.LimitOutOfRange, limit=0, maximum=1000), "from 1 to 1000, not 0"),
-    (made(errors.LimitOutOfRange, limit=-1, maximum=None), "zero or more, not -1"),
+    (made(errors.LimitOutOfRange, limit=-1, maximum=None), "0 or more, not -1"),
     (made(errors.TurnTooLarge, tokens=900, max_tokens=800),
      "900", "max_tokens is 800", "branches.compact()"),
     (made(errors.SecretRefused, path="config.api_key"),

@@ -8,6 +8,7 @@ import pydoc
 import typing
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import cached_property
+from typing import Any
 
 import pytest
 
@@ -26,15 +27,15 @@ class NoRunner:
     """Stands where a runner would, for those who only look."""
 
 
-def repositories_of(store: Repositories) -> dict[str, Repository]:
+def repositories_of(store: object, kind: type = Repositories) -> dict[str, Any]:
     """Give the repositories of a store or a transaction by their names."""
-    members = vars(Repositories).items()
+    members = vars(kind).items()
     names = [name for name, member in members if isinstance(member, cached_property)]
     return {name: getattr(store, name) for name in names}
 
 
 SYNC = repositories_of(Repositories(NoRunner()))
-ASYNC = vars(AsyncRepositories(NoRunner()))
+ASYNC = repositories_of(AsyncRepositories(NoRunner()), AsyncRepositories)
 NAMES = sorted(SYNC)
 
 
@@ -242,7 +243,9 @@ def test_a_transaction_has_the_repositories_of_its_store():
 
     async def look():
         async with AsyncStore("sqlite://") as opened, opened.transaction() as tx:
-            assert sorted(n for n in vars(tx) if not n.startswith("_")) == NAMES
+            for name, repository in repositories_of(tx, AsyncRepositories).items():
+                assert type(repository) is type(ASYNC[name])
+                assert repository is getattr(tx, name)
 
     asyncio.run(look())
 

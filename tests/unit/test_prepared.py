@@ -1,6 +1,7 @@
 """Statements that are compiled once for all engines of a kind."""
 
 import gc
+import sys
 import uuid
 import weakref
 from datetime import UTC, datetime
@@ -13,8 +14,20 @@ from sqlalchemy import create_engine, literal, select
 from agentstore import Store
 from agentstore.database import open_engine, parse_url
 from agentstore.engines.base.statements import Prepared, column_reader, dialect_of
+from agentstore.errors import InvalidRow
 from agentstore.settings import Settings
-from agentstore.values.types import Json, OwnId, UtcDateTime, from_micros, new_id, to_micros
+from agentstore.values.encoding import encode_text
+from agentstore.values.types import (
+    Json,
+    OwnId,
+    SafeText,
+    StrictBoolean,
+    StrictInteger,
+    UtcDateTime,
+    from_micros,
+    new_id,
+    to_micros,
+)
 
 FROM_1970 = st.integers(0, 2**32 * 1_000_000)
 EVER = st.datetimes(timezones=st.just(UTC)).map(to_micros)
@@ -157,3 +170,58 @@ def test_instants_are_read_to_the_microsecond(column):
     assert instants == [None if n is None else from_micros(n) for n in column]
     assert {each.tzinfo for each in instants if each is not None} <= {UTC}
     assert all(type(each) is datetime for each in instants if each is not None)
+
+
+def test_the_calls_of_a_history_are_read_together(engine_url):
+    decoded = []
+
+    def note(_, event, called):
+        if event == "c_call" and called.__qualname__ == "Decoder.decode":
+            decoded.append(called)
+
+    with Store(engine_url) as store:
+        session = store.sessions.create().id
+        for n in range(30):
+            call = {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            store.messages.save(session, "assistant", tool_calls=[call])
+            store.messages.save(session, "tool", "a result", tool_call_id=f"c{n}")
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            chat = store.messages.chat(session, 41)
+        finally:
+            sys.setprofile(before)
+        assert chat == [message.to_chat() for message in store.messages.history(session, 41)]
+    assert len(chat) == 42
+    assert len(decoded) == 2  # of what is mostly empty, and of the calls in it
+
+
+def test_a_few_rows_are_read_as_many_are():
+    """Each by itself, by what a row of such values needed before."""
+    traps = ["plain", "caf\u00e9", "\ufdd00000", encode_text("\0 and \ud800")]
+    documents = [None, '{"a": 1}', '{"b": "\u00e9"}']
+    kinds = [SafeText(), Json(), UtcDateTime(), StrictBoolean(), StrictInteger(), OwnId()]
+    rows = [
+        (text, document, instant, flag, number, new_bytes)
+        for text in traps
+        for document in documents
+        for instant, flag, number in ((None, None, 7), (1_700_000_000_000_001, 1, None))
+        for new_bytes in (None, uuid.uuid4().bytes)
+    ]
+    query = select(*(literal(None, kind).label(f"c{n}") for n, kind in enumerate(kinds)))
+    statement = Prepared(query, create_engine("sqlite://").dialect)
+    together = statement.read(rows)
+    for _ in range(2):
+        assert [statement.read([row])[0] for row in rows] == together
+        assert statement.read(rows[:3]) == together[:3]
+        assert [statement.read([row[:2]])[0] for row in rows] == [row[:2] for row in together]
+
+
+@pytest.mark.parametrize("wrong", [b"bytes", 1.5, 9])
+def test_a_value_of_another_type_is_refused_in_a_row_like_those_before(wrong):
+    query = select(literal("a", SafeText()).label("a"), literal(1, StrictBoolean()).label("b"))
+    statement = Prepared(query, create_engine("sqlite://").dialect)
+    assert statement.read([("text", 1)]) == statement.read([("text", 1)]) == [("text", True)]
+    for row in ((wrong, 1), ("text", wrong)):
+        with pytest.raises(InvalidRow):
+            statement.read([row])

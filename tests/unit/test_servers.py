@@ -291,3 +291,44 @@ def test_a_user_without_setpriv_runs_the_server_all_the_same(tmp_path, monkeypat
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert servers._launcher.__wrapped__() == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("statement", "kept"),
+    [
+        ("INSERT INTO t (n) VALUES (7), (8)", True),
+        ("SELECT nextval('t_id_seq')", True),
+        ("UPDATE version SET v = 2", False),
+        ("CREATE TABLE more ()", False),
+        ("DROP TABLE t", False),
+        ("ALTER TABLE t ADD m int", False),
+        ("ALTER TABLE t ENABLE ROW LEVEL SECURITY", False),
+        ("CREATE INDEX ON t (n)", False),
+        ("GRANT SELECT ON t TO public", False),
+        ("COMMENT ON TABLE t IS 'of a test'", False),
+        ("REVOKE ALL ON SCHEMA public FROM public", False),
+        ("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'", False),
+        ("INSERT INTO t (n) VALUES (1); ANALYZE t", False),
+        ("ALTER DATABASE spare SET jit = off", False),
+        ("INSERT INTO t (n) SELECT generate_series(1, 5000)", False),
+    ],
+)  # fmt: skip
+def test_a_database_serves_the_next_test_if_only_rows_have_come(server, statement, kept):
+    url = server.create_database("spare")
+    try:
+        with connect(url) as connection:
+            connection.execute("CREATE TABLE t (id serial, n int); CREATE TABLE version (v int)")
+            connection.execute("INSERT INTO version VALUES (1)")
+        spare = servers.Spare(url)
+        with spare.connection, connect(url) as connection:
+            connection.execute(statement)
+            connection.commit()
+            assert not spare.emptied()  # somebody is still there
+            connection.close()
+            assert spare.emptied() == kept
+            if kept:
+                assert ask(url, "SELECT count(*) FROM t") == 0
+                assert ask(url, "SELECT sum(n_dead_tup) FROM pg_stat_user_tables") == 0
+                assert ask(url, "SELECT nextval('t_id_seq')") == 1
+    finally:
+        server.drop_database("spare")

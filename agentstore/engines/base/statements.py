@@ -55,7 +55,7 @@ from sqlalchemy.util import await_only
 
 from agentstore.schema import Tables
 from agentstore.schema.conversations import SessionId
-from agentstore.values.encoding import decode_texts, dump_json, load_array
+from agentstore.values.encoding import decode_texts, dump_json, load_arrays
 from agentstore.values.types import (
     EPOCH,
     ID_BYTES,
@@ -115,7 +115,7 @@ class ByDriver:
 class Prepared:
     """A statement as one dialect's driver takes it."""
 
-    __slots__ = ("_bind", "_dialect", "_literals", "_read", "_text", "_texts")
+    __slots__ = ("_bind", "_dialect", "_literals", "_reader", "_text", "_texts")
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Prepared:
         self._text = sql, Numbered.of(sql, dialect)
         self._texts: dict[tuple[Any, ...], _Text] = {}
         self._bind = _binder(compiled, dialect)
-        self._read = _readers(statement if shape is None else shape, dialect)
+        self._reader = _Reader(statement if shape is None else shape, dialect)
 
     def rows(
         self, connection: Connection, parameters: Parameters, *, large: bool = False
@@ -162,17 +162,17 @@ class Prepared:
 
     def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run it; give the rows, their values as the columns' types say."""
-        return self.read(self.rows(connection, parameters), parameters)
+        return self._reader.rows(self.rows(connection, parameters), parameters)
 
     def read(
         self, rows: Sequence[Any], parameters: Parameters = _NOTHING_KNOWN
     ) -> list[tuple[Any, ...]]:
         """Give rows that it gave, or the first columns of them, as the columns' types say."""
-        return list(zip(*_columns(rows, self._read, parameters), strict=True)) if rows else []
+        return self._reader.rows(rows, parameters)
 
     def columns(self, rows: Sequence[Any], parameters: Parameters = _NOTHING_KNOWN) -> list[Column]:
         """Give the columns of rows that it gave, one at least, as the columns' types say."""
-        return _columns(rows, self._read, parameters)
+        return self._reader.columns(rows, parameters)
 
     def count(self, connection: Connection, parameters: Parameters) -> int:
         """Run it; give how many rows it wrote."""
@@ -269,7 +269,7 @@ class Stacked:
             arms.append(query.with_only_columns(literal_column(str(number)), *filled))
         self._prepared = Prepared(union_all(*arms), dialect)
         self._apart = [
-            (_getter([order[place] for place in columns]), _readers(query, dialect))
+            (_getter([order[place] for place in columns]), _Reader(query, dialect))
             for query, columns in zip(queries, placed, strict=True)
         ]
 
@@ -279,8 +279,8 @@ class Stacked:
         for row in self._prepared.rows(connection, parameters):
             apart[row[0]].append(row)
         return [
-            list(zip(*_columns([*map(take, rows)], read, parameters), strict=True)) if rows else []
-            for (take, read), rows in zip(self._apart, apart, strict=True)
+            reader.rows([*map(take, rows)], parameters)
+            for (take, reader), rows in zip(self._apart, apart, strict=True)
         ]
 
 
@@ -452,19 +452,91 @@ _AS_TEXTS = frozenset({NoneType, str, Document, int, bool, datetime})
 """What PostgreSQL reads as Python writes it."""
 
 
-def _columns(rows: Sequence[Any], reads: Sequence[_Read], parameters: Parameters) -> list[Column]:
-    # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
-    columns: list[Column] = list(zip(*rows, strict=True))
-    for position, read in reads:  # the last one first
-        if position < len(columns):
-            if isinstance(read, _Unpacking):
-                columns[position : position + 1] = read(columns[position])
-            elif isinstance(read, KnownType):
-                value = str.__str__(read.value if read.name is None else parameters[read.name])
-                columns[position] = [value] * len(rows)
-            else:
-                columns[position] = read(columns[position])
-    return columns
+class _Reader:
+    """What reads the rows of a statement as its columns' types say.
+
+    Many are read by columns: a type is looked up once, and most columns are mostly empty. Of a few,
+    each is read by itself. Rows whose values are of the same Python types mostly need the same: so
+    what a row needed is kept by these, and most columns are not looked at again.
+    """
+
+    __slots__ = ("_known", "_reads", "_whole")
+
+    def __init__(self, statement: Any, dialect: Dialect) -> None:
+        """Look the columns' types up."""
+        self._reads = _readers(statement, dialect)
+        self._whole = any(isinstance(read, _Unpacking | KnownType) for _, read in self._reads)
+        self._known: dict[tuple[type, ...], _Needed] = {}
+
+    def columns(self, rows: Sequence[Any], parameters: Parameters) -> list[Column]:
+        """Give the columns of rows, one at least."""
+        columns: list[Column] = list(zip(*rows, strict=True))
+        for position, read in self._reads:  # the last one first
+            if position < len(columns):
+                if isinstance(read, _Unpacking):
+                    columns[position : position + 1] = read(columns[position])
+                elif isinstance(read, KnownType):
+                    value = str.__str__(read.value if read.name is None else parameters[read.name])
+                    columns[position] = [value] * len(rows)
+                else:
+                    columns[position] = read(columns[position])
+        return columns
+
+    def rows(self, rows: Sequence[Any], parameters: Parameters) -> list[tuple[Any, ...]]:
+        """Give rows, or none."""
+        if len(rows) <= _FEW and not self._whole:
+            return [*map(self._row, rows)]
+        return list(zip(*self.columns(rows, parameters), strict=True))
+
+    def _row(self, row: Any) -> tuple[Any, ...]:
+        kinds = tuple(map(type, row))
+        needed = self._known.get(kinds)
+        if needed is None:
+            return self._looked_at(row, kinds)
+        take, reads = needed
+        if take is not None and decode_texts(texts := take(row)) is not texts:
+            return self._looked_at(row, kinds)
+        if not reads:
+            return tuple(row)
+        values = [*row]
+        for position, read in reads:
+            (values[position],) = read((values[position],))
+        return tuple(values)
+
+    def _looked_at(self, row: Any, kinds: tuple[type, ...]) -> tuple[Any, ...]:
+        """Read a row by its columns, and keep what another of such values needs."""
+        values = tuple([column[0] for column in self.columns([row], _NOTHING_KNOWN)])
+        texts, reads = [], []
+        for position, read in self._reads:
+            if position >= len(values) or (
+                kinds[position] is NoneType and values[position] is None
+            ):
+                continue
+            if getattr(read, "func", None) is _texts_out:
+                texts.append(position)
+            elif values[position] is not row[position] or not _looks_at_types(read):
+                reads.append((position, read))
+        if len(self._known) >= _MOST_TEXTS:
+            self._known.clear()
+        # A slice is a tuple of one, without a call of a function.
+        several = texts if len(texts) > 1 else [slice(at, at + 1) for at in texts]
+        self._known[kinds] = itemgetter(*several) if texts else None, reads
+        return values
+
+
+_Needed = tuple["Callable[[Any], tuple[Any, ...]] | None", "list[tuple[int, Any]]"]
+"""What takes the texts of a row, in which there may be escapes, and what reads its other values."""
+
+_FEW = 4
+"""Rows up to which it is faster to read each by itself."""
+
+
+def _looks_at_types(read: Any) -> bool:
+    """Say whether a reader gives values as they are, if only they are of the right Python types."""
+    if getattr(read, "func", None) is _given_ids_out:
+        return True
+    strict = getattr(getattr(read, "func", read), "__func__", None)
+    return strict is Strict.all_strictly
 
 
 # Columns whose values are known before.
@@ -560,7 +632,8 @@ class _Unpacking:
         empty = (None,) * len(self._reads)
         if not any(column):
             return [(None,) * len(column)] * len(self._reads)
-        rows = [empty if packed is None else load_array(packed) for packed in column]
+        arrays = iter(load_arrays([packed for packed in column if packed is not None]))
+        rows = [empty if packed is None else next(arrays) for packed in column]
         columns = zip(*rows, strict=True)
         return [
             values if read is None or values.count(None) == len(values) else read(values)
@@ -726,7 +799,7 @@ def column_reader(
     if isinstance(kind, Nanos):
         return partial(_money_out, kind, required)
     if isinstance(kind, Json):
-        return partial(_all, kind.read) if required else partial(_each, kind.read)
+        return partial(kind.read_many, required=required)
     if isinstance(kind, UtcDateTime) and kind.is_number(dialect):
         return partial(_instants_out, kind, _NUMBER if required else _NUMBERS)
     if isinstance(kind, OwnId):
@@ -871,10 +944,6 @@ def _given_ids_out(kind: OwnId, known: Set[type[Any]], column: Column) -> Column
     if None in column and NoneType not in known:
         raise kind.invalid_row()
     return [None if value is None else str(value) for value in column]
-
-
-def _all(read: Callable[[Any], Any], column: Column) -> Column:
-    return [read(value) for value in column]
 
 
 def _each(read: Callable[[Any], Any], column: Column, *, nothing: Any = None) -> Column:

@@ -66,7 +66,7 @@ class SQLiteMoving(Moving):
     ) -> list[Flaw]:
         """Look for the parent of each row, by the parents' index."""
         found: dict[int, Flaw] = {}
-        wanted, keys = _wanted(driver_of(connection), shape, among)
+        wanted, keys = _wanted(shape, among)
         for constraint in shape.table.foreign_key_constraints:
             parent = constraint.referred_table
             plain = parent.name[len(shape.table.name) - len(shape.name) :]
@@ -273,7 +273,7 @@ def _list(numbers: Collection[int]) -> str:
     return json.dumps(list(numbers))
 
 
-def _wanted(driver: Any, shape: TableShape, among: Among) -> tuple[str, list[str]]:
+def _wanted(shape: TableShape, among: Among) -> tuple[str, list[str]]:
     """Write what else holds of the rowid of a row that is looked at, with its parameters."""
     if among is None:
         return "", []
@@ -290,7 +290,7 @@ def _rows(
         for name, kind in shape.columns
         if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
     )
-    wanted, keys = _wanted(driver, shape, among)
+    wanted, keys = _wanted(shape, among)
     if shape.only is not None:
         wanted += f" AND ({', '.join(map(quoted, shape.key))}) IN ({shape.only})"
     query = (

@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import accumulate
 from operator import itemgetter
+from types import NoneType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from sqlalchemy import Select, bindparam, case, func, select
@@ -108,8 +109,9 @@ class Projection(Generic[M, V]):
         placeholder: Makes what stands for the results of calls that a message makes.
         shown: Makes of a history what callers get.
         seq: Where among the columns the sequence number is.
-        plain: Makes what callers get of the columns of messages of which the last one, which is
-            ``Packed``, is empty; None if there is more to them than that.
+        role: Where the role is.
+        plain: Makes what callers get of all columns; None if there is more to the messages than
+            what is in these, or something to repair, unless a flag says not to look for that.
     """
 
     columns: Columns
@@ -120,7 +122,8 @@ class Projection(Generic[M, V]):
     placeholder: Callable[[M, dict[str, Any]], M]
     shown: Callable[[list[M]], list[V]]
     seq: int = 0
-    plain: Callable[[Sequence[Any]], list[V] | None] | None = None
+    role: int = 1
+    plain: Callable[[Sequence[Any], bool], list[V] | None] | None = None
 
 
 class ChatLine(NamedTuple):
@@ -312,17 +315,42 @@ def _placeholder_chat(calling: ChatLine, placeholder: dict[str, Any]) -> ChatLin
     return _chat_line(calling.seq, made, made.layout)
 
 
-def _plain_records(columns: Sequence[Any]) -> list[MessageRecord] | None:
-    if STREAMING in columns[MESSAGE_FIELDS.index("status")]:
+def _plain_records(columns: Sequence[Any], as_stored: bool) -> list[MessageRecord] | None:
+    fields = dict(zip((*MESSAGE_FIELDS, "blocks"), columns, strict=True))
+    laid_out = {*map(type, fields["_layout"]), *map(type, fields["blocks"])} != {NoneType}
+    if laid_out or STREAMING in fields["status"]:
+        return None
+    if not as_stored and not needs_no_repair(
+        fields["role"],
+        fields["content"],
+        fields["tool_calls"],
+        fields["tool_call_id"],
+        fields["payload"],
+    ):
         return None
     return make_message_records(zip(*columns, strict=True))
 
 
-def _plain_chat(columns: Sequence[Any]) -> list[dict[str, Any]] | None:
-    _, roles, texts, streaming, *_ = columns
-    if streaming.count(None) < len(streaming):
+def _plain_chat(columns: Sequence[Any], as_stored: bool) -> list[dict[str, Any]] | None:
+    _, roles, texts, streaming, blocks, calls, answers, names, layouts, payloads = columns
+    if _is_set(streaming):
         return None
-    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    if not any(map(_is_set, columns[4:])):
+        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    if not as_stored and not needs_no_repair(roles, blocks, calls, answers, payloads):
+        return None
+    rest = zip(roles, texts, blocks, calls, answers, names, layouts, payloads, strict=True)
+    return [
+        {"role": role, "content": text}
+        if said is made is answered is name is layout is None
+        else chat_message(role, text if said is None else said, made, answered, name, layout, whole)
+        for role, text, said, made, answered, name, layout, whole in rest
+    ]
+
+
+def _is_set(column: Sequence[Any]) -> bool:
+    """Say whether a column has anything that is not None."""
+    return column.count(None) < len(column)
 
 
 _ONLY_TEXT = (None,) * len(ChatLine._fields[4:])
@@ -335,18 +363,31 @@ has."""
 RECORDS: Projection[MessageRecord, MessageRecord] = Projection(
     line_columns,
     message_records,
-    lambda records: needs_no_repair(records, [m.content for m in records]),
+    lambda records: needs_no_repair(
+        [m.role for m in records],
+        [m.content for m in records],
+        [m.tool_calls for m in records],
+        [m.tool_call_id for m in records],
+        [m.payload for m in records],
+    ),
     _parse_records,
     _part_of_record,
     _placeholder_record,
     lambda records: records,
-    seq=2,
+    seq=MESSAGE_FIELDS.index("seq"),
+    role=MESSAGE_FIELDS.index("role"),
     plain=_plain_records,
 )
 CHAT: Projection[ChatLine, dict[str, Any]] = Projection(
     _chat_columns,
     _chat_lines,
-    lambda lines: needs_no_repair(lines, [m.blocks for m in lines]),
+    lambda lines: needs_no_repair(
+        [m.role for m in lines],
+        [m.blocks for m in lines],
+        [m.tool_calls for m in lines],
+        [m.tool_call_id for m in lines],
+        [m.payload for m in lines],
+    ),
     _parse_chat,
     _part_of_chat,
     _placeholder_chat,
@@ -452,7 +493,7 @@ class History(Generic[M]):
     def shown(self, limit: int | None, terms: Terms) -> list[Any]:
         """Give what callers get of what ``read`` gives."""
         newest = None if limit is None else self._newest(limit, terms)
-        plain = self._plain(newest, limit) if newest is not None and limit else None
+        plain = self._plain(newest, limit, terms) if newest is not None and limit else None
         if plain is not None:
             return plain
         return self.projection.shown(self._made(limit, terms, newest).lines)
@@ -465,18 +506,22 @@ class History(Generic[M]):
         """
         return self._made(limit, terms, None if limit is None else self._newest(limit, terms))
 
-    def _plain(self, newest: _Newest, limit: int) -> list[Any] | None:
-        """Give a history of nothing but texts, of which nothing has to be looked for or repaired;
-        None if it may be more than that.
-        """
-        rows, at = newest.rows[-limit:], self.projection.seq
-        if self.projection.plain is None or (newest.all_read and len(rows) < len(newest.rows)):
+    def _plain(self, newest: _Newest, limit: int, terms: Terms) -> list[Any] | None:
+        """Give a history of whole columns, if nothing in it has to be looked for or repaired."""
+        rows, at, role = newest.rows, self.projection.seq, self.projection.role
+        begin = start = max(0, len(rows) - limit)
+        if self.projection.plain is None or not rows or (newest.all_read and start):
             return None  # prompts are looked for among what is cut off
-        if newest.prompts and rows:
-            rows = [*(row for row in newest.prompts if row[at] < rows[0][at]), *rows]
-        if not rows or any(map(itemgetter(-1), rows)):
-            return None
-        return self.projection.plain(newest.found.columns(rows))
+        while begin and terms.keep_tool_calls and rows[begin][role] == "tool":
+            begin -= 1  # to the call
+        as_stored = terms.unanswered == "keep" and not terms.keep_tool_calls
+        shown = rows[begin:] if begin else rows
+        if not as_stored and begin == start and not any(map(itemgetter(-1), shown)):
+            as_stored = True  # nothing but texts
+        if newest.prompts:
+            shown = [*(row for row in newest.prompts if row[at] < shown[0][at]), *shown]
+        found = newest.found
+        return self.projection.plain(found.statement.columns(shown, found.parameters), as_stored)
 
     def _made(self, limit: int | None, terms: Terms, newest: _Newest | None) -> HistoryResult[M]:
         came: list[M] = []

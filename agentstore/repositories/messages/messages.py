@@ -1211,7 +1211,7 @@ def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> Mes
         raise StreamUnfinished(message_id)
     old, says = lines.message_record(row), not _SAID.isdisjoint(given)
     if old._layout == [] and given.get("content") is not None:
-        raise InvalidInput("content is not what this message says: it is an item. Change payload.")
+        raise InvalidInput("This message holds only a framework's item. Pass payload, not content.")
     kept = {name: getattr(old, name) for name in _BESIDE} if says else {}
     new = draft({"role": old.role, **kept, **given})
     if says and new.row["role"] != row.role:

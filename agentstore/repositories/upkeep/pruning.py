@@ -216,32 +216,25 @@ def next_page(
     query: Select[Any],
     key: Sequence[ColumnElement[Any]],
     position: Position,
-    *,
-    descending: bool = False,
 ) -> tuple[Sequence[Row[Any]], Position]:
     """Read the next ``PAGE`` rows of a query in the order of a key that no two rows share."""
     if position:
         # With its type: SQLAlchemy's own for a datetime writes another text, which is never larger.
         here = [literal(value, column.type) for value, column in zip(position, key, strict=True)]
         row, last = (tuple_(*key), tuple_(*here)) if len(key) > 1 else (key[0], here[0])
-        query = query.where(row < last if descending else row > last)
-    order = [column.desc() if descending else column for column in key]
-    query = query.add_columns(*key).order_by(*order).limit(PAGE)
+        query = query.where(row > last)
+    query = query.add_columns(*key).order_by(*key).limit(PAGE)
     rows = unit.connection.execute(query).all()
     return rows, tuple(rows[-1][-len(key) :]) if len(rows) == PAGE else None
 
 
 def pages(
-    unit: Unit,
-    query: Select[Any],
-    key: Sequence[ColumnElement[Any]],
-    *,
-    descending: bool = False,
+    unit: Unit, query: Select[Any], key: Sequence[ColumnElement[Any]]
 ) -> Iterator[Sequence[Row[Any]]]:
     """Read all rows of a query, page by page; see ``next_page``."""
     position: Position = ()
     while position is not None:
-        rows, position = next_page(unit, query, key, position, descending=descending)
+        rows, position = next_page(unit, query, key, position)
         yield rows
 
 
