@@ -562,7 +562,7 @@ def test_a_transaction_that_sqlite_undid_cannot_be_committed(app, kind):
         with app.caller(kind) as caller:
             tx = app.store.joined(caller.given)
             tx.sessions.create()
-            with pytest.raises(errors.ConstraintViolation, match="undone"):
+            with pytest.raises(errors.ConstraintViolation, match="A trigger"):
                 tx.users.create("Ada")
             refused(app, caller.given, "Roll back, and begin again|Roll it back")
             with pytest.raises(PendingRollbackError):
