@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
         return sorted(_homes())
     # Modules are asked for too, and names with an underscore by tools that look around: no reason
     # to load anything.
-    home = _HOMES.get(name) or _homes().get(name) if name[0].isupper() else None
+    home = _HOMES.get(name) or _homes().get(name) if name[:1].isupper() else None
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{home}"), name)

@@ -575,9 +575,9 @@ def _within(record: Json, left: Left, depth: int = 0) -> list[Json]:
     ]
     if len(holders) == 1 and not talks:
         (key,) = holders
-        return _within(
-            record[key] | {each: record[each] for each in record if each != key}, left, depth
-        )
+        beside = {each: value for each, value in record.items() if each != key}
+        twice = {each: beside.pop(each) for each in record[key].keys() & beside.keys()}
+        return _within(record[key] | beside | ({"around": twice} if twice else {}), left, depth + 1)
     made: list[Json] = []
     others: list[str] = []
     for key, value in record.items():

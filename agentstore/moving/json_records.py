@@ -92,7 +92,10 @@ def records_of(file: BufferedIOBase | Iterable[bytes]) -> Iterator[bytes]:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head[:2]:
         raise OtherFile(f"the file is {_UTF_16}")
     if start[:1] not in b"[{" and (records := records_in(head, file, MOST_BYTES)):
-        yield from records
+        try:
+            yield from records
+        except ValueError as error:
+            raise OtherFile(f"the file is {error}") from None
         return
     if is_prose(start):
         raise OtherFile(NO_TURNS)

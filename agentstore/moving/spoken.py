@@ -103,17 +103,20 @@ def talk_of(
     if len(times) == len(flat) > 1 and times[0] > times[-1] and times == sorted(times)[::-1]:
         flat.reverse()
     talk = _Talk(form)
-    ids = {first_of(each, _ID) for each, _ in flat} - {None}
-    above = {first_of(each, _ID): parent or first_of(each, _PARENT) for each, parent in flat}
+    keys = [_key(each, _ID) for each, _ in flat]
+    ids = {*keys} - {None}
+    above = {key: parent or _key(each, _PARENT)
+        for key, (each, parent) in zip(keys, flat, strict=True)}  # fmt: skip
     if len(ids) < len(flat) or not any(parent in ids for parent in above.values()):
         return [said for each, _ in flat for said in talk.said(each)], []
     if any(type(each.get("rank")) is int for each, _ in flat):  # the best answer last
         flat.sort(key=lambda one: -(one[0].get("rank") or 0))
-        current = _last_end([first_of(each, _ID) for each, _ in flat], above)
-    told = {str(first_of(each, _ID)): talk.said(each) for each, _ in flat}
+        current = _last_end([_key(each, _ID) for each, _ in flat], above)
+    told = {_key(each, _ID): talk.said(each) for each, _ in flat}
     nodes: dict[str, Node] = {}
     for each, _ in flat:
-        key, parent = str(first_of(each, _ID)), str(above[first_of(each, _ID)])
+        key = _key(each, _ID)
+        parent = above[key]
         at = f"{parent}/{len(told[parent])}" if parent in told else None
         for number, said in enumerate(told[key], 1):
             nodes[f"{key}/{number}"] = Node(at, said)
@@ -123,9 +126,10 @@ def talk_of(
 
 def _last_end(keys: Sequence[Any], above: Mapping[Any, Any]) -> Any:
     """Go from the root down, always to the last of those that follow."""
+    last = {above[key] if above[key] in above else None: key for key in keys}
     at = None
-    while below := [key for key in keys if (above[key] if above[key] in above else None) == at]:
-        at = below[-1]
+    while at in last:
+        at = last[at]
     return at
 
 
@@ -136,7 +140,15 @@ def _flattened(messages: Sequence[Json], parent: Any) -> Iterator[tuple[Json, An
         for name in _BELOW:
             below = each.get(name)
             if isinstance(below, list) and all(isinstance(one, dict) for one in below):
-                yield from _flattened(below, first_of(each, _ID))
+                yield from _flattened(below, _key(each, _ID))
+
+
+def _key(message: Json, names: Sequence[str]) -> str | None:
+    """Give an id as a text, also one that is an object, as MongoDB writes them."""
+    found = first_of(message, names)
+    while isinstance(found, dict) and found:
+        found = next(iter(found.values()))
+    return str(found) if isinstance(found, str | int) else None
 
 
 def _role(message: Json) -> str | None:
@@ -189,7 +201,7 @@ def _at(message: Json) -> datetime | None:
     at = first_of(message, _AT)
     while isinstance(at, dict) and at:  # as MongoDB writes times
         at = next(iter(at.values()))
-    at = int(at) if isinstance(at, str) and at.isdecimal() else at
+    at = int(at) if isinstance(at, str) and at.isdecimal() and len(at) < 20 else at
     if isinstance(at, int | float) and at > 1e11:  # milliseconds
         at = at / 1000
     return time_of(at)
@@ -255,11 +267,11 @@ class _Talk:
             more["speaker"] = who
         made = self._messages(inner, _role(inner) or "user", more)
         more = {key: value for key, value in more.items() if value not in (None, "", [], {})}
-        id, at = first_of(message, _ID) or first_of(inner, _ID), _at(inner) or _at(message)
+        id, at = _key(message, _ID) or _key(inner, _ID), _at(inner) or _at(message)
         for number, said in enumerate(made):
             said.at = at
-            if not number and isinstance(id, str | int):
-                said.external_id = str(id)
+            if not number:
+                said.external_id = id
             if number == len(made) - 1 and more:
                 said.metadata = {self._form: {**(said.metadata or {}).get(self._form, {}), **more}}
         spoke = next((said for said in reversed(made) if said["role"] == "assistant"), None)
@@ -283,6 +295,9 @@ class _Talk:
         parts: list[Any] = []
         for each in what:
             held = each.get("part", each) if isinstance(each, dict) else each
+            if held is not each:
+                around = {key: value for key, value in each.items() if key != "part"}
+                more["fragments"] = [*more.get("fragments", ()), around]
             nested = (
                 held.get("content")
                 if isinstance(held, dict) and "contentBlock" in held.values()

@@ -11,7 +11,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from io import BufferedIOBase
+from io import BufferedIOBase, StringIO
 from typing import Any
 
 from agentstore.records.base import ROLES
@@ -49,7 +49,6 @@ _STYLES = [
     (re.compile(begin, re.IGNORECASE | re.MULTILINE), re.compile(rf"(?:{end})\s*\Z", re.MULTILINE))
     for begin, end in _MARKS
 ]
-_INST = re.compile(r"(?:<s>)?\s*\[INST\](.*?)\[/INST\](.*?)(?=</s>|<s>|\[INST\]|\Z)", re.DOTALL)
 _SYS = re.compile(r"\A\s*<<SYS>>(.*?)<</SYS>>", re.DOTALL)
 _AIDER = re.compile(r"^# aider chat started at (.*)$", re.MULTILINE)
 _COLUMNS = (
@@ -67,13 +66,15 @@ def turns_in(text: str) -> tuple[list[Json], str]:
     Returns:
         No messages if it is not a text in which a user and an assistant speak.
     """
-    if found := _INST.findall(text):
+    _, *pieces = text.split("[INST]")  # by a pattern it would take the square of the time
+    if "[/INST]" in "".join(pieces[:1]):
         turns: list[Json] = []
-        for asked, answered in found:
+        for piece in pieces:
+            asked, _, answered = piece.partition("[/INST]")
             if system := _SYS.search(asked):
                 turns.append({"role": "system", "content": system[1].strip()})
             turns.append({"role": "user", "content": _SYS.sub("", asked).strip()})
-            turns.append({"role": "assistant", "content": answered.strip()})
+            turns.append({"role": "assistant", "content": re.split("</?s>", answered)[0].strip()})
         return turns if turns[-1]["content"] else turns[:-1], ""
     for begin, end in _STYLES:
         marks = [*begin.finditer(text)]
@@ -87,6 +88,8 @@ def turns_in(text: str) -> tuple[list[Json], str]:
         turns = [{"role": role, "content": end.sub("", one).strip()}
             for role, one in zip(roles, said, strict=True)]  # fmt: skip
         before = text[: marks[0].start()].strip()
+        if levels[0] and len(re.findall(rf"^{levels[0]} ", before, re.MULTILINE)) > 1:
+            continue  # a document, of which these are two sections
         return turns if turns[-1]["content"] else turns[:-1], before
     return [], ""
 
@@ -128,18 +131,18 @@ def chats_of_aider(text: str) -> Iterator[tuple[str, list[Json], int]]:
             if line.startswith("> "):
                 others += 1
             elif turns and turns[-1]["role"] == role:
-                turns[-1]["content"] += f"\n{line.removeprefix('#### ')}"
+                turns[-1]["content"].append(line.removeprefix("#### ").rstrip())
             elif line.strip():
-                turns.append({"role": role, "content": line.removeprefix("#### ")})
+                turns.append({"role": role, "content": [line.removeprefix("#### ").rstrip()]})
         for turn in turns:
-            turn["content"] = "\n".join(x.rstrip() for x in turn["content"].split("\n")).strip()
+            turn["content"] = "\n".join(turn["content"]).strip()
         yield begun.strip(), turns, others
 
 
 def records_in(head: bytes, file: BufferedIOBase, most: int) -> Iterator[bytes] | None:
     """Give the records of a file that is no JSON: rows of a table, or one text; else None."""
     text = head.decode("utf-8-sig", "ignore")
-    line = text.lstrip().partition("\n")[0].strip()
+    line = text.lstrip("\r\n ").partition("\n")[0].strip("\r\n ")
     for mark in ",\t;":
         names = [name.strip(" \"'").lower() for name in line.split(mark)]
         if any(one & {*names} and two & {*names} for one, two in _COLUMNS):
@@ -150,18 +153,30 @@ def records_in(head: bytes, file: BufferedIOBase, most: int) -> Iterator[bytes] 
 
 
 def _whole(head: bytes, file: BufferedIOBase, most: int) -> Iterator[bytes]:
-    """Give a text as one record; if it is no UTF-8, its bytes, which are refused."""
+    """Give a text as one record; if it is no UTF-8, its bytes, which are refused.
+
+    Raises:
+        ValueError: It has more bytes than are read.
+    """
+    whole = head + file.read(most)
+    if file.read(1):
+        raise ValueError(f"a text of more than {most >> 20} MiB. Split it where a talk begins")
     try:
-        yield json.dumps({"text": (head + file.read(most)).decode("utf-8-sig")}).encode()
+        yield json.dumps({"text": whole.decode("utf-8-sig")}).encode()
     except UnicodeDecodeError:
         yield _NOT_UTF_8
 
 
 def _rows(head: bytes, file: BufferedIOBase, mark: str, most: int) -> Iterator[bytes]:
-    """Give the rows of a table as objects, without what is empty but for what was said."""
+    """Give the rows of a table as objects, without what is empty but for what was said.
+
+    Raises:
+        ValueError: Two of its columns have one name.
+    """
 
     def lines() -> Iterator[str]:
-        yield from (head + file.readline()).decode("utf-8-sig").lstrip().splitlines(keepends=True)
+        start = (head + file.readline()).decode("utf-8-sig").lstrip("\r\n ")
+        yield from StringIO(start, newline="\n")  # other ends of lines may be in a cell
         yield from (line.decode() for line in file)
 
     limit = csv.field_size_limit(most)
@@ -169,6 +184,9 @@ def _rows(head: bytes, file: BufferedIOBase, mark: str, most: int) -> Iterator[b
         rows = csv.reader(lines(), delimiter=mark, strict=True)
         names = [name.strip() for name in next(rows)]
         names = [name.lower() if name.lower() in _KNOWN else name for name in names]
+        names = [name or f"column {n}" for n, name in enumerate(names, 1)]
+        if len({*names}) < len(names):
+            raise ValueError("a table with two columns of one name. Rename one of them")
         for row in rows:
             if row:
                 names += [f"column {n + 1}" for n in range(len(names), len(row))]

@@ -231,8 +231,14 @@ def _attributes(record: Json) -> Json:
         *way, last = str(name).split(".")
         at = made
         for each in way:
-            at = at.setdefault(each, {}) if isinstance(at.get(each, {}), dict) else {}
-        at[last] = {**mapping_of(at.get(last)), **value} if isinstance(value, dict) else value
+            if not isinstance(at.setdefault(each, {}), dict):
+                at[each] = {"": at[each]}  # what has a value of its own and others below it
+            at = at[each]
+        held = at.get(last)
+        if isinstance(held, dict):
+            at[last] = {**held, **(value if isinstance(value, dict) else {"": value})}
+        else:
+            at[last] = value
     return made
 
 
@@ -241,20 +247,23 @@ def _said_in(value: Any) -> list[Json]:
     if isinstance(value, str):
         value = load_strictly(value)
     if isinstance(value, dict):
-        value = [
-            value[key] for key in sorted(value, key=lambda key: int(key) if key.isdigit() else 0)
-        ]
+        value = _in_order(value)
     found = []
     for each in value if isinstance(value, list) else []:
         flat = {str(key).removeprefix("message."): one for key, one in mapping_of(each).items()}
         one = mapping_of(flat.get("message")) or flat
         if calls := one.get("tool_calls"):
-            calls = [calls[key] for key in sorted(calls)] if isinstance(calls, dict) else calls
+            calls = _in_order(calls) if isinstance(calls, dict) else calls
             one = {**one, "tool_calls": [_call_in(mapping_of(call)) for call in calls]}
         if "role" not in one and ("content" in one or "type" in one):
             one = {"role": "system", "parts": [one]}  # instructions are parts by themselves
         found.append(one)
     return _in_chat(found)
+
+
+def _in_order(numbered: Json) -> list[Any]:
+    """Give the values of an object in the order of the numbers that are its keys."""
+    return [numbered[key] for key in sorted(numbered, key=lambda key: (len(key), key))]
 
 
 def _call_in(call: Json) -> Json:
@@ -309,7 +318,8 @@ def _as_said(message: Json) -> Said:
 
 
 def _number(value: Any) -> int:
-    return int(value) if isinstance(value, int) or str(value).isdecimal() else 0
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) < 20 else 0
 
 
 def _is_attribute(name: str) -> bool:

@@ -16,6 +16,7 @@ import pytest
 from agentstore import Store
 from agentstore.errors import InvalidInput, NotASource, TranscriptError
 from agentstore.moving import json_records, transcripts
+from agentstore.moving.texts import chats_of_aider, records_in, turns_in
 from tests.drivers import FULL
 from tests.imports import foreign, samples
 from tests.imports.samples import lines, whole
@@ -293,6 +294,9 @@ REFUSED = {
     "a text of a line": (lines({"text": "Rain."}), "does not say who speaks"),
     "text before lines": (b"hello\n" + TALK, "line 1: not JSON"),
     "a table without names": (b"a,b\nuser,hi\n", "'role,content' or 'prompt,response'"),
+    "a table with a name twice": (b"prompt,response,Response\nhi,a,b\n", "two columns of one name"),
+    "a document with sections of such names": (b"# X\n\n## Setup\n\n## Use\n\n## User\n\nAll.\n\n"
+        b"## Agent\n\nIt.\n", "does not say who speaks"),
     "a table that is cut off": (b'role,content\nuser,"hi\n', "line 1: not JSON"),
     "a text in Latin-1": ("User: h\u00e9\nAI: hello\n".encode("latin-1"), "not UTF-8"),
     "a number": (b"7\n", "not a JSON object"),
@@ -465,6 +469,78 @@ def test_an_array_is_read_by_elements_and_a_value_only_up_to_a_size(store, tmp_p
 ODD_VALUES = [
     None, True, 7, -1.5, "my diagnosis", "", [], {}, [[]], [None], {"a": 1}, ["x", {"type": []}],
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mark", [",", "\t"])
+def test_a_column_without_a_name_is_no_part_of_what_was_said(store, tmp_path, mark):
+    table = mark.join(["", "prompt", "response"]) + "\n" + mark.join(["7", "Hi\u2028you", "Hello"])
+    transcripts.import_file(store, written(samples.Sample(table.encode(), []), tmp_path))
+    (id,) = in_order_of_creation(store)
+    assert [each.content for each in store.messages.iter(id)] == ["Hello", "Hi\u2028you"]
+    assert store.sessions.get(id).metadata["column 1"] == "7"
+
+
+CALLED = "llm.output_messages.0.message.tool_calls."
+KEPT = {
+    "what is around parts": (
+        {"messages": [{"role": "user", "id": "m", "fragments": [
+            {"ft": "content", "fId": "f1", "part": {"pt": "text", "text": "hi"}}]}]},
+        '"fId":"f1"'),
+    "the same key within": (
+        {"data": {"dialog": [{"speaker": "user", "text": "hi"}], "lang": "en"}, "lang": "de"},
+        '"lang":"de"'),
+    "an attribute with others below it": (
+        {"trace_id": "t", "span_id": "s", "attributes": {"error": "yes", "error.type": "Odd",
+            "gen_ai.prompt": {"0": {"role": "user", "content": "hi"}}}},
+        '"":"yes"'),
+    "an attribute with others above it": (
+        {"trace_id": "t", "span_id": "s", "attributes": {"error.type": "Odd", "error": "yes",
+            "gen_ai.prompt": {"0": {"role": "user", "content": "hi"}}}},
+        '"type":"Odd"'),
+    "calls in the order of their numbers": (
+        {"trace_id": "t", "span_id": "s", "attributes": {
+            "llm.output_messages.0.message.role": "assistant",
+            **{f"{CALLED}{n}.tool_call.id": f"c{n}" for n in range(11)},
+            **{f"{CALLED}{n}.tool_call.function.name": "look" for n in range(11)}}},
+        '"c9".*"c10"'),
+    "ids of MongoDB's, and digits that are no time": (
+        {"messages": [
+            {"_id": {"$oid": "a"}, "text": "hi", "isCreatedByUser": True, "created": "9" * 5000},
+            {"_id": {"$oid": "b"}, "text": "ho", "isCreatedByUser": False,
+             "parentMessageId": {"$oid": "a"}}]},
+        '"hi".*"ho"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "kept"), KEPT.values(), ids=KEPT.keys())
+def test_what_stands_in_an_odd_place_is_not_lost(store, tmp_path, record, kept):
+    transcripts.import_file(store, written(samples.Sample(lines(record), []), tmp_path))
+    (id,) = in_order_of_creation(store)
+    (exported,) = map(json.loads, transcripts.export_lines(store))
+    exported["of messages"] = [message.metadata for message in store.messages.iter(id)]
+    assert re.search(kept, json.dumps(exported, separators=(",", ":")))
+
+
+LONG = {
+    "marks that nothing ends": "[INST]" * 200_000,
+    "blanks": "x" + " " * 200_000,
+    "a long answer": "# aider chat started at 2026\n#### hi\n" + "a word on a line\n" * 500_000,
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG.keys())
+def test_a_long_text_takes_no_more_than_its_length(text):
+    """By the square of it, each would take longer than a test may."""
+    turns_in(text)
+    assert sum(len(turns) for _, turns, _ in chats_of_aider(text)) in (0, 2)
+
+
+def test_a_text_that_is_too_long_is_refused_and_not_cut_off():
+    text = b"User: hi\nAssistant: " + b"a" * 50
+    (record,) = records_in(text[:30], BytesIO(text[30:]), 50) or ()
+    assert json.loads(record)["text"] == text.decode()
+    with pytest.raises(ValueError, match="a text of more than"):
+        list(records_in(text[:30], BytesIO(text[30:]), 9) or ())
 
 
 def changed(value, random):
