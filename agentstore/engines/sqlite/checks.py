@@ -45,7 +45,7 @@ from agentstore.engines.base.moving import (
 )
 from agentstore.engines.base.search import INDEX
 from agentstore.engines.sqlite.files import WATCHED, file_name, in_memory
-from agentstore.engines.sqlite.moving import change_log_of
+from agentstore.engines.sqlite.moving import change_log_of, quoted
 from agentstore.records.upkeep import Finding, Severity, listed
 from agentstore.schema import Tables
 
@@ -274,7 +274,8 @@ def triggers(context: CheckContext) -> Iterator[Finding]:
     ours = {each.name for each in context.tables.metadata.sorted_tables}
     for name, home in context.connection.execute(_TRIGGERS):
         if home in ours and not name.startswith((*own, f"{change_log_of(names)}_")):
-            fix = f"If nobody needs it: sqlite3 {_file(context.url)} 'DROP TRIGGER {name}'"
+            dropping = shlex.quote(f"DROP TRIGGER {quoted(name)}")
+            fix = f"If nobody needs it: sqlite3 {_file(context.url)} {dropping}"
             what = FOREIGN_CODE.format("trigger", name)
             yield Finding(Severity.WARNING, "triggers", what, home, fix)
 
