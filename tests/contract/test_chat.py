@@ -103,6 +103,13 @@ def test_they_are_what_a_history_says_of_any_branch_and_marks(store, session):
     assert len(store.messages.chat(session.id, 1, branch="main")) == 14
 
 
+def test_a_result_that_names_no_call_brings_nothing_that_is_before_it(store, session):
+    said = [{"role": "user", "content": str(n)} for n in range(20)]
+    store.messages.save_many(session.id, [*said, {"role": "tool", "content": "found"}])
+    (only,) = store.messages.chat(session.id, 1)
+    assert only == store.messages.history(session.id, 1)[0].to_chat()
+
+
 def test_a_message_without_a_payload_has_none_in_its_place(store, session):
     store.messages.save_many(
         session.id, [{"role": "user"}, {"role": "user", "payload": [1]}, {"role": "user"}]

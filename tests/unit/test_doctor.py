@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 import stat
@@ -218,14 +219,16 @@ def test_a_trigger_or_a_rule_that_no_revision_made_is_named(lived_in):
         "CREATE RULE own_one AS ON INSERT TO own DO INSTEAD NOTHING"
         if on_a_server
         else "CREATE TRIGGER own_one AFTER INSERT ON own BEGIN SELECT 1; END",
-        "CREATE RULE swallowing AS ON INSERT TO messages DO INSTEAD NOTHING"
+        """CREATE RULE "that's odd" AS ON INSERT TO messages DO INSTEAD NOTHING"""
         if on_a_server
-        else "CREATE TRIGGER swallowing BEFORE INSERT ON messages BEGIN SELECT RAISE(IGNORE); END",
+        else """CREATE TRIGGER "that's odd" BEFORE INSERT ON messages
+            BEGIN SELECT RAISE(IGNORE); END""",
     )
     (found,) = found_in(lived_in)
     assert (found.check, found.where, found.severity) == ("triggers", "messages", Severity.WARNING)
-    assert " swallowing is none of agentstore's" in found.what
-    run_sql(lived_in, re.findall("DROP [^']+", str(found.fix))[0])
+    assert re.search("that's odd\"? is none of agentstore's", found.what)
+    (*_, dropping) = shlex.split(str(found.fix).partition(": ")[2])
+    run_sql(lived_in, dropping)
     assert found_in(lived_in) == []
 
 

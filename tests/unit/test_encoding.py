@@ -161,7 +161,13 @@ def test_documents_are_read_together_as_one_by_one(written, damaged):
     assert read_by(load_many, stored) == read_by(lambda each: [*map(load_json, each)], stored)
 
 
-@pytest.mark.parametrize("stored", [["1,2", "3"], ["1", ""], ["[1", "2]"], ['"a', 'b"', "1"]])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        *(["1,2", "3"], ["1", ""], [""], ["[1", "2]"], ['"a', 'b"', "1"]),
+        *(["1,2", "[3", "4]"], ['{"a":1},{}', '{"a":"', '"}']),
+    ],
+)
 def test_what_is_no_document_by_itself_is_not_made_one_by_its_neighbours(stored):
     assert read_by(load_many, stored) == "refused"
 

@@ -752,7 +752,8 @@ def triggers(context: CheckContext) -> Iterator[Finding]:
         "own": f"{context.tables.names.prefix}search_",
     }
     for kind, name, table in context.connection.execute(_TRIGGERS, given):
-        fix = f"If nobody needs it: psql -c 'DROP {kind.upper()} {name} ON {table}'"
+        dropping = shlex.quote(f"DROP {kind.upper()} {name} ON {table}")
+        fix = f"If nobody needs it: psql -c {dropping}"
         what = FOREIGN_CODE.format(kind, name)
         yield Finding(Severity.WARNING, "triggers", what, table, fix)
 

@@ -291,6 +291,7 @@ class _Greeter:
         self.asks = settings.prepare_threshold == AUTO
         self._adopted = adopted
         self._warned = False
+        self._unsaid = True  # whether settings that a server does not say may be wrong
 
     def listen(self, engine: Engine) -> None:
         """Look at new connections, the first time before SQLAlchemy reads anything from one."""
@@ -313,7 +314,7 @@ class _Greeter:
             )
 
     def greet(self, driver_s: Any, record: Any) -> None:
-        """Ask and tell what there is, in one round trip, or none."""
+        """Ask and tell what there is, in one round trip, or none; the first one is always asked."""
         record.info[SEEN] = self.asks
         own = getattr(driver_s, "driver_connection", driver_s)
         if not self._adopted:
@@ -331,8 +332,9 @@ class _Greeter:
         own.add_notice_handler(note_cancelled_wait)
         wrong = _wrong_settings(own, adopted=self._adopted)
         prepares = own.prepare_threshold is not None
-        if any(wrong.values()) or (self.asks and prepares):
-            (process, *_) = _ask(driver_s, wrong)
+        if any(wrong.values()) or (self.asks and prepares) or self._unsaid:
+            process, *_, nulls, fuzzy = _ask(driver_s, wrong)
+            self._unsaid = (nulls, fuzzy) != (None, None)
             if self.asks and prepares and process != own.info.backend_pid:
                 own.prepare_threshold = None
                 self._warn(own)

@@ -264,7 +264,9 @@ def pragmas(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-_TRIGGERS = text("SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' ORDER BY name")
+_TRIGGERS = text("""
+SELECT name, tbl_name, printf('DROP TRIGGER "%w"', name) FROM sqlite_master
+WHERE type = 'trigger' ORDER BY name""")
 
 
 def triggers(context: CheckContext) -> Iterator[Finding]:
@@ -272,9 +274,9 @@ def triggers(context: CheckContext) -> Iterator[Finding]:
     names = context.tables.names
     own = tuple(f"{names.prefix}{each}" for each in ("activity_kept", "search_"))
     ours = {each.name for each in context.tables.metadata.sorted_tables}
-    for name, home in context.connection.execute(_TRIGGERS):
+    for name, home, dropping in context.connection.execute(_TRIGGERS):
         if home in ours and not name.startswith((*own, f"{change_log_of(names)}_")):
-            fix = f"If nobody needs it: sqlite3 {_file(context.url)} 'DROP TRIGGER {name}'"
+            fix = f"If nobody needs it: sqlite3 {_file(context.url)} {shlex.quote(dropping)}"
             what = FOREIGN_CODE.format("trigger", name)
             yield Finding(Severity.WARNING, "triggers", what, home, fix)
 

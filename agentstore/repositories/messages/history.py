@@ -335,10 +335,10 @@ def _plain_chat(columns: Sequence[Any], as_stored: bool) -> list[dict[str, Any]]
     _, roles, texts, streaming, blocks, calls, answers, names, layouts, payloads = columns
     if _is_set(streaming):
         return None
-    if not any(map(_is_set, columns[4:])):
-        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     if not as_stored and not needs_no_repair(roles, blocks, calls, answers, payloads):
         return None
+    if not any(map(_is_set, columns[4:])):
+        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     rest = zip(roles, texts, blocks, calls, answers, names, layouts, payloads, strict=True)
     return [
         {"role": role, "content": text}
