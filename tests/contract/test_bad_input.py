@@ -1188,9 +1188,11 @@ def test_a_store_shows_its_url_without_any_password(tmp_path):
 
 @WAYS
 def test_a_folder_that_is_missing_or_a_file_that_is_a_folder_is_said(opened, tmp_path):
-    for path in (tmp_path / "missing" / "x.db", tmp_path):
-        said = refused(DatabaseUnreachable, opened, f"sqlite:///{path}")
-        assert "Check that its folder exists" in said
+    for path, advice in (
+        (tmp_path / "missing" / "x.db", "Check that its folder exists"),
+        (tmp_path, "is a folder, a device or a pipe. Check the path"),
+    ):
+        assert advice in refused(DatabaseUnreachable, opened, f"sqlite:///{path}")
     assert not (tmp_path / "missing").exists()
 
 

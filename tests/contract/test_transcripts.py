@@ -711,7 +711,7 @@ BROKEN = [
     (b'{"id": "bad", "messages": [{"role": "nobody"}]}', "role must be"),
     (b'{"id": "bad", "messages": []}', "it has the id of line"),
     (b'{"id": "anns", "user": "bob", "messages": []}', "another user's session"),
-    (b'{"conversations": 1}', "no format that is known"),
+    (b'{"conversations": 1}', "unknown format"),
     (b'{"messages": [], "x": 1e400}', "a float cannot hold"),
 ]
 

@@ -700,8 +700,8 @@ def test_a_search_of_messages_by_meaning_says_what_it_needs(told, place, meant):
     for store, more, problem in (
         (told, {"by": "magic"}, "by must be"),
         (told, {"role": "system"}, "messages of user, assistant"),
-        (told, {"order": "recent"}, "without order"),
-        (told, {"cursor": "x"}, "without cursor"),
+        (told, {"order": "recent"}, "pass no order"),
+        (told, {"cursor": "x"}, "and no cursor"),
         (meant, {}, "roles="),
     ):
         with pytest.raises(errors.InvalidInput, match=problem):

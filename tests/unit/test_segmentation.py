@@ -180,8 +180,8 @@ def test_what_must_not_be_keeps_a_text_out_and_an_alternative_lets_it_in():
 
 def test_what_says_nothing_to_find_is_refused():
     for text, hint in {
-        "": "not empty",
-        " \u3000\n": "not empty",
+        "": "non-empty",
+        " \u3000\n": "non-empty",
         "-rain": 'in quotes: "-word"',
         "rain OR -snow": 'in quotes: "-word"',
         " OR ".join("abcdefghi"): "up to 8 alternatives, not 9",
