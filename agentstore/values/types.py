@@ -483,27 +483,6 @@ def _words_on_postgresql(condition: Condition, compiler: Any, **options: Any) ->
     return condition.on_postgresql
 
 
-class Sooner(FunctionElement[bool]):
-    """A condition that all rows of the answer meet, where an engine reads fewer rows because of it.
-
-    That is SQLite; PostgreSQL would plan what surrounds it anew, and read no fewer.
-    """
-
-    inherit_cache = True
-    type = Boolean()
-
-
-@compiles(Sooner)
-def _sooner(condition: Sooner, compiler: Any, **options: Any) -> str:
-    words: str = compiler.process(condition.clauses, **options)
-    return words
-
-
-@compiles(Sooner, "postgresql")
-def _no_sooner(*_: Any, **__: Any) -> str:
-    return "true"
-
-
 class Nanos(Named, TypeDecorator[Decimal]):
     """Money, exactly: Decimal in Python, whole billionths in the database."""
 
