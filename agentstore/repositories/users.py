@@ -282,14 +282,13 @@ class Quotas(Repository):
         self, user_id: str, tokens: int, spend: Callable[[], R | None]
     ) -> R:
         """Spend; try again if that made an expired reservation lapse, or others gave some back."""
-        lapse, remaining, first = self.unit.dialect.lapse_reservations, None, True
-        for _ in range(_TRIES):
+        lapse, remaining = self.unit.dialect.lapse_reservations, None
+        for tried in range(_TRIES):
             if (spent := spend()) is not None:
                 return spent
-            if first and lapse(self.connection, self.tables, user_id, self.unit.now()):
-                first = False
+            if tried == 0 and lapse(self.connection, self.tables, user_id, self.unit.now()):
                 continue
-            first, remaining = False, self._remaining(user_id)
+            remaining = self._remaining(user_id)
             if remaining is None or remaining < tokens:
                 break
         if remaining is None:
