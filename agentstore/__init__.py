@@ -6,7 +6,7 @@ what annotations need (``ScopedStore``, ``Transaction``, ``Turn`` and their asyn
 every record and every error by its name: ``from agentstore import MessageRecord, NotFound``.
 """
 
-# ruff: noqa: F403 - a checker follows the stars
+# ruff: noqa: F403 - type checkers resolve the star imports
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -337,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out that a store was opened with another model: search says so, embed mends it."""
+    """Drop the warning of another embedding model: search raises it, and embed fixes it."""
     return not any(isinstance(arg, EmbeddingModelChanged) for arg in record.args or ())
 
 
