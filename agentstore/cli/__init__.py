@@ -18,7 +18,7 @@ COMMANDS = {
     "ui": ("browse", "ui"),
     "conversations": ("show", "tail", "search", "reindex", "embed", "ls", "threads"),
     "operations": ("stats", "doctor", "health", "upgrade", "current"),
-    "keeping": ("prune", "erase-user", "users", "user", "usage", "prices", "tasks"),
+    "keeping": ("prune", "erase-user", "users", "user", "memories", "usage", "prices", "tasks"),
     "moving": ("copy", "backup", "restore", "import", "export"),
 }
 """The commands of each module."""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 PANELS = {
-    "Read": "ui browse show tail search threads ls stats users user usage prices tasks",
+    "Read": "ui browse show tail search threads ls stats users user memories usage prices tasks",
     "Maintain": "reindex embed doctor health upgrade current prune erase-user",
     "Copy and back up": "copy backup restore import export",
 }

@@ -1,7 +1,8 @@
-"""Users, what is used, prices and tasks; and what deletes: ``prune`` and ``erase-user``."""
+"""Users, memories, usage, prices and tasks; and what deletes: ``prune`` and ``erase-user``."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -358,6 +359,57 @@ def show_user(
     if found["months"]:
         out.print()
         _print_chart("month", found["months"], 12, by_cost=False)
+
+
+@command("memories")
+def memories(
+    database: Database,
+    text: Annotated[
+        str | None, typer.Argument(help="Only those whose values have these words.")
+    ] = None,
+    user: Annotated[
+        str | None, option("WHO", "This user's; without it, those that belong to no user.")
+    ] = None,
+    namespace: Annotated[
+        list[str] | None,
+        option("NAME", "Only this namespace and those below; repeat it for each of its names."),
+    ] = None,
+    limit: Annotated[int, most_of("memories", min=1)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List memories by namespace, or find them by words.
+
+    There is no index of memories: to find words, it reads the whole namespace.
+
+    Example: `agentstore memories --user alice --namespace notes`
+    """
+    with database.read() as store:
+        user_id = whole_user(store, user)
+        if user_id is not None:
+            store.users.get(user_id)
+        place: dict[str, Any] = {"namespace": namespace or (), "user_id": user_id}
+        if text is None:
+            listed = store.memories.iter(**place, limit=min(limit + 1, MAX_LIMIT))
+            found = [*islice(listed, limit + 1)]
+        else:
+            hits = store.memories.search(text, **place, limit=limit + 1)
+            found = [hit.memory for hit in hits]
+    if as_json:
+        print_json_list(found[:limit])
+        return
+    if not found:
+        hint("No memories." if text is None else "No memory has these words.")
+    shown = None
+    for memory in found[:limit]:
+        if memory.namespace != shown:
+            shown = memory.namespace
+            out.print(Text(on_one_line(" › ".join(shown)), style="bold"), soft_wrap=True)
+        line = Text.assemble("  ", (on_one_line(memory.key), "cyan"), "  ")
+        if memory.expires_at is not None:
+            line.append(f"until {memory.expires_at:%Y-%m-%d %H:%M} UTC  ", style="dim")
+        print_cut(line.append(on_one_line(json.dumps(memory.value, ensure_ascii=False))))
+    if len(found) > limit:
+        hint("There are more: pass --limit.")
 
 
 # ``usage`` and ``prices``: what models used and cost, and what they would.

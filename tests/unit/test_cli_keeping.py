@@ -132,6 +132,28 @@ def test_users_are_listed_and_one_is_shown_by_id_name_or_address(run, known):
     assert "no user" in run("user", "nobody", "--url", known, code=1).stderr
 
 
+def test_memories_are_listed_by_namespace_and_found_by_words(run, known):
+    with Store(known) as store:
+        put, ttl = store.memories.put, timedelta(days=3)
+        put(["notes", "food"], "tea", {"text": "绿 [b]"}, user_id="u-1815", ttl=ttl)
+        put(["notes"], "of nobody", {"text": "tea"})
+    until = f"until {datetime.now(UTC) + ttl:%Y-%m-%d} "
+    command = ("memories", "--user", "ada", "--url", known)
+    travel, k, food, tea = run(*command).stdout.splitlines()
+    assert (travel, k, food) == ("notes › travel", '  k  {"x": 1}', "notes › food")
+    assert re.fullmatch(r'  tea  until [0-9-]+ [0-9:]+ UTC  {"text": "绿 \[b\]"}', tea)
+    assert until in tea
+    below = run(*command, "--namespace", "notes", "--namespace", "food").stdout
+    assert below.splitlines() == [food, tea]
+    assert run(*command, "绿").stdout.splitlines() == [food, tea]
+    assert run(*command, "of nobody").stdout == "No memory has these words.\n"
+    assert "There are more" in run(*command, "--limit", "1").stdout
+    assert [each["key"] for each in json.loads(run(*command, "-n", "1", "--json").stdout)] == ["k"]
+    assert run("memories", "--url", known).stdout.splitlines()[1] == '  of nobody  {"text": "tea"}'
+    assert run("memories", "--user", "Bob", "--url", known).stdout == "No memories.\n"
+    assert "no user" in run("memories", "--user", "nobody", "--url", known, code=1).stderr
+
+
 def test_users_are_named_where_their_ids_stood_and_meant_by_name(run, known):
     listed = run("ls", "--user", "ada", "--url", known).stdout
     assert ("Engines" in listed, "Other" in listed) == (True, False)

@@ -573,6 +573,7 @@ def test_tasks_are_counted_and_listed_and_dead_letters_found(run, store):
 READING = {
     "ls": ("ls",), "show": ("show", "talk"), "tail": ("tail",), "search": ("search", "weather"),
     "usage": ("usage",), "tasks": ("tasks",), "export": ("export",), "current": ("current",),
+    "threads": ("threads",), "users": ("users",), "memories": ("memories", "tea"),
 }  # fmt: skip
 
 
@@ -580,6 +581,7 @@ READING = {
 def test_reading_commands_write_nothing(run, store, talk, tmp_path, command):
     store.usage.record(talk, input_tokens=1)
     store.tasks.create(None, "mail")
+    store.memories.put(["notes"], "tea", {"text": "green tea"})
     store.search.refresh()
     store.close()
     path = tmp_path / "agents.db"
