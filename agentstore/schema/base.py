@@ -112,8 +112,8 @@ class PartialIndex(Index):
         return options
 
 
-# PostgreSQL reads the conditions of a table's CHECKs anew for each statement that writes to it. So
-# they are short there: each column, constant and comparison takes thousands of instructions.
+# PostgreSQL parses a table's CHECKs again for each statement that writes to it, and each column,
+# constant and comparison in them takes thousands of instructions. So they are short there.
 
 
 def one_of(column: str, values: Collection[str]) -> Condition:

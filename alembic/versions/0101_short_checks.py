@@ -1,4 +1,4 @@
-"""Shorter CHECKs on PostgreSQL, which reads them anew for each statement that writes.
+"""Shorter CHECKs on PostgreSQL, which parses them again for each statement that writes.
 
 They refuse the same rows, by the same names. Nothing else changes, and on SQLite nothing at all.
 Each table is locked for a moment, not to be read either; its rows are checked behind the commit,
@@ -91,17 +91,15 @@ def _replace(checks: dict[str, dict[str, str]]) -> None:
     place = Place()
     if not place.on_postgresql:
         return
-    made = [
-        (place.table(name), f"ck_{place.table(name)}_{label}", condition)
-        for name, conditions in checks.items()
-        for label, condition in conditions.items()
-    ]
-    for table, name, condition in made:
-        op.drop_constraint(op.f(name), table, type_="check", schema=place.schema)
-        op.create_check_constraint(
-            op.f(name), table, condition, schema=place.schema, postgresql_not_valid=True
-        )
-    if op.get_context().as_sql:  # else it is done behind the commit
-        for table, name, _ in made:
-            qualified = f"{place.schema}.{table}" if place.schema else table
-            op.execute(f"ALTER TABLE {qualified} VALIDATE CONSTRAINT {name}")
+    for name, conditions in checks.items():
+        table = place.table(name)
+        for label, condition in conditions.items():
+            constraint = op.f(f"ck_{table}_{label}")
+            op.drop_constraint(constraint, table, type_="check", schema=place.schema)
+            op.create_check_constraint(
+                constraint,
+                table,
+                condition,
+                schema=place.schema,
+                postgresql_not_valid=not op.get_context().as_sql,  # nothing follows a script
+            )

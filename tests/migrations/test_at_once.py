@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, event, make_url, text
 
 from agentstore import AsyncStore, Store, doctor, errors, migrations
 from agentstore.database import open_engine, parse_url
@@ -15,7 +15,7 @@ from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.settings import Settings
 from agentstore.testing import BlockingStore
 from tests.chaos.arena import wait_for
-from tests.migrations.support import CHECKOUT, as_stored, together
+from tests.migrations.support import CHECKOUT, as_stored, run_sql, together
 
 PROCESSES = 8
 
@@ -189,14 +189,19 @@ def test_a_server_s_checks_are_replaced_while_messages_are_saved(server_database
             assert store.sessions.get(session).message_count == saved
 
 
-def test_an_upgrade_that_was_killed_behind_its_commit_is_ended_by_the_next(
-    server_databases, monkeypatch
-):
+@pytest.fixture
+def unfinished(server_databases, monkeypatch):
+    """A database whose last upgrade was killed behind its commit."""
     url, names = server_databases.make("old"), server_databases.names
     migrations.upgrade(url, "0100", names=names)
     with monkeypatch.context() as killed:
         killed.setattr(PostgreSQL, "finish_migration", lambda *_: None)
         migrations.upgrade(url, names=names)
+    return url, names
+
+
+def test_an_upgrade_that_was_killed_behind_its_commit_is_ended_by_the_next(unfinished):
+    url, names = unfinished
     assert {f"ck_{names.prefix}messages_role", f"ck_{names.prefix}tasks_status"} < unchecked(url)
     Store(url, schema=names.schema, table_prefix=names.prefix).close()
     found = doctor.examine(url, names=names)
@@ -204,3 +209,45 @@ def test_an_upgrade_that_was_killed_behind_its_commit_is_ended_by_the_next(
     assert "VALIDATE CONSTRAINT" in first.fix
     assert migrations.upgrade(url, names=names) == migrations.HEAD
     assert unchecked(url) == set()
+
+
+def test_no_timeout_stops_the_check_of_the_rows_that_were_there(unfinished):
+    url, names = unfinished
+    timeouts = []
+
+    def note(_connection, cursor, statement, *_):
+        if statement.startswith("ALTER TABLE"):
+            cursor.execute("SHOW statement_timeout")
+            timeouts.extend(cursor.fetchone())
+
+    run_sql(url, f"ALTER DATABASE {make_url(url).database} SET statement_timeout = '1min'")
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        migrations.upgrade(url, names=names)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert set(timeouts) == {"0"}
+    assert unchecked(url) == set()
+
+
+@pytest.mark.parametrize("owned", [False, True], ids=["not its tables", "only for reading"])
+def test_an_upgrade_at_head_does_nothing_where_it_may_not(unfinished, owned):
+    url, names = unfinished
+    before, database = unchecked(url), make_url(url).database
+    role = make_url(url).username
+    if owned:
+        run_sql(url, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    else:
+        role = f"reader_{database}"
+        schema = names.schema or "public"
+        run_sql(
+            url,
+            f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}; "
+            f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}",
+        )
+    try:
+        assert migrations.upgrade(make_url(url).set(username=role), names=names) == migrations.HEAD
+        assert unchecked(url) == before
+    finally:
+        if not owned:
+            run_sql(url, f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -529,10 +529,10 @@ class CheckContext:
 
 
 FOREIGN_CODE = (
-    "The {} {} is none of agentstore's. It may change or drop what is written, and whoever wrote "
-    "it is told that all went well."
+    "agentstore did not create the {} {}. It may change or drop what is written, and the writer "
+    "gets no error."
 )
-"""What is said of a table with a trigger, or a rule, which no revision made."""
+"""What is said of a trigger or a rule that no revision made."""
 
 
 def command_line(words: str, shown_url: str, names: Names) -> str:

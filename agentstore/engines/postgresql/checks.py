@@ -428,7 +428,7 @@ def _policies(context: CheckContext, tables: list[Guarded], home: str) -> Iterat
         fixes = tuple(statement for _, *both in altered for statement in both)
         yield _finding(Severity.ERROR, what, [each[0] for each in altered], fixes)
     for (table_name, _), extra in there.items():
-        what = f"The policy {extra.quoted} is none of agentstore's: "
+        what = f"agentstore did not create the policy {extra.quoted}: "
         what += "it lets more rows through." if extra.permissive else "it hides rows."
         severity = Severity.ERROR if extra.permissive and extra.for_all else Severity.WARNING
         yield _finding(severity, what, [table_name], [_DROP.format(extra.quoted, table_name)])
@@ -548,8 +548,9 @@ JOIN unnest(:wanted) AS wanted (name) ON i.indrelid = to_regclass(wanted.name)
 WHERE NOT (i.indisvalid AND i.indisready) ORDER BY 1""").bindparams(_WANTED)
 _UNCHECKED = text("""
 SELECT c.conname, c.conrelid::regclass::text,
-    'ALTER TABLE ' || c.conrelid::regclass || ' VALIDATE CONSTRAINT ' || quote_ident(c.conname)
-FROM pg_constraint AS c
+    'ALTER TABLE ' || c.conrelid::regclass || ' VALIDATE CONSTRAINT ' || quote_ident(c.conname),
+    pg_has_role(t.relowner, 'USAGE') AND NOT current_setting('transaction_read_only')::boolean
+FROM pg_constraint AS c JOIN pg_class AS t ON t.oid = c.conrelid
 JOIN unnest(:wanted) AS wanted (name) ON c.conrelid = to_regclass(wanted.name)
 WHERE NOT c.convalidated ORDER BY 1""").bindparams(_WANTED)
 _TRIGGERS = text("""
@@ -729,7 +730,7 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
             table,
             f"psql -c 'REINDEX INDEX CONCURRENTLY {index}'",
         )
-    for constraint, table, checking in unchecked(context.connection, context.tables):
+    for constraint, table, checking, _ in unchecked(context.connection, context.tables):
         yield Finding(
             Severity.WARNING,
             "constraints",
@@ -759,7 +760,12 @@ def triggers(context: CheckContext) -> Iterator[Finding]:
 
 
 def unchecked(connection: Connection, tables: Tables) -> Sequence[Any]:
-    """Give what was never checked for the rows that were there: constraint, table, what does so."""
+    """Give what was never checked for the rows that were there.
+
+    Returns:
+        Of each the constraint, its table, the statement that checks it, and whether that may be
+        run on this connection.
+    """
     return connection.execute(_UNCHECKED, {"wanted": every_table(tables)}).all()
 
 

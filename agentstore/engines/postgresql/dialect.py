@@ -507,6 +507,12 @@ def _asking(pgconn: pq.abc.PGconn) -> Generator[None]:
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
 """Any number that no other program locks: the letters "agntstor"."""
 
+_NO_TIMEOUTS = """
+    SELECT set_config(name, '0', true) FROM pg_settings
+    WHERE name IN ('statement_timeout', 'transaction_timeout')
+"""
+"""For the open transaction; PostgreSQL has the second one from 17 on."""
+
 _AUTOCOMMIT = "AUTOCOMMIT"
 
 _POOLER = (
@@ -732,15 +738,19 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
                 connection.execute(CreateSchema(names.schema))
 
     def finish_migration(self, connection: Connection, tables: Tables) -> None:
-        """Have constraints checked for the rows that were there, while others read and write."""
+        """Have constraints checked for the rows that were there, while others read and write.
+
+        That may take longer than any other statement, so the timeouts are off for it.
+        """
         ours = {
             str(constraint.name)
             for table in tables.metadata.sorted_tables
             for constraint in table.constraints
             if isinstance(constraint, CheckConstraint)
         }
-        for constraint, _, checking in unchecked(connection, tables):
-            if constraint in ours:
+        for constraint, _, checking, allowed in unchecked(connection, tables):
+            if allowed and constraint in ours:
+                connection.exec_driver_sql(_NO_TIMEOUTS)
                 connection.exec_driver_sql(checking)
                 connection.commit()
         connection.rollback()
