@@ -32,7 +32,6 @@ from agentstore.moving.runs import (
     Left,
     Messages,
     Run,
-    call_of,
     mapping_of,
     objects,
     of_messages,
@@ -40,7 +39,7 @@ from agentstore.moving.runs import (
     text_of,
 )
 from agentstore.moving.sharegpt import from_sharegpt
-from agentstore.moving.spoken import is_foreign, is_spoken
+from agentstore.moving.spoken import call_of, is_foreign, is_spoken
 from agentstore.moving.texts import NO_TURNS, chats_of_aider, turns_in
 from agentstore.moving.traces import from_answer, from_exchange, from_span, is_exchange, is_span
 

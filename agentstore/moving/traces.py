@@ -15,13 +15,12 @@ from agentstore.moving.json_records import Branch, Broken, Conversation, Said, l
 from agentstore.moving.runs import (
     Json,
     Left,
-    call_of,
     mapping_of,
     objects,
     of_messages,
     rest_of,
 )
-from agentstore.moving.spoken import first_of, usage_of
+from agentstore.moving.spoken import call_of, first_of, usage_of
 
 # Requests and answers of APIs.
 
