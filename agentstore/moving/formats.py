@@ -106,7 +106,11 @@ def _is_known(record: Any) -> bool:
     return isinstance(record, dict) and any(is_of(record) for is_of, _ in _FORMATS)
 
 
-_UNKNOWN = 'unknown format; chat format is {"messages": [{"role": "user", "content": "..."}]}'
+_UNKNOWN = (
+    'unknown format; chat format is {"messages": [{"role": "user", "content": "..."}]}. Of other '
+    "messages each must be an object that says who speaks, in role, sender, author or is_user, and "
+    "what, in content, text or parts"
+)
 
 
 def converted(record: Any, left: Left) -> Sequence[Json]:

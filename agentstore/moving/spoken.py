@@ -27,8 +27,8 @@ _IS_USER = ("is_user", "isCreatedByUser", "isUser")
 _TEXT = ("text", "message", "mes", "value")
 _WHAT = ("content", "contentParts", "parts", "fragments", "blocks", "steps", *_TEXT)
 _INNER = ("message", "response", "content")
-_AT = ("timestamp", "created_at", "createdAt", "create_time", "createTime", "created_date")
-_AT += ("created",)
+_AT = ("timestamp", "created_at", "createdAt", "create_time", "createTime", "created_date",
+    "created")  # fmt: skip
 _ID = ("id", "messageId", "message_id", "uuid", "_id")
 _PARENT = ("parentMessageId", "parent_id", "parentId", "parent")
 _BELOW = ("replies", "children")

@@ -2,7 +2,8 @@
 
 A table is read as records, a row an object by the names in its first line. In a text each turn
 begins with who speaks, in one way throughout: a heading, bold, a name and a colon at the beginning
-of a line, or a mark such as ``<|im_start|>user``. A text in which not both sides speak is none.
+of a line, or a mark such as ``<|im_start|>user``. It is a conversation if a user and an assistant
+speak.
 """
 
 from __future__ import annotations

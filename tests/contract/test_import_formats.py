@@ -509,6 +509,14 @@ KEPT = {
             **{f"{CALLED}{n}.tool_call.id": f"c{n}" for n in range(11)},
             **{f"{CALLED}{n}.tool_call.function.name": "look" for n in range(11)}}},
         '"c9".*"c10"'),
+    "why the answer of a batch ended": (
+        {"custom_id": "x", "response": {"body": {"choices": [
+            {"message": samples.ANSWER, "finish_reason": "length"}]}}},
+        '"finish_reason":"length"'),
+    "why an answer in a log ended": (
+        {"run_type": "llm", "inputs": {"messages": [samples.USER]}, "outputs": {"candidates": [
+            {"content": {"parts": [{"text": "hi"}], "role": "model"}, "finishReason": "STOP"}]}},
+        '"finishReason":"STOP"'),
     "ids of MongoDB's, and digits that are no time": (
         {"messages": [
             {"_id": {"$oid": "a"}, "text": "hi", "isCreatedByUser": True, "created": "9" * 5000},
