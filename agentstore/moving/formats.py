@@ -32,7 +32,6 @@ from agentstore.moving.runs import (
     Left,
     Messages,
     Run,
-    call_of,
     mapping_of,
     objects,
     of_messages,
@@ -40,7 +39,7 @@ from agentstore.moving.runs import (
     text_of,
 )
 from agentstore.moving.sharegpt import from_sharegpt
-from agentstore.moving.spoken import is_foreign, is_spoken
+from agentstore.moving.spoken import call_of, is_foreign, is_spoken
 from agentstore.moving.texts import NO_TURNS, chats_of_aider, turns_in
 from agentstore.moving.traces import from_answer, from_exchange, from_span, is_exchange, is_span
 
@@ -107,7 +106,11 @@ def _is_known(record: Any) -> bool:
     return isinstance(record, dict) and any(is_of(record) for is_of, _ in _FORMATS)
 
 
-_UNKNOWN = 'unknown format; chat format is {"messages": [{"role": "user", "content": "..."}]}'
+_UNKNOWN = (
+    'unknown format; chat format is {"messages": [{"role": "user", "content": "..."}]}. Of other '
+    "messages each must be an object that says who speaks, in role, sender, author or is_user, and "
+    "what, in content, text or parts"
+)
 
 
 def converted(record: Any, left: Left) -> Sequence[Json]:

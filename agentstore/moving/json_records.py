@@ -70,6 +70,10 @@ _MAGIC = (
     (b"<", "HTML or XML. Import the JSON that the program exports beside it"),
 )
 _UTF_16 = "in UTF-16. Import it with: iconv -f UTF-16 -t UTF-8 FILE | agentstore import -"
+_NOT_UTF_8 = (
+    "not UTF-8. If it was written on Windows, import it with: "
+    "iconv -f WINDOWS-1252 -t UTF-8 FILE | agentstore import -"
+)
 SQLITE = _MAGIC[0][0]
 _MARKS = (b"<|", b"<s>", b"<bos>", b"<start_of_turn>")
 """With what texts begin that models are trained with."""
@@ -94,6 +98,8 @@ def records_of(file: BufferedIOBase | Iterable[bytes]) -> Iterator[bytes]:
     if start[:1] not in b"[{" and (records := records_in(head, file, MOST_BYTES)):
         try:
             yield from records
+        except UnicodeDecodeError:
+            raise OtherFile(f"the file is {_NOT_UTF_8}") from None
         except ValueError as error:
             raise OtherFile(f"the file is {error}") from None
         return

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from agentstore.moving.frameworks.sources import time_of
 from agentstore.moving.json_records import Broken, Conversation, Node, Said, in_lines
-from agentstore.moving.spoken import first_of, is_foreign, is_spoken, talk_of
+from agentstore.moving.spoken import call_of, first_of, is_foreign, is_spoken, talk_of
 from agentstore.records import MessageRecord
 from agentstore.records.base import COMPLETE
 from agentstore.values.chat import is_known_item
@@ -62,12 +62,6 @@ def mapping_of(value: Any) -> Json:
 def text_of(value: Any) -> str | None:
     """Give a text; None for anything else, and for an empty one."""
     return value if isinstance(value, str) and value else None
-
-
-def call_of(id: Any, name: Any, arguments: Any) -> Json:
-    """Give a call as chat completions have it."""
-    given = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": given}}
 
 
 # Runs: a conversation over many records.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from agentstore.errors import shown
 from agentstore.moving.json_records import Broken, Said, load_strictly
-from agentstore.moving.runs import call_of
+from agentstore.moving.spoken import call_of
 from agentstore.records.upkeep import counted
 
 _ROLES = {

@@ -27,15 +27,8 @@ _IS_USER = ("is_user", "isCreatedByUser", "isUser")
 _TEXT = ("text", "message", "mes", "value")
 _WHAT = ("content", "contentParts", "parts", "fragments", "blocks", "steps", *_TEXT)
 _INNER = ("message", "response", "content")
-_AT = (
-    "timestamp",
-    "created_at",
-    "createdAt",
-    "create_time",
-    "createTime",
-    "created_date",
-    "created",
-)
+_AT = ("timestamp", "created_at", "createdAt", "create_time", "createTime", "created_date",
+    "created")  # fmt: skip
 _ID = ("id", "messageId", "message_id", "uuid", "_id")
 _PARENT = ("parentMessageId", "parent_id", "parentId", "parent")
 _BELOW = ("replies", "children")
@@ -46,6 +39,8 @@ _CALLS = {"functioncall", "toolcall", "tooluse", "toolrequest", "toolinvocation"
 _RESULTS = {"functionresponse", "toolresult", "toolcallresponse", "toolreturn", "toolresponse"}
 _OWN_BLOCKS = {"tool_use", "tool_result", "server_tool_use"}
 """Blocks of Anthropic's, which stay blocks."""
+_KINDS = ("type", "part_kind", "kind", "pt")
+_NO_LETTER = re.compile("[^a-z]")
 _THOUGHT = {"thinking", "reasoning", "thought"}
 _NAMES, _ARGUMENTS = ("name", "toolName", "tool_name"), ("arguments", "args", "input")
 _CALL_IDS = ("toolCallId", "tool_call_id", "toolUseId", "call_id", "id")
@@ -55,6 +50,12 @@ _GIVEN = ("response", "result", "output", "content", "toolResult")
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> Any:
     """Give the first of several keys that says something; None if none does."""
     return next((record[name] for name in names if record.get(name) not in (None, "", [])), None)
+
+
+def call_of(id: Any, name: Any, arguments: Any) -> Json:
+    """Give a call as chat completions have it."""
+    given = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": given}}
 
 
 def is_foreign(message: Json) -> bool:
@@ -144,11 +145,16 @@ def _flattened(messages: Sequence[Json], parent: Any) -> Iterator[tuple[Json, An
 
 
 def _key(message: Json, names: Sequence[str]) -> str | None:
-    """Give an id as a text, also one that is an object, as MongoDB writes them."""
-    found = first_of(message, names)
-    while isinstance(found, dict) and found:
-        found = next(iter(found.values()))
+    """Give an id as a text."""
+    found = _plain(first_of(message, names))
     return str(found) if isinstance(found, str | int) else None
+
+
+def _plain(value: Any) -> Any:
+    """Give a value that may be in an object, as MongoDB writes ids and times."""
+    while isinstance(value, dict) and value:
+        value = next(iter(value.values()))
+    return value
 
 
 def _role(message: Json) -> str | None:
@@ -198,9 +204,7 @@ def _unwrapped(message: Json) -> tuple[Json, Json]:
 
 
 def _at(message: Json) -> datetime | None:
-    at = first_of(message, _AT)
-    while isinstance(at, dict) and at:  # as MongoDB writes times
-        at = next(iter(at.values()))
+    at = _plain(first_of(message, _AT))
     at = int(at) if isinstance(at, str) and at.isdecimal() and len(at) < 20 else at
     if isinstance(at, int | float) and at > 1e11:  # milliseconds
         at = at / 1000
@@ -220,10 +224,8 @@ def usage_of(used: Any) -> Any:
 
 def _kind_of(part: Json) -> str:
     """Give what a part is, in small letters only; some name it, some by the key that holds it."""
-    named = [part.get(name) for name in ("type", "part_kind", "kind", "pt")]
-    flat = [
-        re.sub(r"[^a-z]", "", each.lower()) for each in (*named, *part) if isinstance(each, str)
-    ]
+    named = (*map(part.get, _KINDS), *part)
+    flat = [_NO_LETTER.sub("", each.lower()) for each in named if isinstance(each, str)]
     flat = [each.removeprefix("builtin") for each in flat]
     known = next((each for each in flat if each in _CALLS | _RESULTS), "")
     if not known and flat and flat[0].startswith("tool") and "toolCallId" in part:
@@ -298,11 +300,8 @@ class _Talk:
             if held is not each:
                 around = {key: value for key, value in each.items() if key != "part"}
                 more["fragments"] = [*more.get("fragments", ()), around]
-            nested = (
-                held.get("content")
-                if isinstance(held, dict) and "contentBlock" in held.values()
-                else 0
-            )
+            of_steps = isinstance(held, dict) and held.get("type") == "contentBlock"
+            nested = held.get("content") if of_steps else None
             parts += nested if isinstance(nested, list) else [held]
         made: list[Said] = []
         blocks: list[Json] = []
@@ -312,12 +311,8 @@ class _Talk:
             nonlocal blocks, called
             if blocks or called:
                 only = blocks[0]["text"] if len(blocks) == 1 and _is_text(blocks[0]) else None
-                one = {
-                    "role": role,
-                    "content": only if only is not None else blocks or None,
-                    **chat,
-                }
-                made.append(Said({**one, **({"tool_calls": called} if called else {})}))
+                one = {"role": role, "content": blocks or None if only is None else only, **chat}
+                made.append(Said(one | ({"tool_calls": called} if called else {})))
             blocks, called = [], []
 
         for part in parts:
@@ -356,8 +351,7 @@ class _Talk:
             self._made += 1
             id = f"call_{self._made}"
         self._waiting.append((str(id), name))
-        text = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
-        return {"id": str(id), "type": "function", "function": {"name": name, "arguments": text}}
+        return call_of(str(id), name, given or {})
 
     def _result(self, part: Json) -> Said:
         held = _holder(part, _GIVEN[:4]) or part
@@ -410,17 +404,7 @@ def _block(part: Any, kind: str) -> Json | None:
         return {"type": "part", "part": part}
     text = part.get("text", part.get("content", part.get("thinking")))
     text = text.get("value", text) if isinstance(text, dict) else text
-    known = (
-        "type",
-        "kind",
-        "pt",
-        "part_kind",
-        "text",
-        "content",
-        "thinking",
-        "thought",
-        "isThought",
-    )
+    known = (*_KINDS, "text", "content", "thinking", "thought", "isThought")
     said = {key: value for key, value in part.items() if value not in (None, "", [], {}, "done")}
     rest = {key: value for key, value in said.items() if key not in known}
     if isinstance(text, str):

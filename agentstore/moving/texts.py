@@ -2,7 +2,8 @@
 
 A table is read as records, a row an object by the names in its first line. In a text each turn
 begins with who speaks, in one way throughout: a heading, bold, a name and a colon at the beginning
-of a line, or a mark such as ``<|im_start|>user``. A text in which not both sides speak is none.
+of a line, or a mark such as ``<|im_start|>user``. It is a conversation if a user and an assistant
+speak.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from io import BufferedIOBase, StringIO
+from itertools import repeat
 from typing import Any
 
 from agentstore.records.base import ROLES
@@ -153,52 +155,51 @@ def records_in(head: bytes, file: BufferedIOBase, most: int) -> Iterator[bytes] 
 
 
 def _whole(head: bytes, file: BufferedIOBase, most: int) -> Iterator[bytes]:
-    """Give a text as one record; if it is no UTF-8, its bytes, which are refused.
+    """Give a text as one record.
 
     Raises:
-        ValueError: It has more bytes than are read.
+        ValueError: It is not UTF-8, or has more bytes than are read.
     """
     whole = head + file.read(most)
     if file.read(1):
         raise ValueError(f"a text of more than {most >> 20} MiB. Split it where a talk begins")
-    try:
-        yield json.dumps({"text": whole.decode("utf-8-sig")}).encode()
-    except UnicodeDecodeError:
-        yield _NOT_UTF_8
+    yield json.dumps({"text": whole.decode("utf-8-sig")}).encode()
 
 
 def _rows(head: bytes, file: BufferedIOBase, mark: str, most: int) -> Iterator[bytes]:
     """Give the rows of a table as objects, without what is empty but for what was said.
 
+    What is given has the number of the line in which its row begins: others are empty.
+
     Raises:
-        ValueError: Two of its columns have one name.
+        ValueError: It is not UTF-8, it breaks the rules of CSV, or two of its columns have one
+            name.
     """
 
     def lines() -> Iterator[str]:
-        start = (head + file.readline()).decode("utf-8-sig").lstrip("\r\n ")
+        start = (head + file.readline()).decode("utf-8-sig").lstrip(" ")
         yield from StringIO(start, newline="\n")  # other ends of lines may be in a cell
         yield from (line.decode() for line in file)
 
-    limit = csv.field_size_limit(most)
+    # The limit is the process's: set back, it would hold for other tables that are being read.
+    csv.field_size_limit(max(most, csv.field_size_limit()))
+    rows = csv.reader(lines(), delimiter=mark, strict=True)
     try:
-        rows = csv.reader(lines(), delimiter=mark, strict=True)
-        names = [name.strip() for name in next(rows)]
+        names = [name.strip() for name in next(filter(None, rows))]
         names = [name.lower() if name.lower() in _KNOWN else name for name in names]
         names = [name or f"column {n}" for n, name in enumerate(names, 1)]
         if len({*names}) < len(names):
             raise ValueError("a table with two columns of one name. Rename one of them")
+        yield from repeat(b"", begun := rows.line_num)
         for row in rows:
-            if row:
-                names += [f"column {n + 1}" for n in range(len(names), len(row))]
-                cells = zip(names, row, strict=False)
-                yield json.dumps({k: v for k, v in cells if v or k in _KNOWN}).encode()
+            names += [f"column {n + 1}" for n in range(len(names), len(row))]
+            cells = zip(names, row, strict=False)
+            said = {name: cell for name, cell in cells if cell or name in _KNOWN}
+            yield json.dumps(said).encode() if row else b""
+            yield from repeat(b"", rows.line_num - begun - 1)
+            begun = rows.line_num
     except csv.Error as error:
-        yield f"no table: {error}".encode()
-    except UnicodeDecodeError:
-        yield _NOT_UTF_8
-    finally:
-        csv.field_size_limit(limit)
+        raise ValueError(f"a table that breaks in the row that begins here: {error}") from None
 
 
-_NOT_UTF_8 = b"\xff"
 _KNOWN = set[str]().union(*(names for columns in _COLUMNS for names in columns))

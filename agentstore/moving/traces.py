@@ -7,7 +7,7 @@ is a branch. What was used is recorded with the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentstore.moving.frameworks.sources import time_of
@@ -15,13 +15,12 @@ from agentstore.moving.json_records import Branch, Broken, Conversation, Said, l
 from agentstore.moving.runs import (
     Json,
     Left,
-    call_of,
     mapping_of,
     objects,
     of_messages,
     rest_of,
 )
-from agentstore.moving.spoken import first_of, usage_of
+from agentstore.moving.spoken import call_of, first_of, usage_of
 
 # Requests and answers of APIs.
 
@@ -68,9 +67,32 @@ def from_answer(record: Json, left: Left) -> Json | list[Json]:
         id=record.get("custom_id") or record.get("id"),
         model=asked.get("model") or answer.get("model"),
         metadata={
-            "request": rest_of(record, *known) | rest_of(asked, *known) | rest_of(answer, *known)
+            "request": rest_of(record, *known)
+            | rest_of(asked, *known)
+            | rest_of(answer, *known)
+            | _besides(answer)
         },
     )
+
+
+_CHOICES = (("choices", "message"), ("candidates", "content"), ("generations", "message"))
+"""Where answers to choose from are, and what was said in one."""
+
+
+def _to_choose(answer: Json) -> Iterator[tuple[str, str, Any]]:
+    """Give answers to choose from, of several prompts those to the first, and where they are."""
+    for key, held in _CHOICES:
+        made = answer.get(key)
+        made = made[0] if isinstance(made, list) and made and isinstance(made[0], list) else made
+        if made:
+            yield key, held, made
+
+
+def _besides(answer: Json) -> Json:
+    """Give what answers to choose from have besides what was said, such as why they ended."""
+    rests = {key: [rest_of(mapping_of(each), held, "text", "index") for each in made]
+        for key, held, made in _to_choose(answer) if isinstance(made, list)}  # fmt: skip
+    return {key: found for key, found in rests.items() if any(found)}
 
 
 # Requests with their answers, as logs have them.
@@ -144,7 +166,7 @@ def from_exchange(record: Json, left: Left) -> Json | list[Json]:
     inner = {keys[0]: rest_of(given, *_MESSAGES) if keys[0] and isinstance(given, dict) else {}}
     inner[keys[1]] = rest_of(
         about, *_MESSAGES, "usage", *(("role", "content") if "role" in about else ())
-    )
+    ) | _besides(about)
     return Conversation(
         form,
         [*asked, *said],
@@ -192,16 +214,9 @@ def _answers(given: Any) -> list[list[Json]]:
     if isinstance(given, str):
         return [[{"role": "assistant", "content": given}]] if given else []
     found = mapping_of(given)
-    for key, inner in (
-        ("choices", "message"),
-        ("candidates", "content"),
-        ("generations", "message"),
-    ):
-        made = found.get(key)
-        made = made[0] if isinstance(made, list) and made and isinstance(made[0], list) else made
-        if made:
-            return [[each.get(inner) or {"role": "assistant", "content": each.get("text")}]
-                for each in objects(made, key)]  # fmt: skip
+    for key, inner, made in _to_choose(found):
+        return [[each.get(inner) or {"role": "assistant", "content": each.get("text")}]
+            for each in objects(made, key)]  # fmt: skip
     if isinstance(found.get("role"), str) and "content" in found:
         return [[{key: each for key, each in found.items() if key in _OF_MESSAGE}]]
     given = next(

@@ -1,5 +1,6 @@
 """Files as people have them become the conversations that they hold, whatever their format."""
 
+import csv
 import gzip
 import json
 import random
@@ -297,8 +298,13 @@ REFUSED = {
     "a table with a name twice": (b"prompt,response,Response\nhi,a,b\n", "two columns of one name"),
     "a document with sections of such names": (b"# X\n\n## Setup\n\n## Use\n\n## User\n\nAll.\n\n"
         b"## Agent\n\nIt.\n", "does not say who speaks"),
-    "a table that is cut off": (b'role,content\nuser,"hi\n', "line 1: not JSON"),
-    "a text in Latin-1": ("User: h\u00e9\nAI: hello\n".encode("latin-1"), "not UTF-8"),
+    "a table that is cut off": (b'role,content\nuser,"hi\n\nyou"\n\nuser,"hi\n',
+        "line 6: the file is a table that breaks.*: unexpected end"),
+    "a row of nobody": (b'\nrole,content\nuser,"hi\nyou"\n,hi\n', r"line 3: messages\[1\].role"),
+    "a text in Latin-1": ("User: h\u00e9\nAI: hello\n".encode("latin-1"),
+        "not UTF-8.*iconv -f WINDOWS-1252"),
+    "a table in Latin-1": ("role,content\nuser,h\u00e9\n".encode("latin-1"),
+        "not UTF-8.*iconv -f WINDOWS-1252"),
     "a number": (b"7\n", "not a JSON object"),
     "null": (b"null\n", "line 1: not a JSON object"),
     "an array of texts": (whole(["hi", "hello"]), "not JSON|not a JSON object"),
@@ -503,6 +509,14 @@ KEPT = {
             **{f"{CALLED}{n}.tool_call.id": f"c{n}" for n in range(11)},
             **{f"{CALLED}{n}.tool_call.function.name": "look" for n in range(11)}}},
         '"c9".*"c10"'),
+    "why the answer of a batch ended": (
+        {"custom_id": "x", "response": {"body": {"choices": [
+            {"message": samples.ANSWER, "finish_reason": "length"}]}}},
+        '"finish_reason":"length"'),
+    "why an answer in a log ended": (
+        {"run_type": "llm", "inputs": {"messages": [samples.USER]}, "outputs": {"candidates": [
+            {"content": {"parts": [{"text": "hi"}], "role": "model"}, "finishReason": "STOP"}]}},
+        '"finishReason":"STOP"'),
     "ids of MongoDB's, and digits that are no time": (
         {"messages": [
             {"_id": {"$oid": "a"}, "text": "hi", "isCreatedByUser": True, "created": "9" * 5000},
@@ -533,6 +547,18 @@ def test_a_long_text_takes_no_more_than_its_length(text):
     """By the square of it, each would take longer than a test may."""
     turns_in(text)
     assert sum(len(turns) for _, turns, _ in chats_of_aider(text)) in (0, 2)
+
+
+def test_tables_that_are_read_at_once_may_all_have_long_cells():
+    """One that ends takes no limit away from another."""
+    limit = csv.field_size_limit(100)
+    try:
+        table = b"role,content\nuser,hi\nuser," + b"a" * 200
+        one, other = (records_in(table, BytesIO(), 300) or iter(()) for _ in range(2))
+        begun = next(one)
+        assert len([*other]) == len([begun, *one]) == 3
+    finally:
+        csv.field_size_limit(limit)
 
 
 def test_a_text_that_is_too_long_is_refused_and_not_cut_off():

@@ -16,7 +16,8 @@ from typing import Any
 from agentstore.errors import NotASource
 from agentstore.moving.frameworks.sources import OpenSource, opened, time_of
 from agentstore.moving.json_records import Conversation, Node, Said, in_lines
-from agentstore.moving.runs import Found, Json, LlmLogs, call_of, rest_of, text_of
+from agentstore.moving.runs import Found, Json, LlmLogs, rest_of, text_of
+from agentstore.moving.spoken import call_of
 
 _KNOWN = {
     "session_data": "agentstore's own tables: copy it with agentstore copy",
