@@ -612,7 +612,12 @@ def has_listeners(connection: Connection, *, commits: bool = False) -> bool:
     before, after = heard.before_cursor_execute, heard.after_cursor_execute
     if before.listeners or before.parent_listeners or after.listeners or after.parent_listeners:
         return True
-    return commits and bool(heard.commit or heard.rollback)
+    if not commits:
+        return False
+    done, undone = heard.commit, heard.rollback
+    return bool(
+        done.listeners or done.parent_listeners or undone.listeners or undone.parent_listeners
+    )
 
 
 def is_in_autocommit(connection: Connection) -> bool:
@@ -782,6 +787,12 @@ class SoughtId(OwnId):
 
 
 SOUGHT_ID = SoughtId()
+
+
+class MadeId(OwnId):
+    """An id that ``new_id`` made a moment ago: ``statements.binder`` has nothing to check."""
+
+    cache_ok = True
 
 
 # Ids that agentstore makes: UUID version 7, as text (RFC 9562, section 5.7).

@@ -36,14 +36,14 @@ class Expected(NamedTuple):
 
 
 EXPECTED = {
-    "messages.save": Expected((4, 1), (1, 1, 1)),
-    "messages.save_with_tool_call": Expected((5, 1), (1, 1, 1)),
-    "messages.save_with_marks": Expected((5, 1), (1, 1, 1)),
-    "messages.save_many": Expected((4, 1), (1, 1, 1)),
-    "messages.save_many_new": Expected((10, 1), (12, 12, 3)),
-    "messages.save_chat_on_a_branch": Expected((4, 1), (1, 1, 1)),
-    "messages.save_on_another_branch": Expected((5, 1), (8, 8, 3)),
-    "messages.replace_tail": Expected((12, 1), (9, 9, 1)),
+    "messages.save": Expected((5, 1), (1, 1, 1)),
+    "messages.save_with_tool_call": Expected((6, 1), (1, 1, 1)),
+    "messages.save_with_marks": Expected((6, 1), (1, 1, 1)),
+    "messages.save_many": Expected((5, 1), (1, 1, 1)),
+    "messages.save_many_new": Expected((11, 1), (12, 12, 3)),
+    "messages.save_chat_on_a_branch": Expected((5, 1), (1, 1, 1)),
+    "messages.save_on_another_branch": Expected((6, 1), (8, 8, 3)),
+    "messages.replace_tail": Expected((13, 1), (9, 9, 1)),
     "messages.append": Expected((3, 1), (1, 1, 1)),
     "messages.history": Expected((1, 0), (1, 1, 0)),
     "messages.history_of_a_mark": Expected((1, 0), (1, 1, 0)),

@@ -34,7 +34,7 @@ MORE, LESS = 1.12, 0.75
 """How far from what is expected is still the same."""
 
 EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
-    "save": {"sqlite3": (3.6, 4.2), "aiosqlite": (13.7, None), "psycopg": (0.75, 0.87),
+    "save": {"sqlite3": (2.6, 3.4), "aiosqlite": (13.7, None), "psycopg": (0.75, 0.67),
         "psycopg-async": (2.4, 1.83)},
     "save_many": {"sqlite3": (2.65, 2.35), "aiosqlite": (3.2, None), "psycopg": (2.33, 1.5),
         "psycopg-async": (3.5, 1.7)},

@@ -500,7 +500,7 @@ class EngineDialect(ABC):
             connection: In a transaction, or in autocommit where ``Mode.STATEMENT`` says so.
             tables: The tables.
             sessions: Each once: its ``session_id``; ``now``, the latest time of its rows;
-                ``skew_limit``, the latest that earlier messages may have to be ``in_order``; and
+                ``earliest``, before which by ``MAX_SKEW`` all are for them to be ``in_order``; and
                 what to add: ``messages``, ``users`` (those of the role user), ``tokens``, ``cost``.
             rows: The rows of ``messages`` without branch, those of the first session first, and
                 so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added

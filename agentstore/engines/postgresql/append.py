@@ -67,7 +67,7 @@ from agentstore.engines.base.statements import (
 from agentstore.schema import Tables, name_of_branch, session_is_open
 from agentstore.values.encoding import decode_text, encode_text
 from agentstore.values.types import Json
-from agentstore.values.validation import LISTED_WITHIN
+from agentstore.values.validation import LISTED_WITHIN, MAX_SKEW
 
 
 def next_activity(tables: Tables) -> Any:
@@ -147,7 +147,8 @@ def _name_of_new(connection: Connection, tables: Tables, session_id: str, branch
     return connection.execute(query).scalar()
 
 
-_COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now", "skew_limit")
+_SKEW: ColumnElement[Any] = literal_column(f"INTERVAL '{MAX_SKEW.total_seconds()} seconds'")
+_COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now", "earliest")
 _OF_EACH = (("m_session_id", "session_id"), ("m_created_at", "created_at"))
 """Columns that the session says where there is one message, each behind its parameter."""
 _CALL_COLUMNS = ("session_id", "message_id", "position", "seq", "name", "call_id")
@@ -292,7 +293,7 @@ def _counts_of_one(tables: Tables) -> dict[str, ColumnElement[Any]]:
         "tokens": bindparam("tokens"),
         "cost": bindparam("cost", type_=BigInteger),
         "now": _now(tables),
-        "skew_limit": bindparam("skew_limit", type_=tables.sessions.c.created_at.type),
+        "earliest": bindparam("earliest", type_=tables.sessions.c.created_at.type),
     }
 
 
@@ -336,7 +337,7 @@ def _counted_many(tables: Tables, *, named: bool) -> CTE:
         "s_tokens": sessions.c.total_tokens.type,
         "s_cost": BigInteger(),
         "s_now": sessions.c.last_active_at.type,
-        "s_skew_limit": sessions.c.last_active_at.type,
+        "s_earliest": sessions.c.last_active_at.type,
     }
     if named:
         kinds["s_branch"] = _name(tables)
@@ -365,6 +366,7 @@ def _count(
     """Count on; the activity may have been taken before somebody else's who was let go first."""
     sessions = tables.sessions.c
     listed = sessions.listed_activity
+    latest = counts["earliest"].op("+")(_SKEW)
     shown: dict[str, Any] = {
         "turn": sessions.turn + counts["users"],
         "branch_messages": sessions.branch_messages + counts["messages"],
@@ -381,7 +383,7 @@ def _count(
             listed_activity=case((activity - listed < LISTED_WITHIN, listed), else_=activity),
             last_active_at=counts["now"],
             newest_at=func.greatest(sessions.newest_at, counts["now"]),
-            in_order=and_(sessions.in_order, sessions.newest_at <= counts["skew_limit"]),
+            in_order=and_(sessions.in_order, sessions.newest_at <= latest),
             **({} if elsewhere else shown),
         )
         .returning(

@@ -19,21 +19,25 @@ from weakref import WeakSet
 from sqlalchemy import (
     URL,
     BigInteger,
+    BindParameter,
     ColumnElement,
     Connection,
     Dialect,
+    Select,
     Table,
     UnaryExpression,
+    Update,
     and_,
     bindparam,
     case,
     func,
     insert,
+    literal_column,
     select,
+    type_coerce,
     update,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.operators import custom_op
 
 from agentstore import errors
@@ -51,8 +55,14 @@ from agentstore.engines.sqlite.files import WATCHED, file_name
 from agentstore.engines.sqlite.moving import last_taken
 from agentstore.schema import Tables, name_of_branch, session_is_open
 from agentstore.values.encoding import decode_text
-from agentstore.values.types import has_listeners, innermost, raise_as_sqlalchemy
-from agentstore.values.validation import LISTED_WITHIN
+from agentstore.values.types import (
+    MICROSECOND,
+    MadeId,
+    has_listeners,
+    innermost,
+    raise_as_sqlalchemy,
+)
+from agentstore.values.validation import LISTED_WITHIN, MAX_SKEW
 
 
 def append_messages(
@@ -65,37 +75,40 @@ def append_messages(
     *,
     wait: bool,
 ) -> Collection[str]:
-    """Count, then insert; see ``EngineDialect.append_messages``.
+    """Look, count, then insert; see ``EngineDialect.append_messages``.
 
     Nobody else can have a session locked: who writes has the lock of the whole file. The activity
     of a session is the row number of its newest message. The rows have the session's number and
     the branch's name afterwards.
     """
-    count, list_anew, add, add_plain, index, mark = _statements(tables, dialect_of(connection))
+    find, find_on, count, count_elsewhere, list_anew, *insertions = _statements(
+        tables, dialect_of(connection)
+    )
+    add, add_plain, index, mark = insertions
     added: dict[str, tuple[int, int]] = {}
     there: list[dict[str, Any]] = []
     names: list[tuple[str, Sequence[dict[str, Any]]]] = []
     begin = 0
     for session in sessions:
         end = begin + session["messages"]
-        session["so_far"] = len(there)
-        counting, elsewhere = count, None
-        if session["branch"] is not None:
-            counting, elsewhere = _counting_on(tables, dialect_of(connection))
-        if counted := counting.rows(connection, session):
+        if found := (find if session["branch"] is None else find_on).rows(connection, session):
             own = rows[begin:end]
-            last_seq, turn, number, branch, activity, behind, session_pk, active = counted[0]
-            if elsewhere is not None and number != active:
-                place = {"pk": session_pk, "number": number}
-                ((turn,),) = elsewhere.rows(connection, session | place)
-            if behind >= LISTED_WITHIN:
+            ((session_pk, seq, turn, number, active, branch, taken, listed),) = found
+            taken += len(there)
+            session["pk"], session["number"] = session_pk, number
+            session["activity"] = taken + len(own)
+            shown = (len(own), session["users"]) if number == active else (0, 0)
+            session["shown"], session["shown_users"] = shown
+            count.execute_many(connection, [session])
+            if number != active:
+                count_elsewhere.execute_many(connection, [session])
+            if session["activity"] - listed >= LISTED_WITHIN:
                 list_anew.execute_many(connection, [session])
-            first, first_turn = last_seq - len(own), turn - session["users"]
-            for pk, row in enumerate(own, activity - len(own) + 1):
+            for pk, row in enumerate(own, taken + 1):
                 row["pk"], row["session_id"], row["branch"] = pk, session_pk, number
-                row["seq"] += first
-                row["turn"] += first_turn
-            added[session["session_id"]] = first, session_pk
+                row["seq"] += seq
+                row["turn"] += turn
+            added[session["session_id"]] = seq, session_pk
             there += own
             names.append((branch if branch.isascii() else decode_text(branch), own))
         begin = end
@@ -119,10 +132,13 @@ def append_messages(
 def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
     sessions = tables.sessions
     # A statement of its own: SQLite writes to an index even if a column keeps its value.
-    here = sessions.c.id == bindparam("session_id")
+    here = sessions.c.pk == _whole("pk")
     list_anew = update(sessions).where(here).values(listed_activity=sessions.c.activity)
     return (
+        Prepared(_finding(tables), driver),
+        Prepared(_finding_on(tables), driver),
         Prepared(_counting(tables), driver),
+        Prepared(_counting_elsewhere(tables), driver),
         Prepared(list_anew, driver),
         _insertion(tables.messages, driver),
         _insertion(tables.messages, driver, without=RARE),
@@ -131,81 +147,75 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
     )
 
 
-@lru_cache(maxsize=256)
-def _counting_on(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared]:
-    """Count for the branch with a name; and then in its own row, where it is not the active one."""
-    branches, sessions = tables.branches, tables.sessions.c
-    name = bindparam("branch", type_=branches.c.name.type)
-    named = and_(branches.c.name == name, branches.c.gone.is_(False))
-    number = select(branches.c.number).where(branches.c.session_id == sessions.pk, named)
-    onto = number.correlate(tables.sessions).scalar_subquery()  # also where it is in another one
-    users = bindparam("users", type_=BigInteger())
-    elsewhere = (
-        update(branches)
-        .where(
-            branches.c.session_id == bindparam("pk", type_=BigInteger()),
-            branches.c.number == bindparam("number", type_=BigInteger()),
-        )
-        .values(
-            messages=branches.c.messages + bindparam("messages"),
-            turns=branches.c.turns + users,
-            turn=branches.c.turn + users,
-        )
-        .returning(branches.c.turn)
-    )
-    return Prepared(_counting(tables, onto), driver), Prepared(elsewhere, driver)
+def _whole(name: str) -> BindParameter[int]:
+    return bindparam(name, type_=BigInteger())
 
 
-def _counting(tables: Tables, onto: ColumnElement[int] | None = None) -> ReturningUpdate[Any]:
-    """Count in the session's row; ``onto`` is the branch, if not the active one is meant."""
+def _finding(tables: Tables) -> Select[Any]:
+    """Look a session up that takes messages: where its active branch goes on.
+
+    Before it counts: of an UPDATE with RETURNING, SQLite keeps the row in a table of its own, which
+    takes as long as to look the row up and to count by its number.
+    """
+    sessions = tables.sessions.c
+    active = sessions.active_branch
+    name = name_of_branch(tables.branches, sessions.pk, active)
+    return _open_session(tables, sessions.turn, active, active, name)
+
+
+def _finding_on(tables: Tables) -> Select[Any]:
+    """Look it up where the branch with a name goes on, active or not."""
+    sessions, branches = tables.sessions.c, tables.branches.c
+    named = branches.name == bindparam("branch", type_=branches.name.type)
+    turn = case((branches.number == sessions.active_branch, sessions.turn), else_=branches.turn)
+    return _open_session(
+        tables, turn, branches.number, sessions.active_branch, branches.name
+    ).where(branches.session_id == sessions.pk, named, branches.gone.is_(False))
+
+
+def _open_session(tables: Tables, *branch: ColumnElement[Any]) -> Select[Any]:
     sessions = tables.sessions
-    here = sessions.c.id == bindparam("session_id")
-    now, skew_limit = (
-        bindparam(name, type_=sessions.c.created_at.type) for name in ("now", "skew_limit")
-    )
-    messages: ColumnElement[Any] = bindparam("messages")
-    users: ColumnElement[Any] = bindparam("users")
-    shown: list[ColumnElement[Any]] = [messages, users]
-    branch: ColumnElement[Any] = sessions.c.active_branch
-    if onto is not None:
-        here = and_(here, onto.is_not(None))
-        shown = [case((onto == branch, count), else_=0) for count in shown]
-        branch = onto
-    return (
-        update(sessions)
-        .where(here, session_is_open(tables), room_in(sessions))
-        .values(
-            last_seq=sessions.c.last_seq + messages,
-            turn=sessions.c.turn + shown[1],
-            message_count=sessions.c.message_count + messages,
-            branch_messages=sessions.c.branch_messages + shown[0],
-            branch_turns=sessions.c.branch_turns + shown[1],
-            total_tokens=sessions.c.total_tokens + bindparam("tokens"),
-            total_cost=sessions.c.total_cost + bindparam("cost", type_=BigInteger()),
-            activity=last_taken(tables) + bindparam("so_far") + messages,
-            last_active_at=now,
-            newest_at=func.max(sessions.c.newest_at, now),
-            in_order=and_(sessions.c.in_order, sessions.c.newest_at <= skew_limit),
-        )
-        .returning(
-            sessions.c.last_seq,
-            sessions.c.turn,
-            branch,
-            name_of_branch(tables.branches, sessions.c.pk, branch),
-            sessions.c.activity,
-            sessions.c.activity - sessions.c.listed_activity,
-            sessions.c.pk,
-            sessions.c.active_branch,
-        )
-    )
+    return select(
+        sessions.c.pk, sessions.c.last_seq, *branch, last_taken(tables), sessions.c.listed_activity
+    ).where(sessions.c.id == bindparam("session_id"), session_is_open(tables), room_in(sessions))
+
+
+def _counting(tables: Tables) -> Update:
+    """Count in the session's row; what is ``shown`` is on the active branch."""
+    sessions = tables.sessions.c
+    now, earliest = (bindparam(n, type_=sessions.created_at.type) for n in ("now", "earliest"))
+    more = {
+        **dict.fromkeys(("last_seq", "message_count"), "messages"),
+        **dict.fromkeys(("turn", "branch_turns"), "shown_users"),
+        "branch_messages": "shown",
+        "total_tokens": "tokens",
+        "total_cost": "cost",
+    }
+    counted = {column: sessions[column] + _whole(name) for column, name in more.items()}
+    counted |= {"activity": _whole("activity"), "last_active_at": now}
+    counted["newest_at"] = func.max(sessions.newest_at, now)
+    skew = literal_column(str(MAX_SKEW // MICROSECOND), BigInteger)
+    in_time = type_coerce(sessions.newest_at, BigInteger) - skew <= earliest
+    counted["in_order"] = and_(sessions.in_order, in_time)
+    return update(tables.sessions).where(sessions.pk == _whole("pk")).values(counted)
+
+
+def _counting_elsewhere(tables: Tables) -> Update:
+    """Count in the row of a branch that is not the active one."""
+    branches = tables.branches.c
+    more = {"messages": "messages", "turns": "users", "turn": "users"}
+    counted = {column: branches[column] + _whole(name) for column, name in more.items()}
+    here = (branches.session_id == _whole("pk"), branches.number == _whole("number"))
+    return update(tables.branches).where(*here).values(counted)
 
 
 def _insertion(table: Table, driver: Dialect, without: tuple[str, ...] = ()) -> Prepared:
-    """Insert rows that say their session by the number, which was just read."""
-    number = bindparam("session_id", type_=BigInteger())
-    other = ("session_id", *without)
-    rest = [column.key for column in table.columns if column.key not in other]
-    return Prepared(insert(table).inline().values(session_id=number), driver, rest)
+    """Insert rows that say their session by the number, which was just read; all else is new."""
+    given: dict[str, BindParameter[Any]] = {"session_id": _whole("session_id")}
+    if "id" in table.c:
+        given["id"] = bindparam("id", type_=MadeId())
+    rest = [column.key for column in table.columns if column.key not in (*given, *without)]
+    return Prepared(insert(table).inline().values(given), driver, rest)
 
 
 # A transaction that writes, from BEGIN IMMEDIATE to COMMIT.
@@ -250,9 +260,12 @@ class FileWrites:
                 if by_driver is None:
                     connection.begin()
                     return
-                by_driver.unheard = not has_listeners(connection, commits=True)
-                if not by_driver.unheard:
+                if has_listeners(connection, commits=True):
+                    by_driver.close()
                     connection.begin()
+                elif by_driver.cursor is None:
+                    driver: Any = connection.connection.dbapi_connection
+                    by_driver.cursor = driver.cursor()
                 run_sql(connection, BEGIN_IMMEDIATE, begin=False)
                 return
             except DBAPIError as error:
@@ -278,6 +291,9 @@ class FileWrites:
 
     def roll_back(self, connection: Connection) -> None:
         """Roll back by the driver, unless SQLAlchemy has begun too."""
+        by_driver: ByDriver | None = connection.get_execution_options().get(NO_TRANSACTION)
+        if by_driver is not None:
+            by_driver.close()
         if connection.in_transaction():
             connection.rollback()
             return

@@ -24,6 +24,7 @@ from sqlalchemy import (
     TableClause,
     column,
     func,
+    literal_column,
     select,
     table,
     update,
@@ -811,7 +812,7 @@ def last_taken(tables: Tables) -> ColumnElement[int]:
     counter, messages = counter_of(tables.names), tables.messages
     newest = select(func.max(messages.c.pk)).scalar_subquery()
     taken = select(counter.c.taken).scalar_subquery()
-    return func.max(taken, func.coalesce(newest, 0))
+    return func.max(taken, func.coalesce(newest, literal_column("0")))
 
 
 def take_activity(connection: Connection, tables: Tables) -> int:

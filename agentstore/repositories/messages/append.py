@@ -200,7 +200,7 @@ class Append:
             "session_id": self.session_id,
             "branch": self.branch,
             "now": self.now,
-            "skew_limit": shifted(self.now, MAX_SKEW),
+            "earliest": self.now,
             "messages": len(self.fresh),
             "users": users,
             "tokens": tokens,
@@ -765,8 +765,8 @@ def _by_session(writes: Sequence[Append]) -> tuple[list[dict[str, Any]], list[Ap
             total["now"] = max(total["now"], more["now"])
             for name in ("messages", "users", "tokens", "cost"):
                 total[name] += more[name]
-        limit = shifted(earliest, MAX_SKEW)
-        total["skew_limit"] = limit if total["now"] <= limit else _NEVER
+        together = total["now"] <= shifted(earliest, MAX_SKEW)
+        total["earliest"] = earliest if together else _NEVER
         counts.append(total)
     return counts, [write for several in sessions.values() for write in several]
 
