@@ -147,7 +147,9 @@ def _name_of_new(connection: Connection, tables: Tables, session_id: str, branch
     return connection.execute(query).scalar()
 
 
-_SKEW: ColumnElement[Any] = literal_column(f"INTERVAL '{MAX_SKEW.total_seconds()} seconds'")
+_SKEW: ColumnElement[Any] = literal_column("INTERVAL '1 second'").op("*")(
+    literal_column(str(MAX_SKEW.total_seconds()))
+)
 _COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now", "earliest")
 _OF_EACH = (("m_session_id", "session_id"), ("m_created_at", "created_at"))
 """Columns that the session says where there is one message, each behind its parameter."""
