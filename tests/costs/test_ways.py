@@ -40,11 +40,11 @@ AIMS: dict[str, Numbers] = {
 WAYS: dict[str, tuple[Numbers, ...]] = {
     "save": ((43, 10), (54, 11), (43, 10), (47, 11)),
     "history": ((42, 12), (49, 15), (43, 11), (48, 12)),
-    "put": ((53, 13), (69, 15), (55, 11), (59, 12)),
-    "history of a fork": ((44, 12), (54, 15), (45, 11), (50, 12)),
-    "put a memory": ((59, 13), (73, 15), (62, 13), (65, 14)),
-    "get a memory": ((47, 10), (58, 13), (46, 9), (51, 10)),
-    "list sessions": ((36, 11), (46, 14), (38, 10), (43, 11)),
+    "put": ((53, 13), (65, 15), (55, 11), (59, 12)),
+    "history of a fork": ((44, 12), (51, 15), (45, 11), (50, 12)),
+    "put a memory": ((59, 13), (66, 15), (62, 13), (65, 14)),
+    "get a memory": ((47, 10), (53, 13), (46, 9), (51, 10)),
+    "list sessions": ((36, 11), (44, 14), (38, 10), (43, 11)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 
