@@ -313,8 +313,8 @@ def from_span(record: Json, left: Left) -> Json | list[Json]:
     answered = [*map(_as_said, answer)]
     if answered:
         answered[-1].used({"input_tokens": _number(read), "output_tokens": _number(wrote)}, model)
-    used = [name for name in record if name.startswith("attributes.")]
-    more = rest_of(record, "attributes", "events", *used)
+    spread = [name for name in record if name.startswith("attributes.")]
+    more = rest_of(record, "attributes", "events", *spread)
     gen = rest_of(gen, "input", "output", "prompt", "completion", "system_instructions")
     found |= {"gen_ai": gen, "llm": rest_of(llm, "input_messages", "output_messages")}
     others = [each for n, each in enumerate(events) if n not in holding]
