@@ -323,13 +323,7 @@ def _plain_records(
     laid_out = not bare and any(map(_is_set, (fields["_layout"], fields["blocks"])))
     if laid_out or STREAMING in fields["status"]:
         return None
-    if not as_stored and not needs_no_repair(
-        fields["role"],
-        fields["content"],
-        fields["tool_calls"],
-        fields["tool_call_id"],
-        fields["payload"],
-    ):
+    if not as_stored and not needs_no_repair(*[fields[name] for name in _judged("content")]):
         return None
     return make_message_records(zip(*columns, strict=True))
 
@@ -351,6 +345,15 @@ def _plain_chat(columns: Sequence[Any], as_stored: bool, bare: bool) -> list[dic
     ]
 
 
+def _judged(content: str) -> tuple[str, ...]:
+    return "role", content, "tool_calls", "tool_call_id", "payload"
+
+
+def _settled(content: str) -> Callable[[Sequence[Any]], bool]:
+    names = _judged(content)
+    return lambda messages: needs_no_repair(*[[getattr(m, n) for m in messages] for n in names])
+
+
 def _is_set(column: Sequence[Any]) -> bool:
     """Say whether a column has anything that is not None."""
     return column.count(None) < len(column)
@@ -366,13 +369,7 @@ has."""
 RECORDS: Projection[MessageRecord, MessageRecord] = Projection(
     line_columns,
     message_records,
-    lambda records: needs_no_repair(
-        [m.role for m in records],
-        [m.content for m in records],
-        [m.tool_calls for m in records],
-        [m.tool_call_id for m in records],
-        [m.payload for m in records],
-    ),
+    _settled("content"),
     _parse_records,
     _part_of_record,
     _placeholder_record,
@@ -384,13 +381,7 @@ RECORDS: Projection[MessageRecord, MessageRecord] = Projection(
 CHAT: Projection[ChatLine, dict[str, Any]] = Projection(
     _chat_columns,
     _chat_lines,
-    lambda lines: needs_no_repair(
-        [m.role for m in lines],
-        [m.blocks for m in lines],
-        [m.tool_calls for m in lines],
-        [m.tool_call_id for m in lines],
-        [m.payload for m in lines],
-    ),
+    _settled("blocks"),
     _parse_chat,
     _part_of_chat,
     _placeholder_chat,
