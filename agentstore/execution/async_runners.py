@@ -746,7 +746,7 @@ class ThreadRunner:
             if room is not None:
                 room.release()
             turns.inside -= 1
-            if turns.closed:
+            if self._turns.closed:  # meanwhile
                 turns.look()
 
     async def _in_time(self, write: _LoopWrite) -> Any:
