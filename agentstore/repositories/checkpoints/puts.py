@@ -171,8 +171,7 @@ def _put_after_last(unit: Unit, new: CheckpointDraft) -> CheckpointInfo | None:
     parameters = {**row, **seen}
     for n, (line, (start, tail)) in enumerate(tails.items()):
         parameters |= {f"line_{n}": line, f"from_{n}": start, f"tail_{n}": tail}
-    driver = dialect_of(unit.connection)
-    following = _following(unit.tables, unit.dialect, driver, len(tails))
+    following = _following(unit.tables, dialect_of(unit.connection), len(tails))
     if not following.count(unit.connection, parameters):
         return None
     last_line = _set_aside(unit, new.thread_id, numbers, last.last_line + 1)
@@ -471,8 +470,8 @@ def _insert(tables: Tables, dialect: EngineDialect, driver: Dialect, skips: bool
 
 
 @lru_cache(maxsize=256)
-def _following(tables: Tables, dialect: EngineDialect, driver: Dialect, lines: int) -> Prepared:
-    return Prepared(threads.following(tables, dialect, lines), driver)
+def _following(tables: Tables, driver: Dialect, lines: int) -> Prepared:
+    return Prepared(threads.following(tables, lines), driver)
 
 
 # Pending writes: what a task wrote after a checkpoint, before the next one is put.
