@@ -37,7 +37,8 @@ MAX_DEPTH = 200
 """Deepest nesting. SQLite's JSON functions stop at 1,000; Python's decoder shares the caller's
 recursion limit, 1,000 by default, and an async stack may have used half of it."""
 
-_ESCAPE = "\ufdd0"
+ESCAPE = "\ufdd0"
+"""In a text that is stored: four digits follow, of a character that the engines cannot carry."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff\ufdd0]")
 _ESCAPED = re.compile("\ufdd0([0-9a-f]{4})")
 _JSON_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -74,12 +75,12 @@ def encode_text(text: str) -> str:
             return text
     elif _UNSTORABLE.search(text) is None:
         return text
-    return _UNSTORABLE.sub(lambda match: f"{_ESCAPE}{ord(match[0]):04x}", text)
+    return _UNSTORABLE.sub(lambda match: f"{ESCAPE}{ord(match[0]):04x}", text)
 
 
 def decode_text(stored: str) -> str:
     """Undo ``encode_text``."""
-    if stored.isascii() or _ESCAPE not in stored:
+    if stored.isascii() or ESCAPE not in stored:
         return stored
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), stored)
 
@@ -89,7 +90,7 @@ def decode_texts(stored: Sequence[str | None]) -> Sequence[str | None]:
     as one, for a tenth of the time that one by one would take.
     """
     together = "".join(filter(None, stored))
-    if together.isascii() or _ESCAPE not in together:
+    if together.isascii() or ESCAPE not in together:
         return stored
     return [None if text is None else decode_text(text) for text in stored]
 
@@ -106,14 +107,14 @@ def dump_json(value: Any, name: str = "value") -> str:
         InvalidJson: The value holds something else; the error names the place.
     """
     text = encode_text(_encoded(_written, value, name))
-    return _JSON_NUL.sub(rf"\1{_ESCAPE}0000", text) if "\\u0000" in text else text
+    return _JSON_NUL.sub(rf"\1{ESCAPE}0000", text) if "\\u0000" in text else text
 
 
 def load_json(stored: str) -> Any:
     """Undo ``dump_json``."""
     if stored.isascii():
         return _decode_ascii(stored)
-    if _ESCAPE not in stored:
+    if ESCAPE not in stored:
         return _decode(stored)
     return _lenient_decoder.decode(decode_text(stored))
 
@@ -126,7 +127,7 @@ def load_many(stored: Sequence[str]) -> list[Any]:
     """
     if sum(map(len, stored)) <= _MOST_TOGETHER:
         together = _BETWEEN.join(stored)
-        if together.isascii() or _ESCAPE not in together:
+        if together.isascii() or ESCAPE not in together:
             try:
                 read: list[Any] = _decode_fast(f"[{together}]")
             except (msgspec.MsgspecError, RecursionError):

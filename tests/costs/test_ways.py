@@ -39,12 +39,12 @@ AIMS: dict[str, Numbers] = {
 
 WAYS: dict[str, tuple[Numbers, ...]] = {
     "save": ((43, 10), (58, 12), (43, 10), (47, 11)),
-    "history": ((42, 12), (52, 15), (43, 11), (48, 12)),
+    "history": ((41, 11), (51, 14), (41, 10), (46, 11)),
     "put": ((53, 13), (69, 15), (55, 11), (59, 12)),
-    "history of a fork": ((44, 12), (54, 15), (45, 11), (50, 12)),
-    "put a memory": ((59, 13), (73, 15), (62, 13), (65, 14)),
-    "get a memory": ((47, 10), (58, 13), (46, 9), (51, 10)),
-    "list sessions": ((36, 11), (46, 14), (38, 10), (43, 11)),
+    "history of a fork": ((43, 11), (53, 14), (43, 10), (48, 11)),
+    "put a memory": ((57, 13), (71, 15), (60, 13), (63, 14)),
+    "get a memory": ((45, 10), (56, 13), (44, 9), (49, 10)),
+    "list sessions": ((36, 10), (46, 13), (38, 9), (43, 10)),
 }
 """On each of ``ENGINES``; the thread of an asynchronous SQLite store adds one from time to time."""
 

@@ -260,21 +260,19 @@ def test_a_snippet_marks_what_was_found(text, query, expected):
 
 
 STEMMED = [
-    ("Flights and a flight", "flights", "[Flights] and a [flight]"),
-    ("Flights and a flight", '"flights"', "[Flights] and a flight"),
-    ("Flights and a flight", "flights*", "[Flights] and a flight"),
-    ("Booked ＦＬＩＧＨＴＳ 航班", "flying flight 航班", "Booked [ＦＬＩＧＨＴＳ] [航班]"),
-    ("check-ins of a check-in", "check-in", "[check-ins] of a [check-in]"),
-    ("happily, ponies, pony", "pony", "happily, [ponies], [pony]"),
-    ("手机iPhones", "手机iphone", "[手机iPhones]"),
+    ("Flights and a flight", "flights", "⟦Flights⟧ and a ⟦flight⟧"),
+    ("Flights and a flight", '"flights"', "⟦Flights⟧ and a flight"),
+    ("Flights and a flight", "flights*", "⟦Flights⟧ and a flight"),
+    ("Booked ＦＬＩＧＨＴＳ 航班", "flying flight 航班", "Booked ⟦ＦＬＩＧＨＴＳ⟧ ⟦航班⟧"),
+    ("check-ins of a check-in", "check-in", "⟦check-ins⟧ of a ⟦check-in⟧"),
+    ("happily, ponies, pony", "pony", "happily, ⟦ponies⟧, ⟦pony⟧"),
+    ("手机iPhones", "手机iphone", "⟦手机iPhones⟧"),
 ]
 
 
 @pytest.mark.parametrize(("text", "query", "expected"), STEMMED, ids=ascii)
 def test_a_snippet_marks_the_words_whose_stems_were_found(text, query, expected):
-    before, after = snippet("x", parse("x")).split("x")
-    marked = expected.replace("[", before).replace("]", after)
-    assert snippet(text, parse(query).with_stems(stems_of("english"))) == marked
+    assert snippet(text, parse(query).with_stems(stems_of("english"))) == expected
 
 
 def test_stems_stand_beside_the_words_and_are_tokens_themselves():

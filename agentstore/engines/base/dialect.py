@@ -242,11 +242,12 @@ class EngineDialect(ABC):
         connection.rollback()
 
     @abstractmethod
-    def require_joinable(self, connection: Connection) -> None:
+    def require_joinable(self, connection: Connection, tables: Tables) -> None:
         """Refuse a transaction of the application's in which a unit could not do what it promises.
 
         Raises:
-            TransactionMisuse: It has failed, or its connection is not set up as it has to be.
+            TransactionMisuse: It has failed, its connection is not set up as it has to be, or a
+                temporary table is seen to hide one of ours.
         """
 
     def join_to_write(self, connection: Connection, tables: Tables) -> None:
@@ -301,6 +302,13 @@ class EngineDialect(ABC):
     def brings_itself_to_head(self, connection: Connection) -> bool:
         """Say whether this database is new and migrates without a command; a server never does."""
         return False
+
+    def require_reach(self, connection: Connection, names: Names) -> None:
+        """Refuse where tables are not found because this role may not look where they are.
+
+        Raises:
+            DatabaseReadOnly: It may not.
+        """
 
     @abstractmethod
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
