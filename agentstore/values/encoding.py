@@ -106,7 +106,7 @@ def dump_json(value: Any, name: str = "value") -> str:
     Raises:
         InvalidJson: The value holds something else; the error names the place.
     """
-    text = encode_text(_encoded(_written, value, name))
+    text = encode_text(_encoded(_chunks, value, name))
     return _JSON_NUL.sub(rf"\1{ESCAPE}0000", text) if "\\u0000" in text else text
 
 
@@ -188,7 +188,7 @@ def dump_json_bytes(value: Any, name: str = "value") -> bytes:
             return _encode_fast(value)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
             pass  # half a character, or a number of many digits: json decides
-    return _encoded(_written, value, name).encode("utf-8", "surrogatepass")
+    return _encoded(_chunks, value, name).encode("utf-8", "surrogatepass")
 
 
 def load_json_bytes(stored: bytes) -> Any:
@@ -206,7 +206,7 @@ def canonical_json(value: Any, name: str = "value") -> str:
     Keys are sorted and a float that is a whole number is written as an integer, so that ``1``
     and ``1.0``, which JSON does not tell apart, are the same.
     """
-    return encode_text(_encoded(_canonical_encoder.encode, value, name, integral=True))
+    return encode_text(_encoded(_canonical_encoder.iterencode, value, name, integral=True))
 
 
 def _integral(value: Any) -> Any:
@@ -291,15 +291,13 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def _written(value: Any) -> str:
-    return "".join(_chunks(value, 0))
-
-
-def _encoded(write: Callable[[Any], str], value: Any, name: str, *, integral: bool = False) -> str:
+def _encoded(
+    write: Callable[[Any, Any], Iterable[str]], value: Any, name: str, *, integral: bool = False
+) -> str:
     """Write a value, if it is JSON; raises InvalidJson."""
     try:
         _check(value, 0)
-        return write(_integral(value) if integral else value)
+        return "".join(write(_integral(value) if integral else value, True))
     except JsonRefused as found:
         raise InvalidJson(found.path(name), found.problem) from None
     except ValueError:  # an int of more digits than Python is willing to convert
