@@ -360,6 +360,10 @@ class EngineDialect(ABC):
         """Give the bytes that a text takes, which is not NULL."""
 
     @abstractmethod
+    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+        """Say that a text has a part in it: a lower-case ASCII word in any case, or Chinese."""
+
+    @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
 

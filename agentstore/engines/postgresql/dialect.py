@@ -819,6 +819,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
         """Ask for them."""
         return func.octet_length(text)
 
+    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+        """Look for it with strpos, which may skip signs, where LIKE looks at each."""
+        return func.strpos(func.lower(text) if part.isascii() else text, part) > 0
+
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""
         return next_activity(tables)
