@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from math import isfinite
 from types import NoneType
@@ -44,6 +44,15 @@ _ESCAPED = re.compile("\ufdd0([0-9a-f]{4})")
 _JSON_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_accelerated: Any = getattr(json.encoder, "c_make_encoder", None)
+_chunks: Callable[[Any, Any], Iterable[str]] = (
+    _accelerated(
+        None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False
+    )
+    if _accelerated
+    else _encoder.iterencode
+)
+"""What ``_encoder`` makes for each value anew, which takes longer than to write a small one."""
 
 
 def _no_constant(name: str) -> None:
@@ -97,7 +106,7 @@ def dump_json(value: Any, name: str = "value") -> str:
     Raises:
         InvalidJson: The value holds something else; the error names the place.
     """
-    text = encode_text(_encoded(_encoder, value, name))
+    text = encode_text(_encoded(_chunks, value, name))
     return _JSON_NUL.sub(rf"\1{ESCAPE}0000", text) if "\\u0000" in text else text
 
 
@@ -179,7 +188,7 @@ def dump_json_bytes(value: Any, name: str = "value") -> bytes:
             return _encode_fast(value)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
             pass  # half a character, or a number of many digits: json decides
-    return _encoded(_encoder, value, name).encode("utf-8", "surrogatepass")
+    return _encoded(_chunks, value, name).encode("utf-8", "surrogatepass")
 
 
 def load_json_bytes(stored: bytes) -> Any:
@@ -197,7 +206,7 @@ def canonical_json(value: Any, name: str = "value") -> str:
     Keys are sorted and a float that is a whole number is written as an integer, so that ``1``
     and ``1.0``, which JSON does not tell apart, are the same.
     """
-    return encode_text(_encoded(_canonical_encoder, value, name, integral=True))
+    return encode_text(_encoded(_canonical_encoder.iterencode, value, name, integral=True))
 
 
 def _integral(value: Any) -> Any:
@@ -282,11 +291,13 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def _encoded(encoder: json.JSONEncoder, value: Any, name: str, *, integral: bool = False) -> str:
+def _encoded(
+    write: Callable[[Any, Any], Iterable[str]], value: Any, name: str, *, integral: bool = False
+) -> str:
     """Write a value, if it is JSON; raises InvalidJson."""
     try:
         _check(value, 0)
-        return encoder.encode(_integral(value) if integral else value)
+        return "".join(write(_integral(value) if integral else value, True))
     except JsonRefused as found:
         raise InvalidJson(found.path(name), found.problem) from None
     except ValueError:  # an int of more digits than Python is willing to convert

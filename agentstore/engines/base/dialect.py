@@ -412,10 +412,11 @@ class EngineDialect(ABC):
             merges: Whether there are pieces to be merged; else they are no parameters.
 
         Returns:
-            It gives how many pieces were merged; no row, and nothing is written, if the
-            checkpoint's id is taken. Parameters are the columns of the checkpoint (``c_``), and
-            lists of those of new pieces (``p_``), and of merged ones (``m_``), which take the place
-            of what begins where they do or later on their lines.
+            It gives how many pieces were merged, and then the number of a thread that ``entered``
+            makes; no row, and nothing is written, if the checkpoint's id is taken. Parameters are
+            the columns of the checkpoint (``c_``), and lists of those of new pieces (``p_``), and
+            of merged ones (``m_``), which take the place of what begins where they do or later on
+            their lines.
             None where the engine gains nothing by it.
         """
         return None
