@@ -217,9 +217,9 @@ class AsyncRepositories:
         self._calls = runner
         self._observer = observer
 
-    def _bound(self, name: str, kind: type[AsyncRepository]) -> AsyncRepository:
+    def _bound(self, name: str, kind: Any) -> Any:
         if self._scoped:
-            kind = _scoped(kind)  # type: ignore[arg-type]
+            kind = _scoped(kind)
         if self._observer is not None:
             kind = self._observer.watched(name, kind)
         return kind(self._calls)

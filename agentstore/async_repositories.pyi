@@ -1339,8 +1339,9 @@ class AsyncMessages(AsyncRepository):
         external_id: str | None = None,
         marks: Marks = None,
         idempotency_key: str | None = None,
+        branch: str | None = None,
     ) -> MessageRecord:
-        """Append an empty message, to be written piece by piece; see ``save``.
+        """Append an empty message, to be written piece by piece; ``save`` says what arguments mean.
 
         Meanwhile a reader sees the text that has arrived, in status ``streaming``; in status
         ``incomplete`` if no piece has arrived for ``stream_timeout`` seconds, because the writer
@@ -1350,7 +1351,7 @@ class AsyncMessages(AsyncRepository):
             The message, in status ``streaming``; pass its ``id`` to the other calls.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             AlreadyExists: The external id is taken.
             InvalidInput: An argument cannot be stored.
         """

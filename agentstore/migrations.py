@@ -156,9 +156,14 @@ def revision_of(url: str | URL | None = None, names: Names | None = None) -> str
 
 
 def current(connection: Connection, names: Names = PLAIN) -> str | None:
-    """Read the revision of a database; None where there is no agentstore schema."""
+    """Read the revision of a database; None where there is no agentstore schema.
+
+    Raises:
+        DatabaseReadOnly: There may be one, but this role may not look.
+    """
     version = _version_table(_possible(names, connection.engine.url))
     if not inspect(connection).has_table(version.name, schema=version.schema):
+        dialect_for(connection.engine.url).require_reach(connection, names)
         return None
     return connection.execute(select(version.c.version_num)).scalar()
 

@@ -50,6 +50,16 @@ class Base(DeclarativeBase):
     metadata = METADATA
 
 
+class Row(Base):
+    """What has a number, an id and a time."""
+
+    __abstract__ = True
+
+    pk: Mapped[int]
+    id: Mapped[str]
+    created_at: Mapped[datetime]
+
+
 def related(model: str, **options: Any) -> Any:
     """Lead to another model: to be read, and only if a query asked for it.
 
@@ -76,7 +86,7 @@ def in_session(model: str) -> str:
 # live in ``session_data``.
 
 
-class Session(Base):
+class Session(Row):
     """A conversation of an agent.
 
     ``last_seq`` is the sequence number of its newest message, on any branch, and never goes
@@ -98,8 +108,6 @@ class Session(Base):
 
     __table__ = conversations.sessions
 
-    pk: Mapped[int]
-    id: Mapped[str]
     user_id: Mapped[str | None]
     status: Mapped[str]
     active_branch: Mapped[int]
@@ -115,7 +123,6 @@ class Session(Base):
     listed_activity: Mapped[int]
     ttl_seconds: Mapped[int | None]
     expires_at: Mapped[datetime | None]
-    created_at: Mapped[datetime]
     last_active_at: Mapped[datetime]
     newest_at: Mapped[datetime]
     in_order: Mapped[bool]
@@ -239,7 +246,7 @@ class Summary(Base):
     session: Mapped[Session] = related("Session")
 
 
-class Message(Base):
+class Message(Row):
     """One message.
 
     ``seq`` numbers the messages of a session, whatever the clock says; no two that a branch shows
@@ -251,8 +258,6 @@ class Message(Base):
 
     __table__ = conversations.messages
 
-    pk: Mapped[int]
-    id: Mapped[str]
     session_id: Mapped[str]
     branch: Mapped[int]
     seq: Mapped[int]
@@ -261,7 +266,6 @@ class Message(Base):
     status: Mapped[str]
     token_count: Mapped[int]
     cost: Mapped[Decimal]
-    created_at: Mapped[datetime]
     name: Mapped[str | None]
     tool_call_id: Mapped[str | None]
     external_id: Mapped[str | None]
@@ -363,19 +367,16 @@ class Blob(Base):
     attachments: Mapped[list[Attachment]] = related("Attachment", order_by="Attachment.pk")
 
 
-class Attachment(Base):
+class Attachment(Row):
     """Bytes with a media type beside a message."""
 
     __table__ = conversations.attachments
 
-    pk: Mapped[int]
-    id: Mapped[str]
     message_id: Mapped[str]
     session_id: Mapped[str]
     digest: Mapped[str]
     media_type: Mapped[str]
     name: Mapped[str | None]
-    created_at: Mapped[datetime]
 
     message: Mapped[Message] = related("Message")
     session: Mapped[Session] = related("Session", primaryjoin=in_session("Attachment"))
@@ -393,19 +394,16 @@ class Attachment(Base):
 # one begins and ends with (see ``agentstore.repositories.checkpoints.values``).
 
 
-class ToolLog(Base):
+class ToolLog(Row):
     """One call of a tool: what went in, what came out, how long it took."""
 
     __table__ = work.tool_logs
 
-    pk: Mapped[int]
-    id: Mapped[str]
     session_id: Mapped[str]
     message_id: Mapped[str | None]
     tool: Mapped[str]
     success: Mapped[bool]
     elapsed_ms: Mapped[float | None]
-    created_at: Mapped[datetime]
     error: Mapped[str | None]
     input: Mapped[Any | None]
     output: Mapped[Any | None]
@@ -415,7 +413,7 @@ class ToolLog(Base):
     message: Mapped[Message | None] = related("Message")
 
 
-class TurnUsage(Base):
+class TurnUsage(Row):
     """What one or more requests of a turn used. Rows are only added; a turn is their sum.
 
     ``cost`` NULL means that nobody knows: the model had no price.
@@ -423,8 +421,6 @@ class TurnUsage(Base):
 
     __table__ = work.turn_usage
 
-    pk: Mapped[int]
-    id: Mapped[str]
     session_id: Mapped[str]
     branch: Mapped[int]
     turn: Mapped[int]
@@ -435,12 +431,11 @@ class TurnUsage(Base):
     total_tokens: Mapped[int]
     cost: Mapped[Decimal | None]
     details: Mapped[dict[str, Any] | None]
-    created_at: Mapped[datetime]
 
     session: Mapped[Session] = related("Session")
 
 
-class Task(Base):
+class Task(Row):
     """A piece of work, and its life.
 
     ``fence`` grows with every claim; a worker whose fence is not the row's has lost its lease.
@@ -449,8 +444,6 @@ class Task(Base):
 
     __table__ = work.tasks
 
-    pk: Mapped[int]
-    id: Mapped[str]
     session_id: Mapped[str | None]
     queue: Mapped[str]
     kind: Mapped[str]
@@ -469,7 +462,6 @@ class Task(Base):
     payload: Mapped[Any | None]
     result: Mapped[Any | None]
     error: Mapped[str | None]
-    created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
@@ -481,7 +473,7 @@ class Task(Base):
     session: Mapped[Session | None] = related("Session")
 
 
-class User(Base):
+class User(Row):
     """A person or a tenant. ``quota_total`` NULL means that there is no limit.
 
     ``deleting`` is NULL but while the user is being deleted in pieces: then it says how many rows
@@ -490,15 +482,12 @@ class User(Base):
 
     __table__ = work.users
 
-    pk: Mapped[int]
-    id: Mapped[str]
     name: Mapped[str]
     email: Mapped[str | None]
     quota_total: Mapped[int | None]
     quota_used: Mapped[int]
     quota_reserved: Mapped[int]
     preferences: Mapped[dict[str, Any]]
-    created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     deleting: Mapped[dict[str, Any] | None]
 
@@ -529,18 +518,15 @@ class UserPreference(Base):
     user: Mapped[User] = related("User")
 
 
-class ApiKey(Base):
+class ApiKey(Row):
     """A key of a user: its look-up prefix and its digest, never the key."""
 
     __table__ = work.api_keys
 
-    pk: Mapped[int]
-    id: Mapped[str]
     user_id: Mapped[str]
     name: Mapped[str]
     prefix: Mapped[str]
     digest: Mapped[str]
-    created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
@@ -548,7 +534,7 @@ class ApiKey(Base):
     user: Mapped[User] = related("User")
 
 
-class QuotaReservation(Base):
+class QuotaReservation(Row):
     """Tokens set aside for a call whose cost is known only afterwards.
 
     Until it has lapsed, it is counted in the user's ``quota_reserved``. ``session_id`` is that of
@@ -557,13 +543,10 @@ class QuotaReservation(Base):
 
     __table__ = work.quota_reservations
 
-    pk: Mapped[int]
-    id: Mapped[str]
     user_id: Mapped[str]
     session_id: Mapped[str | None]
     tokens: Mapped[int]
     lapsed: Mapped[bool]
-    created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
 
     user: Mapped[User] = related("User")
@@ -624,7 +607,7 @@ class MemoryVector(Base):
     memory: Mapped[Memory] = related("Memory")
 
 
-class CheckpointThread(Base):
+class CheckpointThread(Row):
     """A thread of checkpoints; ``activity`` orders the threads by what was put last.
 
     A call that changes a thread changes this row first, and so waits for others. ``last_line``
@@ -633,13 +616,10 @@ class CheckpointThread(Base):
 
     __table__ = work.checkpoint_threads
 
-    pk: Mapped[int]
-    id: Mapped[str]
     user_id: Mapped[str | None]
     session_id: Mapped[str | None]
     activity: Mapped[int]
     last_line: Mapped[int]
-    created_at: Mapped[datetime]
 
     user: Mapped[User | None] = related("User")
     session: Mapped[Session | None] = related("Session")
@@ -653,7 +633,7 @@ class CheckpointThread(Base):
     )
 
 
-class Checkpoint(Base):
+class Checkpoint(Row):
     """One checkpoint; its parent is in the same thread and namespace, or it is a root.
 
     In the root namespace, ``''``, an id belongs to one thread alone; other namespaces may hold
@@ -664,10 +644,8 @@ class Checkpoint(Base):
 
     __table__ = work.checkpoints
 
-    pk: Mapped[int]
     thread_id: Mapped[str]
     namespace: Mapped[str]
-    id: Mapped[str]
     parent_id: Mapped[str | None]
     step: Mapped[int]
     run_id: Mapped[str | None]
@@ -675,7 +653,6 @@ class Checkpoint(Base):
     summary: Mapped[str]
     next_node: Mapped[str]
     metadata_: Mapped[dict[str, Any] | None] = column_property(work.checkpoints.c.metadata)
-    created_at: Mapped[datetime]
     entries: Mapped[bytes | None]
     lines: Mapped[dict[str, Any] | None]
 

@@ -6,6 +6,9 @@ no difference: what was used was used, and where its process dies the rest is fr
 the reservation expires. Between two calls a turn holds no transaction and no connection, so a
 model may take its time; each call is committed by itself, as it would be without a turn.
 
+A turn stays on the branch of the first message that it saved: whoever switches branches meanwhile
+does not move the answer away from its question.
+
 ``stream`` saves an answer while it comes. However its reader goes away, the message ends: at the
 latest with the block of the turn, and with what was said by then.
 """
@@ -133,6 +136,7 @@ class _OpenTurn:
         self._given = {"log": {"tool_call_id": tool_call_id}} if tool_call_id else {}
         self._streams: list[Any] = []
         self._begun: list[MessageRecord] = []
+        self._said: MessageRecord | None = None  # first
         self._counted: list[int] = []
         self._unpaid = 0
         self._began = self._open = self._settled = False
@@ -155,8 +159,33 @@ class _OpenTurn:
             raise TransactionMisuse("This turn has no message that is open. Call turn.begin().")
         return self._begun[-1].id
 
+    def _placed(self, call: Callable[..., Any], more: dict[str, Any]) -> Calls[Any]:
+        """Make a call on the branch of the turn, by the name that it has by now."""
+        said = self._said
+        if said is None or more.get("branch") is not None:
+            return (yield lambda store: call(store, **more))
+        try:
+            return (yield lambda store: call(store, **more | {"branch": said.branch}))
+        except NotFound as problem:
+            if problem.kind != "branch":
+                raise
+            now = yield lambda store: store.messages.find(said.id)
+            if now is None or now.branch is None:
+                raise
+        self._said = now
+        return (yield lambda store: call(store, **more | {"branch": now.branch}))
+
+    def _begin_stream(self) -> Calls[MessageRecord]:
+        """Begin the message of a stream."""
+        begin = _calling("messages", "begin", self.session_id, ())
+        begun: MessageRecord = yield from self._placed(begin, {})
+        self._said = self._said or begun
+        return begun
+
     def _after(self, name: str, result: Any) -> None:
-        """Keep which messages are open."""
+        """Keep which messages are open, and what was saved first."""
+        if self._said is None and name in ("save", "save_chat", "begin") and result:
+            self._said = result[0] if name == "save_chat" else result
         if name == "begin":
             self._begun.append(result)
         elif name == "finish":
@@ -225,17 +254,25 @@ class _OpenTurn:
         )
 
 
+def _calling(repository: str, name: str, first: str, args: tuple[Any, ...]) -> Callable[..., Any]:
+    def call(store: Any, **more: Any) -> Any:
+        return getattr(getattr(store, repository), name)(first, *args, **more)
+
+    return call
+
+
 def _method(
     repository: str, method: Callable[Concatenate[Owner, str, P], T]
 ) -> Callable[Concatenate[_OpenTurn, P], T]:
     """Make a method of a repository one of the turn, whose session or message it is given."""
     name, signature = method.__name__, inspect.signature(method)
+    placed = "branch" in signature.parameters
 
     @wraps(method, updated=())
     def call(self: _OpenTurn, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound = getattr(getattr(self._here, repository), name)
-        more = self._given.get(name, {}) | kwargs
-        result: T = bound(self._first(signature), *args, **more)
+        more, here = self._given.get(name, {}) | kwargs, self._here
+        bound = _calling(repository, name, self._first(signature), args)
+        result: T = run(self._placed(bound, more), here) if placed else bound(here, **more)
         self._after(name, result)
         return result
 
@@ -247,14 +284,16 @@ def _async_method(
 ) -> Callable[Concatenate[_OpenTurn, P], Coroutine[Any, Any, T]]:
     """Make the same of a method that is lifted."""
     name, signature = method.__name__, inspect.signature(method)
+    placed = "branch" in signature.parameters
 
     @wraps(method, updated=())
     async def call(self: _OpenTurn, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound = getattr(getattr(self._here, repository), name)
-        more = self._given.get(name, {}) | kwargs
+        more, here = self._given.get(name, {}) | kwargs, self._here
+        bound = _calling(repository, name, self._first(signature), args)
 
         async def done() -> T:
-            result: T = await bound(self._first(signature), *args, **more)
+            calls = self._placed(bound, more)
+            result: T = await (run_async(calls, here) if placed else bound(here, **more))
             self._after(name, result)
             return result
 
@@ -424,7 +463,7 @@ class _Stream:
         if self._ended:
             return
         self._ended = True
-        begun, session_id = self.message, self._turn.session_id
+        begun = self.message
         try:
             ending = {"content": self.text, "metadata": STOPPED} if self._said.texts else None
             if read:
@@ -432,9 +471,8 @@ class _Stream:
             if ending is not None and begun is not None:
                 self.message = yield lambda store: store.messages.finish(begun.id, **ending)
             elif ending is not None:
-                self.message = yield lambda store: store.messages.save(
-                    session_id, "assistant", **ending
-                )
+                save = _calling("messages", "save", self._turn.session_id, ("assistant",))
+                self.message = yield from self._turn._placed(save, ending)
         except BaseException:
             self._ended = False  # the end of the block tries again, with the text alone
             raise
@@ -464,7 +502,7 @@ class TurnStream(_Stream):
             if not (text := self._said.add(chunk)):
                 continue
             if self.message is None:
-                self.message = messages.begin(self._turn.session_id)
+                self.message = run(self._turn._begin_stream(), self._turn._here)
             if piece := self._piece():
                 messages.append(self.message.id, piece)
             return text
@@ -510,7 +548,7 @@ class AsyncTurnStream(_Stream):
         await finished(run_async(self._end(read=False), self._turn._here))
 
     async def _begin(self) -> None:
-        self.message = await self._turn._here.messages.begin(self._turn.session_id)
+        self.message = await run_async(self._turn._begin_stream(), self._turn._here)
 
 
 def _nothing() -> None:

@@ -33,7 +33,7 @@ class Filling(Protocol):
 
     @property
     def sessions(self) -> int:
-        """How many there are; the newest activity is as large."""
+        """How many there are."""
 
     def tables(self) -> Iterator[tuple[str, Iterator[Row]]]:
         """Give the tables by their plain names, parents first, with their rows."""
@@ -126,7 +126,8 @@ class PostgreSQLDatabases:
             with connection.transaction():
                 for table, rows in contents.tables():
                     _copy_in(connection, table, rows)
-                connection.execute("SELECT setval('activity', %s)", [contents.sessions + 1])
+                newest = "(SELECT max(activity) FROM sessions)"
+                connection.execute(f"SELECT setval('activity', {newest})")
             # The first reader after a load marks every row that it sees: not while we measure.
             connection.execute("VACUUM (FREEZE, ANALYZE)")
             connection.execute("CHECKPOINT")

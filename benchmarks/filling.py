@@ -26,6 +26,7 @@ from sqlalchemy import URL
 from agentstore import Store
 from agentstore.values.encoding import dump_json
 from agentstore.values.types import to_micros
+from agentstore.values.validation import LISTED_WITHIN
 from benchmarks.data import START, Row, documents, main_branch, messages
 from benchmarks.databases import Databases
 
@@ -96,8 +97,10 @@ class Grown:
         told = spoken()
         tokens = list(accumulate((row["token_count"] for row in told), initial=0))
         costs = list(accumulate((row["cost"] for row in told), initial=0))
+        activity = 0
         for number, session_id in enumerate(ids):
             size = sizes.get(session_id, EACH)
+            activity += 1 + size  # one conversation after the other
             first = (number - len(sizes)) * EACH % TEXTS if session_id not in sizes else 0
             at = START + timedelta(seconds=size)
             yield {
@@ -105,8 +108,8 @@ class Grown:
                 "user_id": f"user-{number // _LISTED_BY:06d}",
                 "title": f"Conversation {number}",
                 "model": "a-model",
-                "activity": number + 1,
-                "listed_activity": number + 1,
+                "activity": activity,
+                "listed_activity": activity - size % LISTED_WITHIN,
                 "created_at": START,
                 "last_active_at": at,
                 "newest_at": at,

@@ -2,8 +2,9 @@
 
 For each engine and size a database of mixed Chinese and English messages is filled and indexed.
 Then each kind of search is timed through a ``Store``, in turn with the others: the median, and
-the time that 99 % of the searches did not exceed. Last comes what the triggers cost a save, as
-the ratio of two databases, one of which has lost its triggers, measured in turn.
+the time that 99 % of the searches did not exceed. So are searches of memories by words, which have
+no index: in a namespace of English ones and in one of Chinese ones. Last comes what the triggers
+cost a save, as the ratio of two databases, one of which has lost its triggers, measured in turn.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +29,7 @@ from sqlalchemy import insert, text
 from agentstore import Store, migrations
 from agentstore.engines.postgresql import search as postgresql_objects
 from agentstore.engines.sqlite import search as sqlite_objects
+from agentstore.repositories.memories import place_of
 from agentstore.values.types import new_id
 from benchmarks.measuring import compare, in_turn
 from benchmarks.places import RESULTS
@@ -49,20 +52,25 @@ CHINESE = (
 )
 RARE, COMMON = "zeppelin", "keyword"
 RARE_CHINESE, COMMON_CHINESE = "麒麟阁", "关键词"
+EIGHT = "zeppelin quartz velvet nebula walnut glacier ivory harp"
+EIGHT_CHINESE = "麒麟 琥珀 蜻蜓 芭蕉 玛瑙 驼铃 蓑衣 砚台"
 
 
 def main() -> None:
     """Measure, print, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[20_000, 200_000])
+    parser.add_argument("--memories", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=RESULTS / "search.json")
     arguments = parser.parse_args()
-    document: dict[str, Any] = {"search": [], "save": []}
+    document: dict[str, Any] = {"search": [], "memories": [], "save": []}
     with tempfile.TemporaryDirectory() as folder, Server(installations()[0]) as server:
         for size in arguments.sizes:
             for url in (f"sqlite:///{folder}/{size}.db", server.create_database(f"b{size}")):
                 document["search"].append(_searches(url, size, arguments.rounds))
+        for url in (f"sqlite:///{folder}/memories.db", server.create_database("memories")):
+            document["memories"].append(_memories(url, arguments.memories, arguments.rounds))
         for engine, urls in (
             ("sqlite", [f"sqlite:///{folder}/{name}.db" for name in "ab"]),
             ("postgresql", [server.create_database(name) for name in ("saves", "bare")]),
@@ -80,9 +88,7 @@ def _searches(url: str, size: int, rounds: int) -> dict[str, Any]:
         began = perf_counter()
         store.search.reindex()
         seconds = perf_counter() - began
-        if not url.startswith("sqlite"):
-            with store._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
-                own.execute(text("VACUUM ANALYZE"))
+        _analyze(store)
         kinds = _kinds(store)
         turns = [_turn(search) for search in kinds.values()]
         timings = in_turn(turns, rounds=rounds, per_round=20, per_turn=5)
@@ -99,6 +105,12 @@ def _searches(url: str, size: int, rounds: int) -> dict[str, Any]:
                 for (name, search), timing in zip(kinds.items(), timings, strict=True)
             },
         }
+
+
+def _analyze(store: Store) -> None:
+    if store._engine.dialect.name != "sqlite":
+        with store._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
+            own.execute(text("VACUUM ANALYZE"))
 
 
 def _kinds(store: Store) -> dict[str, Callable[[], Any]]:
@@ -120,6 +132,46 @@ def _kinds(store: Store) -> dict[str, Callable[[], Any]]:
         "one Chinese character": lambda: find("麒", order="recent"),
         "a word that is nowhere": lambda: find("nowhere", order="recent"),
     }
+
+
+def _memories(url: str, size: int, rounds: int) -> dict[str, Any]:
+    """Search memories: five have eight words, a tenth has another, and all have one."""
+    migrations.upgrade(url)
+    kinds: dict[str, Callable[[], Any]] = {}
+    with Store(url) as store:
+        for language, sentences, eight, common, every in (
+            ("English", ENGLISH, EIGHT, COMMON, "note"),
+            ("Chinese", CHINESE, EIGHT_CHINESE, COMMON_CHINESE, "备忘"),
+        ):
+            rows = []
+            for n in range(size):
+                said = [every, sentences[n % len(sentences)], f"{n}"]
+                said += [common] * (n % 10 == 3) + [eight] * (n % (size // 5) == 7)
+                here = {"place": place_of(None, [language, f"{n % 10}"]), "key": f"{n}"}
+                here |= {"created_at": START, "updated_at": START}
+                rows.append(here | {"value": {"text": " ".join(said), "n": n}})
+            with store._engine.begin() as connection:
+                connection.execute(insert(store._runner.tables.memories), rows)
+            for name, words in (
+                ("a word of five", eight.split()[0]),
+                ("eight words of five", eight),
+                ("a word of a tenth", common),
+                ("a word of all", every),
+                ("a word of none", eight.split()[0] * 2),
+            ):
+                search = partial(store.memories.search, words, [language])
+                kinds[f"{language}, {name}"] = search
+        _analyze(store)
+        turns = [_turn(search) for search in kinds.values()]
+        timings = in_turn(turns, rounds=rounds, per_round=2, per_turn=1)
+        return {
+            "engine": store._engine.dialect.name,
+            "memories": size,
+            "milliseconds": {
+                name: round(timing.typical / 1e6, 1)
+                for name, timing in zip(kinds, timings, strict=True)
+            },
+        }
 
 
 def _turn(search: Callable[[], Any]) -> Callable[[range], list[int]]:
@@ -241,6 +293,13 @@ def _print(document: dict[str, Any]) -> None:
         "messages indexed per second",
         *(f"{result['indexed_per_second']:,}" for result in document["search"]),
     )
+    console.print(table)
+    table = Table(title="Milliseconds of a search of memories by words, median")
+    table.add_column("search")
+    for result in document["memories"]:
+        table.add_column(f"{result['engine']}\n{result['memories']:,}", justify="right")
+    for name in document["memories"][0]["milliseconds"]:
+        table.add_row(name, *(f"{r['milliseconds'][name]:.1f}" for r in document["memories"]))
     console.print(table)
     for save in document["save"]:
         console.print(

@@ -234,7 +234,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             run(**given)
 
         plain = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in shown]
-        called.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined]
+        vars(called)["__signature__"] = inspect.Signature(plain)
         app.command(name, cls=Command)(called)
         return run
 

@@ -16,12 +16,24 @@ commit was under way. Whatever was cancelled, its connection is back in the pool
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import atexit
+import threading
+from collections import deque
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, cast
+from weakref import WeakSet, finalize
 
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
@@ -52,7 +64,6 @@ from agentstore.execution.runners import (
 from agentstore.execution.unit import (
     HANDLED,
     AsyncRunner,
-    Ending,
     GatheredCall,
     LoneRead,
     NeedsTransaction,
@@ -61,10 +72,11 @@ from agentstore.execution.unit import (
     UnitFailure,
     finished,
     performed,
+    register_for_fork,
     unacknowledged,
     unit_failure,
 )
-from agentstore.execution.writer import QueuedWrite, Writer, turn_never_came
+from agentstore.execution.writer import QueuedWrite, State, turn_never_came
 from agentstore.settings import Settings
 from agentstore.values.embeddings import Embeddings
 
@@ -164,14 +176,18 @@ class AsyncJoinRunner:
 class AsyncTurns:
     """Counts the calls that run, and refuses new ones once the store is closed. Where the engine
     takes one writer, those of an event loop take turns.
+
+    Attributes:
+        closed: Whether it is closed.
+        inside: How many run.
     """
 
     def __init__(self, settings: Settings, *, one_by_one: bool) -> None:
         self._lock = asyncio.Lock() if one_by_one else None
         self._timeout = settings.busy_timeout
-        self._closed = False
-        self._inside = 0
         self._nobody_inside = asyncio.Event()
+        self.closed = False
+        self.inside = 0
 
     async def acquire(self, mode: Mode) -> bool:
         """Wait for the turn; say whether it is the one of the writer.
@@ -187,8 +203,8 @@ class AsyncTurns:
                     await self._lock.acquire()
             except TimeoutError:
                 raise turn_never_came() from None
-        self._inside += 1
-        if self._closed:
+        self.inside += 1
+        if self.closed:
             self.release(writer=writer)
             raise store_is_closed()
         return writer
@@ -197,21 +213,26 @@ class AsyncTurns:
         """Give the turn back."""
         if self._lock is not None and writer:
             self._lock.release()
-        self._inside -= 1
-        if not self._inside:
+        self.inside -= 1
+        if self.closed:
+            self.look()
+
+    def look(self) -> None:
+        """Tell who closes the store if nobody is inside any more."""
+        if not self.inside:
             self._nobody_inside.set()
 
     @property
     def over(self) -> bool:
         """Whether the store is closed and nobody is inside any more."""
-        return self._closed and not self._inside
+        return self.closed and not self.inside
 
     async def close(self) -> None:
         """Let nobody else in, and wait up to busy_timeout for those who are inside."""
-        self._closed = True
+        self.closed = True
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeout):
-                while self._inside:
+                while self.inside:
                     self._nobody_inside.clear()
                     await self._nobody_inside.wait()
 
@@ -448,30 +469,158 @@ _MOST_WAITING = 1_000
 """Writes that may be queued for the writer of a store; more wait before they are."""
 
 
-class _LoopWrite(QueuedWrite):
-    """A write whose caller is a task of an event loop, which must not wait for a thread."""
+class _Threads:
+    """Threads that make calls in the order in which these come, and are started as they are needed.
 
-    __slots__ = ("_thread", "_writer", "ending")
+    An executor makes a future for each call, with locks of its own, and that costs nearly as much
+    as the whole hop. These end when they are told to, when the store is forgotten, and with the
+    program, which waits for what they are doing.
 
-    def __init__(
-        self, work: Callable[[Unit], Any] | None, writer: Writer, thread: ThreadPoolExecutor
-    ) -> None:
-        """Make a write of the running loop.
+    Attributes:
+        idle: An entry for each thread that has nothing to do.
+        lock: Held for a moment, where a call is submitted, begun or taken back.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        """Start none yet."""
+        self._most, self._name = most, name
+        self.lock = threading.Lock()
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._ended = False
+        self.idle: deque[None] = deque(maxlen=most)  # calls that waited for a thread add more
+        finalize(self, _let_end, self._calls, self._threads).atexit = False
+        _all_threads.add(self)
+        register_for_fork(self)
+
+    def submit(self, call: Callable[[], object]) -> None:
+        """Have a call made.
+
+        Raises:
+            TransactionMisuse: Closing the store did not wait any longer, and ended them.
+        """
+        with self.lock:
+            if self._ended:
+                raise store_is_closed()
+            if self.idle:
+                self.idle.pop()
+            elif len(self._threads) < self._most:
+                name, calls = f"{self._name}_{len(self._threads)}", self._calls
+                thread = threading.Thread(target=_serve, args=(calls,), name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            self._calls.put(call)
+
+    def shutdown(self) -> None:
+        """Take no more calls, and wait until those that were taken are made."""
+        with self.lock:
+            self._ended = True
+        _let_end(self._calls, self._threads)
+        for thread in self._threads:
+            thread.join()
+
+    def after_fork(self) -> None:
+        """Know of no thread; in a child that was forked, which has none of them."""
+        self.lock, self._calls = threading.Lock(), SimpleQueue()
+        self._threads.clear()
+        self.idle.clear()
+
+
+_all_threads: WeakSet[_Threads] = WeakSet()
+
+
+@atexit.register
+def _end_threads() -> None:
+    for threads in list(_all_threads):
+        threads.shutdown()
+
+
+def _let_end(calls: SimpleQueue[Any], threads: Sequence[threading.Thread]) -> None:
+    for _ in threads:
+        calls.put(None)
+
+
+def _serve(calls: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (call := calls.get()) is not None:
+        with suppress(BaseException):  # it tells whom it concerns
+            call()
+        del call  # lest a thread that waits keep what it did last
+
+
+class _LoopCall(QueuedWrite):
+    """What a task of an event loop awaits while a thread does it.
+
+    To a task it is a future (see ``asyncio.isfuture``). One of asyncio's own would wake its task
+    one turn of the loop later. When the task is cancelled, what has not begun is taken back; what
+    has begun settles first, and the cancellation goes on then, however often it was asked for.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_loop", "_step", "_steps_in", "by")
+
+    result = type(None)
+    """Gives None when it is called, by the task that is woken: the outcome is what it awaits."""
+
+    def __init__(self, work: Callable[..., Any] | None, by: Any) -> None:
+        """Take the running loop.
 
         Args:
-            work: The body; None asks for the lead.
-            writer: Whose queue it goes into.
-            thread: Where the writer runs the next batch, if that begins with this write.
+            work: The call, or the body.
+            by: Who makes it.
         """
         super().__init__(work)
-        self._context = copy_context()
-        self.ending = Ending()
-        self.place = self.ending.loop
-        self._writer = writer
-        self._thread = thread
+        self._loop = self.place = asyncio.get_running_loop()
+        self._step: Callable[[_LoopCall], object] | None = None
+        self.by = by
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait; give the result, or raise the error."""
+        self._asyncio_future_blocking = True
+        yield self
+        error, self.error = self.error, None
+        if error is None:
+            return self.returned if self.finish is None else self.finish(self.returned)
+        try:
+            raise error
+        finally:
+            error = None  # with its frames, of which this is one
+
+    def add_done_callback(self, step: Callable[[_LoopCall], object], *, context: Context) -> None:
+        """Learn how the task goes on; called by the task that awaits this."""
+        self._step, self._steps_in = step, context
+
+    def cancel(self, msg: object = None) -> bool:
+        """Take it back if it has not begun; called by the task, which is cancelled once woken."""
+        if self.take_back():
+            self._loop.call_soon(self.wake, iter([self]))
+        return False
+
+    def take_back(self) -> bool:
+        """Take it back if it has not begun; say whether that was so."""
+        raise NotImplementedError
+
+    @staticmethod
+    def wake(calls: Iterator[_LoopCall]) -> None:
+        """Let the tasks go on; in their loop."""
+        for call in calls:
+            step, call._step = call._step, None  # not woken twice
+            if step is not None:
+                try:
+                    call._steps_in.run(step, call)
+                except BaseException:  # an interrupt; the others go on all the same
+                    call._loop.call_soon(call.wake, calls)
+                    raise
+
+
+class _LoopWrite(_LoopCall):
+    """A write whose caller is a task of an event loop, which must not wait for a thread.
+
+    It is made by a ``ThreadRunner``; without a body it asks for the lead.
+    """
+
+    __slots__ = ()
 
     def will_wait(self) -> None:
-        """Need nothing more: future and context are there."""
+        """Need nothing more: the task awaits it in any case."""
 
     def lead(self) -> None:
         """Lead, or tell the task that it has the lead."""
@@ -479,86 +628,140 @@ class _LoopWrite(QueuedWrite):
             self.tell([self])
             return
         try:
-            self._thread.submit(self._writer.lead)
-        except RuntimeError:  # closing did not wait any longer, and ended the threads
-            self._writer.lead()
+            self.by.thread.submit(self.by.writer.lead)
+        except TransactionMisuse:
+            self.by.writer.lead()
 
     @staticmethod
     def tell(writes: Sequence[QueuedWrite]) -> None:
         """Wake the tasks of one loop, in one call."""
+        first: Any = writes[0]
+        first.by.had_company = len(writes) > 1
         with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            writes[0].place.call_soon_threadsafe(_LoopWrite._wake, writes)
+            first.place.call_soon_threadsafe(first.wake, iter(writes))
 
-    @staticmethod
-    def _wake(writes: Sequence[_LoopWrite]) -> None:
-        for write in writes:
-            write.ending.tell()
+    def take_back(self) -> bool:
+        """Take it back if it has neither begun nor got the lead."""
+        taken: bool = self.by.writer.take_back(self)
+        return taken
 
     def expire(self) -> None:
         """Give up waiting, unless the write has begun."""
-        if self._writer.take_back(self):
+        if self.take_back():
             self.error = turn_never_came()
-            self.ending.tell()
+            self._loop.call_soon(self.wake, iter([self]))
+
+
+class _Hop(_LoopCall):
+    """A call that a thread of ``_Threads`` makes for a task of the running loop."""
+
+    __slots__ = ()
+
+    def take_back(self) -> bool:
+        """Take it back if it has not begun."""
+        with self.by.lock:
+            if self.state is State.WAITING:
+                self.state = State.TAKEN_BACK
+                return True
+        return False
+
+    def make(self) -> None:
+        """Make the call; in the other thread."""
+        with self.by.lock:
+            wanted = self.state is State.WAITING
+            if wanted:
+                self.state = State.RUNNING
+        if wanted:
+            assert self.work is not None, "a call is made"
+            try:
+                self.returned = self.work()  # type: ignore[call-arg]
+            except BaseException as error:  # noqa: BLE001 - it is raised where the task waits
+                self.error = error
+        self.by.idle.append(None)  # before another call comes
+        if wanted:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                self._loop.call_soon_threadsafe(self.wake, iter([self]))
+
+
+class _Wanted(_Hop):
+    """One that must not be left undone, although its task is cancelled before it has begun."""
+
+    __slots__ = ()
+
+    def take_back(self) -> bool:
+        """Leave it."""
+        return False
 
 
 class ThreadRunner:
-    """Runs units of a synchronous engine in threads."""
+    """Runs units of a synchronous engine in threads.
+
+    Attributes:
+        writer: Whose queue the writes of all tasks go into.
+        thread: Where the writer runs a batch that begins with the write of a task.
+        had_company: Whether the tasks that were told last were several, and may write again.
+    """
 
     def __init__(self, runner: UnitRunner, *, owns_engine: bool) -> None:
         """Start no thread yet."""
         self._runner = runner
         self._owns_engine = owns_engine
         self._turns = AsyncTurns(runner.settings, one_by_one=False)
-        self._room = asyncio.Semaphore(_MOST_WAITING)
+        self._room = asyncio.Semaphore(_MOST_WAITING // 2)
         self._deadlines: dict[_LoopWrite, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         assert runner.writer is not None, "an engine in this process has one writer"
-        self._writer = runner.writer
-        workers = runner.settings.pool_size
-        self._readers = ThreadPoolExecutor(workers, thread_name_prefix="agentstore-read")
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agentstore-write")
+        self.writer = runner.writer
+        self._readers = _Threads(runner.settings.pool_size, "agentstore-read")
+        self.thread = _Threads(1, "agentstore-write")
+        self.had_company = False
         self.pause = runner.pause
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises UnitFailure."""
-        await self._turns.acquire(mode)
+        turns, room = self._turns, None
+        if turns.closed:
+            raise store_is_closed()
+        turns.inside += 1
         try:
             if mode in READING:
-                return await _settled(self._readers, partial(self._runner.once, mode, work))
-            async with self._room:
-                if isinstance(work, GatheredCall):
-                    work.prepare(self._runner.unconnected)
-                write = _LoopWrite(work, self._writer, self._thread)
-                return cast("T", await self._heard(write))
-        finally:
-            self._turns.release(writer=False)
-
-    async def _heard(self, write: _LoopWrite) -> Any:
-        """Queue a write, and wait until it is done, or, if it has no body, has the lead."""
-        writer = self._writer
-        if writer.enqueue(write):
-            if self._deadlines:  # others of its batch are about to hear, and may write again
+                hop = _Hop(partial(self._runner.once, mode, work), self._readers)
+                self._readers.submit(hop.make)
+                return cast("T", await hop)
+            if turns.inside > _MOST_WAITING // 2:  # so no more than the rest is in nobody's room
+                await self._room.acquire()
+                room = self._room
+            if isinstance(work, GatheredCall):
+                work.prepare(self._runner.unconnected)
+            write = _LoopWrite(work, self)
+            write.context = copy_context()
+            if not self.writer.enqueue(write):
+                return cast("T", await self._in_time(write))
+            if self.had_company:  # others of that batch hear now, and may write again
                 write.place.call_soon(write.lead)
             else:
                 write.lead()
+            return cast("T", await write)
+        finally:
+            if room is not None:
+                room.release()
+            turns.inside -= 1
+            if self._turns.closed:  # meanwhile
+                turns.look()
+
+    async def _in_time(self, write: _LoopWrite) -> Any:
+        """Await a write that waits for its turn, but that no longer than busy_timeout."""
         deadline = write.place.time() + self._runner.settings.busy_timeout
         self._deadlines[write] = deadline
         if self._timer is None:
             self._timer = write.place.call_at(deadline, self._expire)
         try:
-            await write.ending.heard
-        except asyncio.CancelledError:
-            if not writer.take_back(write):
-                await write.ending.settled()
-                if write.work is None:
-                    writer.leave(write)
-            raise
+            return await write
         finally:
             del self._deadlines[write]
             if not self._deadlines and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-        return write.outcome()
 
     def _expire(self) -> None:
         """Have those who waited too long give up, and look again when the next one will have.
@@ -566,7 +769,7 @@ class ThreadRunner:
         All may wait equally long, so who came first is first; one timer is enough.
         """
         self._timer = None
-        for write, deadline in self._deadlines.items():
+        for write, deadline in list(self._deadlines.items()):
             if deadline > write.place.time():
                 self._timer = write.place.call_at(deadline, self._expire)
                 return
@@ -577,13 +780,15 @@ class ThreadRunner:
         """Open a transaction; raises UnitFailure."""
         await self._turns.acquire(Mode.WRITE)
         opened = ExitStack()  # begun, used and ended in the writer's thread, in this order
-        write = _LoopWrite(None, self._writer, self._thread)
+        write = _LoopWrite(None, self)
         try:
-            await self._heard(write)
+            if not self.writer.enqueue(write):
+                await self._in_time(write)
         except BaseException:
+            self.writer.leave(write)
             self._turns.release(writer=False)
             raise
-        self._writer.begin_exclusive(write)
+        self.writer.begin_exclusive(write)
 
         def begin() -> JoinRunner:
             unit = opened.enter_context(self._runner.own_transaction(Mode.WRITE))
@@ -591,20 +796,20 @@ class ThreadRunner:
             return opened.enter_context(joined(unit))
 
         try:
-            runner = await _settled(self._thread, begin)
-            yield AsyncJoinRunner(runner, lambda call: _settled(self._thread, call))
+            runner = await _settled(self.thread, begin)
+            yield AsyncJoinRunner(runner, lambda call: _settled(self.thread, call))
         except BaseException as error:
             raised = error
             await _settled(
-                self._thread,
+                self.thread,
                 lambda: opened.__exit__(type(raised), raised, raised.__traceback__),
-                take_back=False,
+                is_wanted=True,
             )
             raise
         else:
-            await _settled(self._thread, opened.close, take_back=False)
+            await _settled(self.thread, opened.close, is_wanted=True)
         finally:
-            self._writer.leave(write)
+            self.writer.leave(write)
             self._turns.release(writer=False)
             self._dispose_if_over()
 
@@ -620,7 +825,7 @@ class ThreadRunner:
         def close() -> None:
             self._runner.close(wait=False)
             self._readers.shutdown()
-            self._thread.shutdown()
+            self.thread.shutdown()
             self._dispose_if_over()
 
         await asyncio.to_thread(close)
@@ -631,61 +836,22 @@ class ThreadRunner:
             self._runner.engine.dispose()
 
 
-class _Hop(Ending):
-    """A call that another thread makes for a task of the running loop."""
-
-    __slots__ = ("_call", "_error", "_result")
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        super().__init__()
-        self._call = call
-        self._result: Any = None
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """Make the call; in the other thread."""
-        try:
-            self._result = self._call()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the task waits
-            self._error = error
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            self.loop.call_soon_threadsafe(self.tell)
-
-    def outcome(self) -> Any:
-        """Give what the call returned, or raise what it raised."""
-        error, self._error = self._error, None
-        if error is None:
-            return self._result
-        try:
-            raise error
-        finally:
-            error = None  # with its frames, of which this is one
-
-
-async def _settled(
-    executor: ThreadPoolExecutor, call: Callable[[], T], *, take_back: bool = True
-) -> T:
+async def _settled(threads: _Threads, call: Callable[[], T], *, is_wanted: bool = False) -> T:
     """Run a call in a thread; when cancelled, take it back or wait until it has settled.
 
     Args:
-        executor: The thread.
+        threads: Which.
         call: What to run there.
-        take_back: Whether it may be left undone if it has not begun.
+        is_wanted: Whether it must not be left undone, although it has not begun.
     """
-    hop = _Hop(call)
+    hop = _Wanted(call, threads) if is_wanted else _Hop(call, threads)
     try:
-        future = executor.submit(hop.run)
-    except RuntimeError as error:  # closing did not wait any longer, and ended the threads
-        if take_back:
-            raise store_is_closed() from error
-        return call()
-    try:
-        await hop.heard
-    except asyncio.CancelledError:
-        if not (take_back and future.cancel()):
-            await hop.settled()
+        threads.submit(hop.make)
+    except TransactionMisuse:
+        if is_wanted:
+            return call()
         raise
-    return cast("T", hop.outcome())
+    return cast("T", await hop)
 
 
 class AsyncStoreRunner:

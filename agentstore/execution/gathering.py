@@ -135,7 +135,7 @@ class Gatherer:
             self._lead(queue, write.group)
         if write.error is not None:
             raise write.error
-        return self._run(call) if write.result is DEFERRED else call.finish(write.result)
+        return self._run(call) if write.returned is DEFERRED else call.finish(write.returned)
 
     def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
         """Run a group, the caller's own write included, and tell the others."""
@@ -192,7 +192,7 @@ def delivering(group: Sequence[QueuedWrite]) -> Iterator[None]:
 def settle(group: Sequence[QueuedWrite], outcomes: Sequence[Any]) -> None:
     """Give each of a group its outcome."""
     for write, outcome in zip(group, outcomes, strict=True):
-        write.result, write.state = outcome, State.DONE
+        write.returned, write.state = outcome, State.DONE
 
 
 def _fail(group: Sequence[QueuedWrite], problem: UnitFailure) -> None:
@@ -298,7 +298,7 @@ class AsyncGatherer:
             await self._wait(queue, write)
             if write.error is not None:
                 raise write.error
-            outcome = write.result
+            outcome = write.returned
         return await self._run(call) if outcome is DEFERRED else call.finish(outcome)
 
     async def _wait(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:

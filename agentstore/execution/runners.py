@@ -641,7 +641,7 @@ class CallersRunner:
         except HANDLED as error:
             found = unit_failure(runner.dialect, Mode.WRITE, error, committing=False)
             raise found.error from cause_of(error)
-        runner.dialect.require_joinable(connection)
+        runner.dialect.require_joinable(connection, runner.tables)
         return connection
 
     def _connection(self) -> Connection:

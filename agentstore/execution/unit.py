@@ -782,35 +782,3 @@ async def until_done(waiting: asyncio.Future[Any]) -> None:
             await asyncio.wait([waiting])
     if not waiting.cancelled():
         waiting.exception()  # it is the cancellation that the caller asked for
-
-
-class Ending:
-    """The end of what another thread does for a task of the running loop, which waits for it.
-
-    ``asyncio.wrap_future`` and ``shield`` do the same with more futures and callbacks, and take 1.4
-    times as long.
-
-    Attributes:
-        loop: The task's.
-        heard: What the task awaits first. When it is cancelled, it waits for ``settled`` instead.
-    """
-
-    __slots__ = ("_told", "heard", "loop")
-
-    def __init__(self) -> None:
-        """Take the running loop."""
-        self.loop = asyncio.get_running_loop()
-        self.heard: asyncio.Future[None] = self.loop.create_future()
-        self._told = False
-
-    def tell(self) -> None:
-        """Wake the task; in its loop."""
-        self._told = True
-        if not self.heard.done():  # its task is cancelled, and may wait for another
-            self.heard.set_result(None)
-
-    async def settled(self) -> None:
-        """Wait until the task is told, however often it is cancelled meanwhile."""
-        if not self._told:
-            self.heard = self.loop.create_future()  # the first was cancelled with the task
-            await until_done(self.heard)

@@ -73,20 +73,21 @@ class QueuedWrite:
 
     Attributes:
         work: The body; None asks only for the lead, for a transaction of the caller's own.
-        result: What the body returned, once that is committed; or, where it went with a group, what
-            its second half needs.
+        returned: What the body returned, once that is committed; or, where it went with a group,
+            what its second half needs.
         error: What the caller is to see instead.
+        context: Where the body runs, if the caller's is not at hand there.
         finish: The second half, where it went with a group.
         place: Where the caller waits, if callers in one place are told together.
     """
 
     __slots__ = (
-        "_context",
         "_heard",
+        "context",
         "error",
         "finish",
         "place",
-        "result",
+        "returned",
         "state",
         "work",
     )
@@ -96,31 +97,31 @@ class QueuedWrite:
         self.work = work
         self.state = State.WAITING
         self.place: Any = None
-        self.result: Any = None
+        self.returned: Any = None
         self.error: BaseException | None = None
         self.finish: Callable[[Any], Any] | None = None
         self._heard: threading.Event | None = None
-        self._context: Context | None = None
+        self.context: Context | None = None
 
     def will_wait(self) -> None:
         """Prepare to wait, because another write leads; one that leads at once never waits."""
-        self._context = copy_context()
+        self.context = copy_context()
         self._heard = threading.Event()
 
     def run(self, unit: Unit) -> None:
         """Run the body, and keep what it returns."""
         assert self.work is not None, "a caller that asked for the lead runs its own work"
         self.finish = None
-        if self._context is None:
-            self.result = performed(unit, self.work)
+        if self.context is None:
+            self.returned = performed(unit, self.work)
         else:
-            self.result = self._context.run(performed, unit, self.work)
+            self.returned = self.context.run(performed, unit, self.work)
 
     def outcome(self) -> Any:
         """Give the result, or raise the error; for the caller, once it has heard."""
         if self.error is not None:
             raise self.error
-        return self.result if self.finish is None else self.finish(self.result)
+        return self.returned if self.finish is None else self.finish(self.returned)
 
     @property
     def kind(self) -> type[Write] | None:
@@ -333,11 +334,11 @@ class Writer:
                 self._run_batch(batch)
             finally:
                 self._busy = False
+                self.hand_over(leader)  # first: who is told may lead the next batch at once
                 self._answer(batch)
-                self.hand_over(leader)
         except BaseException:
-            self._answer(batch)
             self.hand_over(leader)
+            self._answer(batch)
             raise
 
     def hand_over(self, leader: object) -> None:
@@ -414,10 +415,12 @@ class Writer:
             if done:
                 return
         for write in batch:
+            assert write.work is not None, "a caller that asked for the lead runs its own work"
             write.state = State.RUNNING
-            write.error = write.result = None
+            write.error = write.returned = None
             try:
-                self._run_alone(write.run, write)
+                write.finish = None
+                write.returned = self._run_alone(write.work, write)
             except BaseException as error:
                 if not (isinstance(error, UnitFailure) or of_the_body(error)):
                     raise
@@ -492,7 +495,7 @@ class Writer:
             if outcome is DEFERRED:
                 left.append(write)
             else:
-                write.error, write.result = None, outcome
+                write.error, write.returned = None, outcome
                 write.finish = call.finish
         return left
 
@@ -530,7 +533,11 @@ class Writer:
         try:
             connection = self._connection or self._open()
             self._dialect.begin_to_write(connection, self._timeout)
-            result = performed(self._unit or self._make_unit(connection), work)
+            unit = self._unit or self._make_unit(connection)
+            if write is None or write.context is None:
+                result = performed(unit, work)
+            else:
+                result = write.context.run(performed, unit, work)
             self._dialect.require_file(connection)
             committing = True
             if write is not None:

@@ -265,24 +265,20 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
 class WithToken:
-    """An application for those who come with a token, and to one of these hosts."""
+    """An application for those who come with a token, and to one of the local hosts."""
 
-    def __init__(
-        self, app: ASGIApp, tokens: Collection[str], port: int, hosts: Collection[str] = LOCAL_HOSTS
-    ) -> None:
+    def __init__(self, app: ASGIApp, tokens: Collection[str], port: int) -> None:
         """Guard an application.
 
         Args:
             app: The application.
             tokens: What opens it; each works once.
             port: The port, which names the cookie.
-            hosts: What may be in the header ``Host``, without a port.
         """
         self._app = app
         self._tokens = [*tokens]
         self._kept = secrets.token_urlsafe(32)
         self._cookie = f"agentstore-{port}"
-        self._hosts = hosts
         self.prefix = f"/{secrets.token_urlsafe(12)}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -296,7 +292,7 @@ class WithToken:
     def _refused(self, request: Request) -> Response | None:
         host = request.headers.get("host", "").lower()
         name, colon, port = host.rpartition(":")
-        if (name if colon and port.isdigit() else host) not in self._hosts:
+        if (name if colon and port.isdigit() else host) not in LOCAL_HOSTS:
             return _said(421, "Open the address that the terminal shows.")
         path = request.url.path
         if not path.startswith(f"{self.prefix}/"):

@@ -167,7 +167,8 @@ def leaf(value: Any, most: int = MOST_CHARACTERS) -> Leaf:
         about = f"{counted(more, 'more character')}" if more > 0 else ""
         return Leaf("text", value[:most], about)
     if isinstance(value, bytes):
-        return Leaf("bytes", _readable(value[:_MOST_BYTES]), counted(len(value), "byte"))
+        readable = [chr(byte) if 32 <= byte < 127 else "·" for byte in value[:_MOST_BYTES]]
+        return Leaf("bytes", "".join(readable), counted(len(value), "byte"))
     if value is None or isinstance(value, bool):
         return Leaf("constant", {None: "null", True: "true", False: "false"}[value])
     return Leaf("number", _digits(value)[:most])
@@ -178,11 +179,6 @@ def _digits(value: Any) -> str:
         return str(value)
     except ValueError:
         return "a number of more digits than can be shown"
-
-
-def _readable(value: bytes) -> str:
-    """Write bytes as what can be read in them, with dots for the rest."""
-    return "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in value)
 
 
 def _value(

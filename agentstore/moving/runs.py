@@ -194,7 +194,7 @@ def of_messages(record: Json, key: str = "messages") -> Json:
     of = mapping_of(record.get("conversation") or record.get("conv")) | record
     names = {name: next((each for each in keys if isinstance(of.get(each), str | int)), "")
         for name, keys in _ABOUT}  # fmt: skip
-    said, branches = talk_of(told, "messages", first_of(of, ("currNode", "currentId")))
+    said, branches = talk_of(told, first_of(of, ("currNode", "currentId")))
     known = [key, *names.values()]
     for name in _SYSTEM:
         parts = mapping_of(record.get(name)).get("parts", record.get(name))
@@ -202,7 +202,7 @@ def of_messages(record: Json, key: str = "messages") -> Json:
         text = text if isinstance(text, dict) else {"role": "system", "content": text}
         system = {"role": "system", **text}
         if said and said[0]["role"] != "system" and record.get(name) and is_spoken(system):
-            said, known = [*talk_of([system], "messages")[0], *said], [*known, name]
+            said, known = [*talk_of([system])[0], *said], [*known, name]
             branches = [each._replace(shared=each.shared + bool(each.shared)) for each in branches]
     more = rest_of(record, *known)
     return Conversation(
@@ -358,7 +358,9 @@ class ClaudeCode(Run):
         if record.get("isSidechain") or record.get("parent_tool_use_id"):
             named = text_of(record.get("agentId")) or text_of(record.get("parent_tool_use_id"))
             agent = named or self._agents.get(parent or "") or key
-        results = _gives_results(content)
+        results = isinstance(content, list) and any(
+            isinstance(block, dict) and block.get("type") == "tool_result" for block in content
+        )
         follows = kind == "assistant" or results or record.get("isCompactSummary")
         if "parentUuid" not in record or (before is None and follows):
             parent = self._tips.get(agent)
@@ -420,12 +422,6 @@ def _session_of(record: Json) -> str | None:
 
 def _about_message(message: Json) -> Json:
     return rest_of(message, "role", "content", "usage", "type")
-
-
-def _gives_results(content: Any) -> bool:
-    return isinstance(content, list) and any(
-        isinstance(block, dict) and block.get("type") == "tool_result" for block in content
-    )
 
 
 class Codex(Run):

@@ -90,9 +90,7 @@ def is_spoken(message: Any) -> bool:
     return _role(outer) is not None and _what(outer) is not None
 
 
-def talk_of(
-    messages: Sequence[Json], form: str, current: Any = None
-) -> tuple[list[Json], list[Branch]]:
+def talk_of(messages: Sequence[Json], current: Any = None) -> tuple[list[Json], list[Branch]]:
     """Give messages as chat messages, and what was said otherwise, if they are a tree.
 
     Messages that name the one before them, or hold those after them, are a tree; its newest end is
@@ -103,7 +101,7 @@ def talk_of(
     times = [time for each, _ in flat if (time := _at(_unwrapped(each)[0]))]
     if len(times) == len(flat) > 1 and times[0] > times[-1] and times == sorted(times)[::-1]:
         flat.reverse()
-    talk = _Talk(form)
+    talk = _Talk()
     keys = [_key(each, _ID) for each, _ in flat]
     ids = {*keys} - {None}
     above = {key: parent or _key(each, _PARENT)
@@ -251,8 +249,7 @@ def _holder(part: Json, *names: Sequence[str]) -> Json | None:
 class _Talk:
     """Messages one after another: results without the id of a call answer them in their order."""
 
-    def __init__(self, form: str) -> None:
-        self._form = form
+    def __init__(self) -> None:
         self._waiting: deque[tuple[str, Any]] = deque()
         self._made = 0
 
@@ -275,7 +272,8 @@ class _Talk:
             if not number:
                 said.external_id = id
             if number == len(made) - 1 and more:
-                said.metadata = {self._form: {**(said.metadata or {}).get(self._form, {}), **more}}
+                known_already = (said.metadata or {}).get("messages", {})
+                said.metadata = {"messages": {**known_already, **more}}
         spoke = next((said for said in reversed(made) if said["role"] == "assistant"), None)
         if spoke is not None:
             spoke.used(used, model)
@@ -369,7 +367,7 @@ class _Talk:
         chat: Json = {"role": "tool", "content": text}
         chat |= {} if id is None else {"tool_call_id": str(id)}
         chat |= {"name": name} if isinstance(name, str) else {}
-        return Said(chat, {self._form: metadata} if metadata else None)
+        return Said(chat, {"messages": metadata} if metadata else None)
 
 
 def _rest(part: Json, *more: str) -> Json:

@@ -313,7 +313,8 @@ def from_span(record: Json, left: Left) -> Json | list[Json]:
     answered = [*map(_as_said, answer)]
     if answered:
         answered[-1].used({"input_tokens": _number(read), "output_tokens": _number(wrote)}, model)
-    more = rest_of(record, "attributes", "events", *filter(_is_attribute, record))
+    spread = [name for name in record if name.startswith("attributes.")]
+    more = rest_of(record, "attributes", "events", *spread)
     gen = rest_of(gen, "input", "output", "prompt", "completion", "system_instructions")
     found |= {"gen_ai": gen, "llm": rest_of(llm, "input_messages", "output_messages")}
     others = [each for n, each in enumerate(events) if n not in holding]
@@ -335,10 +336,6 @@ def _as_said(message: Json) -> Said:
 def _number(value: Any) -> int:
     text = str(value)
     return int(text) if text.isdecimal() and len(text) < 20 else 0
-
-
-def _is_attribute(name: str) -> bool:
-    return name.startswith("attributes.")
 
 
 _SPAN = ("trace_id", "traceId", "context", "context.trace_id")

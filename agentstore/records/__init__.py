@@ -10,7 +10,7 @@ page. A report or receipt says what a call did, a ``Finding`` what ``agentstore 
 The invariant: this package imports nothing but errors, so every other one may use it.
 """
 
-# ruff: noqa: F403 - a checker follows the stars
+# ruff: noqa: F403 - type checkers resolve the star imports
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

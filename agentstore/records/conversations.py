@@ -674,7 +674,8 @@ _MESSAGE = ("seq", "role", "name")
 
 def sessions_as_html(sessions: Sequence[Any]) -> str:
     """Show sessions as a table."""
-    names = (*_SESSION, "last_active_at", *(["preview"] if _any(sessions, "preview") else []))
+    shown = ["preview"] if any(each.preview is not None for each in sessions) else []
+    names = (*_SESSION, "last_active_at", *shown)
     rows = ([_text(getattr(each, name)) for name in names] for each in sessions[-MOST_ROWS:])
     return _table(names, rows, len(sessions))
 
@@ -686,10 +687,6 @@ def messages_as_html(messages: Sequence[Any]) -> str:
         for each in messages[-MOST_ROWS:]
     )
     return _table((*_MESSAGE, "content"), rows, len(messages))
-
-
-def _any(records: Iterable[Any], name: str) -> bool:
-    return any(getattr(each, name) is not None for each in records)
 
 
 def _said(message: Any) -> str:

@@ -18,6 +18,10 @@ The n oldest activities are found likewise, among the n + LISTED_WITHIN with the
 more than l - LISTED_WITHIN, and the others, at least n, have an activity of l or less. Every
 session that is listed under more than l has a larger activity.
 
+Mostly fewer will do: of the n with the newest ``listed_activity`` let a be the smallest activity.
+The n newest activities are a or more, so they are listed under more than a - LISTED_WITHIN. Where
+sessions are some messages apart that is hardly more than n; see ``Sooner``.
+
 Sessions of different status are found apart, so that one index serves lists of one status and of
 all. What is the same in each list is written into the statement, where PostgreSQL sees it when it
 plans: of parameters it expects a tenth of the table, and then it plans each list anew.
@@ -63,7 +67,7 @@ from agentstore.execution.unit import DEFERRED, Unit, rest
 from agentstore.records import Page
 from agentstore.repositories.operations import Repository, Units
 from agentstore.schema import Tables
-from agentstore.values.types import SOUGHT_ID, OwnId
+from agentstore.values.types import SOUGHT_ID, OwnId, Sooner
 from agentstore.values.validation import LISTED_WITHIN, MAX_MILLISECONDS, SESSION_STATUSES
 
 
@@ -103,7 +107,14 @@ def newest(
     ]
     apart = []
     for each in each_status if status is None else (status,):
-        query = select(sessions.pk, activity).where(sessions.status == each, *conditions, *further)
+        here = sessions.status == each, *conditions, *further
+        # None of the page is behind all of as many that the index has in front.
+        front = select(activity).where(*here).order_by(sorted_by(listed)).limit(most).subquery()
+        if oldest:
+            reach = listed <= select(func.max(front.c.activity)).scalar_subquery()
+        else:
+            reach = listed > select(func.min(front.c.activity) - within).scalar_subquery()
+        query = select(sessions.pk, activity).where(*here, Sooner(reach))
         query = query.order_by(sorted_by(listed)).limit(most + within)
         apart.append(select(query.subquery()))
     found = union_all(*apart).subquery()

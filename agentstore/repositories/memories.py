@@ -9,7 +9,7 @@ The invariant: no reader finds a memory that has expired, whether or not it has 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ from sqlalchemy import (
     update,
 )
 
-from agentstore.engines.base.dialect import Mode
+from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.errors import InvalidCursor, InvalidInput, InvalidRow
 from agentstore.execution.unit import Unit
 from agentstore.records import MemoryHit, MemoryRecord, Page, VectorStatus
@@ -61,7 +61,7 @@ from agentstore.values import validation
 from agentstore.values.embeddings import Embedded, Embeddings, Question, strings_in
 from agentstore.values.encoding import decode_text, encode_text
 from agentstore.values.snippets import SearchTerms, parse
-from agentstore.values.tokens import normalized, tokens
+from agentstore.values.tokens import normalized, tokens, ways_to_write
 from agentstore.values.types import Json, from_micros, shifted, to_micros
 from agentstore.values.validation import (
     DEFAULT_LIMIT,
@@ -97,8 +97,11 @@ _LOOKED_AT = 250
 _SHORT = 500_000
 """Characters of those that are looked through at a time, if more are to be the next time."""
 
-_FEW_WORDS = 4
-"""More than so many take the database longer to look for than the rest takes to come."""
+_FEW_WAYS = 8
+"""More alternatives take the database longer to look for than the rest takes to come."""
+
+_FEW_PARTS = 4
+"""Of an alternative that the database looks for: what has these mostly has the others, too."""
 
 _BETWEEN = "\x1e"
 """What stands between documents: JSON has it escaped only."""
@@ -576,9 +579,9 @@ def _by_words(
 def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int, Any]]:
     """Give the memories at and below a place that hold all characters of an alternative's words.
 
-    The database leaves out plain text that lacks them, if they are few. The rest comes as one text,
-    as it is stored, for rows would take longer to make than to look through. What is stored is more
-    than the texts of a value, and so leaves out none.
+    The database leaves out what lacks them. The rest comes as one text, as it is stored, for rows
+    would take longer to make than to look through. What is stored is more than the texts of a
+    value, and so leaves out none.
 
     Returns:
         Their row numbers and values, in the order of ``list``.
@@ -588,15 +591,10 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
     wanted = [{token for term in each.all for token in term.tokens} for each in terms.alternatives]
     read = (cast(memories.pk, Text).label("pk"), cast(memories.value, Text).label("value"))
     stays: ColumnElement[bool] = true()
-    if sum(map(len, wanted)) <= _FEW_WORDS:
+    if len(wanted) <= _FEW_WAYS:
         plain = unit.dialect.by_bytes(cast(memories.value, Text))
-        has = (
-            and_(*map(func.lower(plain).contains, each))
-            for each in wanted
-            if all(map(str.isascii, each))
-        )
-        escaped_there = plain.contains("\\u", autoescape=True)
-        stays = or_(func.length(plain) != unit.dialect.octets(plain), escaped_there, *has)
+        has = (_may_hold(unit.dialect, plain, each) for each in wanted)
+        stays = or_(plain.like("%\\u%", escape="/"), *has)
     after, size = None, _LOOKED_AT
     while True:
         some = _in_order(unit.tables, after is not None, *read).where(stays).subquery()
@@ -621,6 +619,25 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
         after = tuple(unit.connection.execute(last).one())
         if len(stored) < _SHORT:
             size *= 2
+
+
+def _may_hold(
+    dialect: EngineDialect, plain: ColumnElement[str], wanted: Collection[str]
+) -> ColumnElement[bool]:
+    """Say that a text without escapes may hold tokens, once it is normalized.
+
+    One that has others than ASCII may have any ASCII in it then, but no other Chinese.
+    """
+    written = sorted({each for token in wanted for each in ways_to_write(token)}, key=len)
+    if written:
+        return and_(
+            *(or_(*(dialect.holds(plain, way) for way in ways)) for ways in written[:_FEW_PARTS])
+        )
+    other = func.length(plain) != dialect.octets(plain)
+    if not all(map(str.isascii, wanted)):
+        return other
+    longest = sorted(wanted, key=len, reverse=True)[:_FEW_PARTS]
+    return or_(and_(*(dialect.holds(plain, token) for token in longest)), other)
 
 
 def _may_read_otherwise(stored: str) -> bool:

@@ -317,7 +317,9 @@ def one_page(
     following = None
     if len(rows) > limit:
         key = rows[limit - 1][-len(instants) :]
-        following = cursors.make([_key_number(value) for value in key])
+        following = cursors.make(
+            [to_micros(each) if isinstance(each, datetime) else int(each) for each in key]
+        )
     return Page(tuple(map(record, rows[:limit])), following)
 
 
@@ -455,10 +457,6 @@ def ends_of(
 
 
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-
-
-def _key_number(value: Any) -> int:
-    return to_micros(value) if isinstance(value, datetime) else int(value)
 
 
 def _key_value(instant: bool, number: int) -> Any:

@@ -145,7 +145,7 @@ class Search(Repository):
                 progress(done, max(done, total))
 
         _all_rounds(units, None, tell, bulk=True)
-        units.run(Mode.WRITE, _tidy)
+        units.run(Mode.WRITE, lambda unit: index_in(unit).tidy())
         return done
 
 
@@ -368,10 +368,6 @@ def _reset(unit: Unit) -> int:
     check_language(tokenizer.language)
     index.reset(str(tokenizer))
     return index.state(_COUNTLESS).pending
-
-
-def _tidy(unit: Unit) -> None:
-    index_in(unit).tidy()
 
 
 # One page of a search: from a question to hits, in one look at one state of the database.

@@ -132,7 +132,7 @@ def page_of_sessions(
         documents: Whether to give their documents, too.
         preview: Whether to give what the user said first.
     """
-    order = validation.choice("order", order, get_args(Order))
+    order = validation.choice("order", order, _ORDERS)
     filters = (*(passing.named() if passing else ()), *(() if order == "newest" else (order,)))
     if validation.flag("failed", failed):
         filters = (*filters, "failed")
@@ -294,6 +294,7 @@ def select_session(tables: Tables) -> Select[Any]:
 
 Order = Literal["newest", "oldest"]
 """Which activity comes first."""
+_ORDERS = get_args(Order)
 
 
 class SessionFilters(TypedDict, total=False):

@@ -259,6 +259,11 @@ def _summing(tables: Tables, dimension: Keys, filters: Filters, exact: bool) -> 
             branches.gone.is_(False),
         )
         given["branch"] = named.scalar_subquery()
+    if "session_id" in filters.given:  # asked once, for the key, and not of each record
+        one = given["session_id"]
+        given["session_id"] = case((session_not_being_deleted(tables, one), one))
+    else:
+        query = query.where(session_not_being_deleted(tables, used.session_id))
     for name, column in filtered.items():
         if name in filters.given:
             query = query.where(column == given[name])
@@ -268,7 +273,6 @@ def _summing(tables: Tables, dimension: Keys, filters: Filters, exact: bool) -> 
             used.created_at >= bindparam("since", type_=used.created_at.type),
             used.created_at <= until if filters.last else used.created_at < until,
         )
-    query = query.where(session_not_being_deleted(tables, used.session_id))
     if dimension:
         query = query.group_by(key, *beside)
     if filters.top:

@@ -361,12 +361,12 @@ class SearchScreen(ListScreen[SearchHit | ToolLogRecord]):
             line.append(f"  {age_of(hit.created_at)}  ", style="dim")
             line.append(on_one_line(self._titles.get(hit.session_id, "")), style="bold")
             said = Text(on_one_line((hit.error or "failed")[:_ERROR]))
-            return [cut(line, width), *indented(lines_of(said, width - 2), 2)]
+            return [cut(line, width), *indented(lines_of(said, width - 2))]
         message = hit.message
         line = Text.assemble((message.role, ROLE_STYLES.get(message.role, "")))
         line.append(f"  #{message.seq}  {age_of(message.created_at)}  ", style="dim")
         line.append(on_one_line(self._titles.get(message.session_id, "")), style="bold")
-        return [cut(line, width), *indented(lines_of(snippet_text(hit.snippet), width - 2), 2)]
+        return [cut(line, width), *indented(lines_of(snippet_text(hit.snippet), width - 2))]
 
     def on_rows_chosen(self) -> None:
         """Go to the message, on the branch on which it was written; of a call, to who called."""

@@ -339,13 +339,13 @@ def entry_lines(entry: ShownMessage, width: int, look: MessageLook) -> list[Stri
         lines.append(cut(Text(label.ljust(width, "─"), style="dim"), width))
     lines.append(cut(_label(entry), width))
     for piece in pieces_of(message):
-        lines += indented(_piece(piece, message.role, width - 2, opened, look.raw), 2)
+        lines += indented(_piece(piece, message.role, width - 2, opened, look.raw))
     for file in entry.files if opened else entry.files[:_FOLDED_FILES]:
         line = Text.assemble(("+ ", "yellow"), attached(file.name, file.media_type, file.size))
-        lines += indented([cut(line, width - 2)], 2)
+        lines += indented([cut(line, width - 2)])
     if not opened and len(entry.files) > _FOLDED_FILES:
         rest = f"… {len(entry.files) - _FOLDED_FILES:,} more attachments: Enter unfolds them"
-        lines += indented([cut(Text(rest, style="dim"), width - 2)], 2)
+        lines += indented([cut(Text(rest, style="dim"), width - 2)])
     return with_found(lines, look.words)
 
 
@@ -389,7 +389,7 @@ def _call(call: MessagePiece, width: int, opened: bool) -> Sequence[Strip]:
     if opened:
         if call.call_id:
             line.append(f"  {on_one_line(call.call_id)}", style="dim")
-        return [cut(line, width), *indented(_whole(_pretty(call.text), width - 2, "yellow"), 2)]
+        return [cut(line, width), *indented(_whole(_pretty(call.text), width - 2, "yellow"))]
     line.append(f"  {_glance(call.text)}", style="yellow")
     return [cut(line, width)]
 

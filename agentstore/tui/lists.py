@@ -655,9 +655,9 @@ def cut(line: Text, width: int) -> Strip:
     return Strip(list(line.render(_CONSOLE)))
 
 
-def indented(lines: Iterable[Strip], columns: int) -> list[Strip]:
-    """Put lines further to the right."""
-    space = Segment(" " * columns)
+def indented(lines: Iterable[Strip]) -> list[Strip]:
+    """Put lines two columns to the right."""
+    space = Segment("  ")
     return [Strip([space, *line]) for line in lines]
 
 

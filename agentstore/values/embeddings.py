@@ -287,10 +287,10 @@ def fields_of(name: str, value: object) -> tuple[str, ...]:
 
 def strings_in(value: Any) -> Iterator[str]:
     """Go over the texts in a JSON value, but not the keys."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
+    for each in value.values() if isinstance(value, dict) else value:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict | list):
             yield from strings_in(each)
 
 

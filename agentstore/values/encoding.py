@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from math import isfinite
 from types import NoneType
@@ -37,12 +37,22 @@ MAX_DEPTH = 200
 """Deepest nesting. SQLite's JSON functions stop at 1,000; Python's decoder shares the caller's
 recursion limit, 1,000 by default, and an async stack may have used half of it."""
 
-_ESCAPE = "\ufdd0"
+ESCAPE = "\ufdd0"
+"""In a text that is stored: four digits follow, of a character that the engines cannot carry."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff\ufdd0]")
 _ESCAPED = re.compile("\ufdd0([0-9a-f]{4})")
 _JSON_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_accelerated: Any = getattr(json.encoder, "c_make_encoder", None)
+_chunks: Callable[[Any, Any], Iterable[str]] = (
+    _accelerated(
+        None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False
+    )
+    if _accelerated
+    else _encoder.iterencode
+)
+"""What ``_encoder`` makes for each value anew, which takes longer than to write a small one."""
 
 
 def _no_constant(name: str) -> None:
@@ -65,12 +75,12 @@ def encode_text(text: str) -> str:
             return text
     elif _UNSTORABLE.search(text) is None:
         return text
-    return _UNSTORABLE.sub(lambda match: f"{_ESCAPE}{ord(match[0]):04x}", text)
+    return _UNSTORABLE.sub(lambda match: f"{ESCAPE}{ord(match[0]):04x}", text)
 
 
 def decode_text(stored: str) -> str:
     """Undo ``encode_text``."""
-    if stored.isascii() or _ESCAPE not in stored:
+    if stored.isascii() or ESCAPE not in stored:
         return stored
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), stored)
 
@@ -80,7 +90,7 @@ def decode_texts(stored: Sequence[str | None]) -> Sequence[str | None]:
     as one, for a tenth of the time that one by one would take.
     """
     together = "".join(filter(None, stored))
-    if together.isascii() or _ESCAPE not in together:
+    if together.isascii() or ESCAPE not in together:
         return stored
     return [None if text is None else decode_text(text) for text in stored]
 
@@ -96,15 +106,15 @@ def dump_json(value: Any, name: str = "value") -> str:
     Raises:
         InvalidJson: The value holds something else; the error names the place.
     """
-    text = encode_text(_encoded(_encoder, value, name))
-    return _JSON_NUL.sub(rf"\1{_ESCAPE}0000", text) if "\\u0000" in text else text
+    text = encode_text(_encoded(_chunks, value, name))
+    return _JSON_NUL.sub(rf"\1{ESCAPE}0000", text) if "\\u0000" in text else text
 
 
 def load_json(stored: str) -> Any:
     """Undo ``dump_json``."""
     if stored.isascii():
         return _decode_ascii(stored)
-    if _ESCAPE not in stored:
+    if ESCAPE not in stored:
         return _decode(stored)
     return _lenient_decoder.decode(decode_text(stored))
 
@@ -117,7 +127,7 @@ def load_many(stored: Sequence[str]) -> list[Any]:
     """
     if sum(map(len, stored)) <= _MOST_TOGETHER:
         together = _BETWEEN.join(stored)
-        if together.isascii() or _ESCAPE not in together:
+        if together.isascii() or ESCAPE not in together:
             try:
                 read: list[Any] = _decode_fast(f"[{together}]")
             except (msgspec.MsgspecError, RecursionError):
@@ -178,7 +188,7 @@ def dump_json_bytes(value: Any, name: str = "value") -> bytes:
             return _encode_fast(value)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
             pass  # half a character, or a number of many digits: json decides
-    return _encoded(_encoder, value, name).encode("utf-8", "surrogatepass")
+    return _encoded(_chunks, value, name).encode("utf-8", "surrogatepass")
 
 
 def load_json_bytes(stored: bytes) -> Any:
@@ -196,7 +206,7 @@ def canonical_json(value: Any, name: str = "value") -> str:
     Keys are sorted and a float that is a whole number is written as an integer, so that ``1``
     and ``1.0``, which JSON does not tell apart, are the same.
     """
-    return encode_text(_encoded(_canonical_encoder, value, name, integral=True))
+    return encode_text(_encoded(_canonical_encoder.iterencode, value, name, integral=True))
 
 
 def _integral(value: Any) -> Any:
@@ -281,11 +291,13 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def _encoded(encoder: json.JSONEncoder, value: Any, name: str, *, integral: bool = False) -> str:
+def _encoded(
+    write: Callable[[Any, Any], Iterable[str]], value: Any, name: str, *, integral: bool = False
+) -> str:
     """Write a value, if it is JSON; raises InvalidJson."""
     try:
         _check(value, 0)
-        return encoder.encode(_integral(value) if integral else value)
+        return "".join(write(_integral(value) if integral else value, True))
     except JsonRefused as found:
         raise InvalidJson(found.path(name), found.problem) from None
     except ValueError:  # an int of more digits than Python is willing to convert

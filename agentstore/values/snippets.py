@@ -16,10 +16,11 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import accumulate
+from typing import Any
 
 from agentstore.errors import InvalidInput
 from agentstore.values.tokens import (
@@ -131,6 +132,16 @@ class SearchTerms:
 
     alternatives: tuple[Alternative, ...]
     stems: Stems | None = None
+    patterns: tuple[Any, ...] = field(init=False, repr=False, compare=False)
+    """Of each alternative the patterns of ``all`` and of ``none``, with whether they are stems."""
+
+    def __post_init__(self) -> None:
+        """Make the patterns: once, for many texts are scored."""
+        patterns = (
+            tuple([(term.stems, term.pattern()) for term in side] for side in (each.all, each.none))
+            for each in self.alternatives
+        )
+        object.__setattr__(self, "patterns", tuple(patterns))
 
     def __bool__(self) -> bool:
         """Say whether there is anything to look for."""
@@ -165,13 +176,13 @@ class SearchTerms:
         line = joined(words)
         lines = (line, line if stems is words else joined(stems))
         damping = _K1 * (1 - _B + _B * len(tokens) / _USUAL_LENGTH)
-        found: dict[Term, float] = {}
-        for each in self.alternatives:
-            if any(term.pattern() in lines[term.stems] for term in each.none):
+        found: dict[tuple[bool, str], float] = {}
+        for wanted, unwanted in self.patterns:
+            if any(pattern in lines[stems] for stems, pattern in unwanted):
                 continue
-            counts = {term: lines[term.stems].count(term.pattern()) for term in each.all}
-            if all(counts.values()):
-                for term, count in counts.items():
+            counts = [lines[stems].count(pattern) for stems, pattern in wanted]
+            if all(counts):
+                for term, count in zip(wanted, counts, strict=True):
                     found[term] = count * (_K1 + 1) / (count + damping)
         return sum(found.values()) if found else None
 

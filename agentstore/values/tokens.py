@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module, metadata
+from itertools import chain
+from operator import add
 from pkgutil import iter_modules
 from typing import Any
 
@@ -131,7 +133,7 @@ def runs(text: str) -> list[Run]:
 
 def pairs(run: str) -> list[str]:
     """Give the tokens of an unspaced run: overlapping pairs, and the last character."""
-    return [run[at : at + 2] for at in range(len(run))]
+    return [*map(add, run, run[1:]), run[-1:]]
 
 
 def tokens(text: str) -> list[str]:
@@ -171,6 +173,31 @@ def spans(ready: str) -> tuple[list[str], list[tuple[int, int]]]:
 def is_unspaced(character: str) -> bool:
     """Say whether a word can begin and end at the character, so that its tokens are pairs."""
     return _compiled(f"[{_UNSPACED}]").match(character) is not None
+
+
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0002f7ff\U00030000-\U0003fffd"
+_MADE_OF_HAN = (0x2E80, 0x3400), (0xF900, 0xFB00), (0x1F100, 0x1F300), (0x2F800, 0x2FA20)
+"""Radicals, signs in circles and squares, characters for compatibility: NFKC writes them so."""
+
+
+@cache
+def _other_ways() -> dict[str, str]:
+    """Give the other characters that are, or have in them, a Chinese one once normalized."""
+    found: dict[str, str] = {}
+    for number in chain.from_iterable(map(range, *zip(*_MADE_OF_HAN, strict=True))):
+        for made in set(normalized(chr(number))) - {chr(number)}:
+            found[made] = found.get(made, "") + chr(number)
+    return found
+
+
+def ways_to_write(token: str) -> list[str]:
+    """Give, for each Chinese character of a token, all characters that may stand for it.
+
+    A text needs one of each to hold the token, whatever else stands between; nothing composes
+    with them. Of other scripts there is nothing to say.
+    """
+    han = _compiled(f"[{_HAN}]").findall(token)
+    return [character + _other_ways().get(character, "") for character in han]
 
 
 def joined(found: Sequence[str]) -> str:

@@ -484,8 +484,8 @@ def test_a_store_under_other_names_keeps_attachments_too(place):
     from agentstore import migrations
     from agentstore.schema import Names
 
-    migrations.upgrade(place.url, names=Names("agents", "ag_"))
-    with place.open(schema="agents", table_prefix="ag_") as store:
+    migrations.upgrade(place.url, names=Names("order", "ag_"))
+    with place.open(schema="order", table_prefix="ag_") as store:
         session = store.sessions.create()
         message = store.messages.save(session.id, "user", "look")
         added = store.attachments.add(message.id, PICTURE, "image/png")

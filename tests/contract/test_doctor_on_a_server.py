@@ -14,7 +14,7 @@ from agentstore import Store, migrations
 from agentstore.database import grant_statements
 from agentstore.doctor import examine, repair
 from agentstore.engines.postgresql.checks import _CONNECTIONS
-from agentstore.errors import DatabaseError
+from agentstore.errors import DatabaseError, DatabaseReadOnly, SchemaDamaged
 from agentstore.records.upkeep import Finding, Severity, exit_code
 from agentstore.schema import Names
 from tests.conftest import VERSIONS
@@ -266,6 +266,64 @@ def test_a_role_that_only_reads_messages_lacks_nothing(server):
     server.run(reader.format(server.guest))
     assert found_by(server.url, "grants", deep=False) == []
     server.run(f'DROP OWNED BY "reader-{server.guest}"; DROP ROLE "reader-{server.guest}"')
+
+
+def test_a_role_that_may_not_use_the_schema_is_told_so_and_not_to_upgrade(server):
+    guest = server.url_of(server.guest)
+    with Store(guest) as running:
+        server.run("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+        with pytest.raises(SchemaDamaged, match="lacks USAGE on the schema"):
+            running.scoped("ada").sessions.list()
+    for use in (Store, migrations.upgrade, migrations.revision_of):
+        with pytest.raises(DatabaseReadOnly, match="GRANT USAGE ON SCHEMA public"):
+            use(guest)
+    (finding,) = found_by(guest, "revision")
+    assert "GRANT USAGE ON SCHEMA public" in finding.what
+    server.run("GRANT USAGE ON SCHEMA public TO PUBLIC")
+    assert migrations.revision_of(guest) == migrations.HEAD
+
+
+def test_a_role_of_scopes_is_told_what_policies_want_of_it(server):
+    engine = create_engine(server.url_of(server.guest))
+    with Store(engine=engine) as store:
+        with pytest.raises(DatabaseReadOnly, match=r"call store\.scoped\(user_id\)"):
+            store.users.create("Ada")
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SET LOCAL row_security = off")
+            with pytest.raises(DatabaseReadOnly, match="row_security is off"):
+                store.joined(connection).sessions.list()
+    engine.dispose()
+
+
+def test_temporary_tables_that_hide_ours_are_told_until_they_are_gone(server):
+    engine = create_engine(server.url_of(server.owner))
+    with Store(engine=engine) as store, Store(engine=engine, schema="public") as named:
+        session = store.sessions.create().id
+        with engine.connect() as connection:
+            connection.exec_driver_sql(
+                "CREATE TEMP TABLE messages (LIKE public.messages INCLUDING ALL)"
+            )
+            connection.exec_driver_sql("CREATE TEMP TABLE others ()")
+            connection.commit()
+            named.joined(connection).messages.save(session, "user", "kept")
+            connection.commit()
+            (finding,) = found_by(server.url, "triggers")
+            assert (finding.severity, finding.where) == (Severity.ERROR, "messages")
+            assert "schema='public'" in str(finding.fix)
+            connection.exec_driver_sql("DROP TABLE pg_temp.messages")
+            connection.commit()
+        assert [each.content for each in store.messages.history(session)] == ["kept"]
+    engine.dispose()
+    assert found_by(server.url, "triggers") == []
+
+
+def test_a_schema_in_which_everybody_may_create_functions_is_found(server):
+    assert found_by(server.url, "row_security") == []
+    server.run("GRANT CREATE ON SCHEMA public TO PUBLIC")
+    (finding,) = found_by(server.url, "row_security")
+    assert (finding.severity, finding.where) == (Severity.WARNING, "public")
+    follow(server, finding, None)
+    assert found_by(server.url, "row_security") == []
 
 
 def test_clients_alone_count_as_connections_whoever_asks(server):

@@ -485,8 +485,8 @@ def test_a_session_that_is_active_meanwhile_is_never_deleted(place, timed, clock
 
 @on_a_server
 def test_a_session_expires_in_a_prefixed_schema_too(place, clock):
-    migrations.upgrade(place.url, names=Names("own", "my_"))
-    with place.open(clock=clock, schema="own", table_prefix="my_") as store:
+    migrations.upgrade(place.url, names=Names("table", "my_"))
+    with place.open(clock=clock, schema="table", table_prefix="my_") as store:
         session = everything_of(store)
         clock.now += HOUR
         report = store.sessions.delete_expired()

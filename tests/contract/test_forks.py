@@ -19,9 +19,10 @@ from typing import IO, Any
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from agentstore import Store
+from agentstore import AsyncStore, Store
 from agentstore.engines.sqlite import dialect
 from agentstore.errors import TransactionMisuse
+from agentstore.execution import async_runners
 from agentstore.retention import RetentionPolicy
 from agentstore.testing import BlockingStore
 from tests.conftest import in_the_process, on
@@ -389,3 +390,13 @@ def test_programs_that_are_started_anew_are_not_concerned(place, store):
         [sys.executable, "-c", program, place.url], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "1"
+
+
+def test_a_child_ends_although_a_thread_was_being_started_at_the_fork(tmp_path):
+    store = AsyncStore(f"sqlite:///{tmp_path / 'test.db'}")
+    asyncio.run(store.open())
+    threads = store._unit_runner._readers  # type: ignore[attr-defined]
+    with threads.lock:
+        assert in_child(async_runners._end_threads) == "None"
+    assert asyncio.run(store.sessions.count()) == 0
+    asyncio.run(store.close())

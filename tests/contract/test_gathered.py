@@ -194,6 +194,23 @@ def test_what_arrives_together_goes_in_one_statement(place, store, threads):
     assert len(statements) == 3
 
 
+def test_who_comes_to_listen_between_two_writes_hears_the_next_until_it_goes(store):
+    session, heard = store.sessions.create().id, []
+
+    def note(_c: Any, _k: Any, sql: str, *_: Any) -> None:
+        heard.append(sql)
+
+    store.messages.save(session, "user", "1")
+    event.listen(engine_of(store), "before_cursor_execute", note)
+    store.messages.save(session, "user", "2")
+    assert any("INSERT" in sql for sql in heard)
+    event.remove(engine_of(store), "before_cursor_execute", note)
+    heard.clear()
+    store.messages.save(session, "user", "3")
+    assert heard == []
+    assert [m.content for m in store.messages.history(session)] == ["1", "2", "3"]
+
+
 def test_what_is_wrong_with_one_call_is_its_own_error(place, store, threads):
     session = store.sessions.create().id
     save = store.messages.save

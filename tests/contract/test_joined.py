@@ -458,7 +458,7 @@ def test_a_call_that_writes_has_the_lock_before_it_reads(place):
     database = str(engine.url.database)
 
     def write_too(_conn: Any, _cursor: Any, sql: str, *_: Any) -> None:
-        if sql.startswith("SELECT"):
+        if sql.startswith("SELECT") and "temp." not in sql:  # which are not in the file
             other = sqlite3.connect(database, timeout=0, isolation_level=None)
             with pytest.raises(sqlite3.OperationalError, match="locked"):
                 other.execute("BEGIN IMMEDIATE")
@@ -576,6 +576,26 @@ def test_a_transaction_that_sqlite_undid_cannot_be_committed(app, kind):
             tx.sessions.create(id="good")
             caller.on.commit()
             assert [found.id for found in app.store.sessions.list().items] == ["good"]
+
+    app.run(body)
+
+
+@in_a_file
+@KINDS
+@pytest.mark.parametrize("hiding", ["TABLE Messages (a)", "VIEW search_queue AS SELECT 1"])
+def test_a_temporary_table_that_would_take_what_is_saved_is_refused(app, kind, hiding):
+    def body():
+        with app.caller(kind) as caller:
+            tx = app.store.joined(caller.given)
+            session = tx.sessions.create()
+            caller.on.execute(text("CREATE TEMP TABLE others (a)"))
+            tx.messages.save(session.id, "user", "kept")
+            caller.on.execute(text(f"CREATE TEMP {hiding}"))
+            refused(app, caller.given, f"hide agentstore's: {hiding.split()[1].lower()}")
+            caller.on.execute(text("DROP {} temp.{}".format(*hiding.split()[:2])))
+            tx.messages.save(session.id, "user", "kept too")
+            caller.on.commit()
+            assert app.store.sessions.verify(session.id).agree
 
     app.run(body)
 

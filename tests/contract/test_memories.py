@@ -1,14 +1,23 @@
+import json
 from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event
+from sqlalchemy import event, update
 
 from agentstore import Store
+from agentstore.database import open_engine, parse_url
 from agentstore.errors import CrossTenantAccess, InvalidCursor, InvalidInput, InvalidJson, NotFound
+from agentstore.repositories import memories as of_memories
 from agentstore.repositories.memories import end_of, names_at, place_of
 from agentstore.retention import RetentionPolicy
+from agentstore.schema import tables
+from agentstore.settings import Settings
+from agentstore.values.embeddings import strings_in
+from agentstore.values.snippets import parse
+from agentstore.values.tokens import tokens
+from agentstore.values.types import Document
 from tests.conftest import on_a_server
 from tests.contract.test_search import plain_sql
 from tests.programs.probes import engine_of
@@ -124,7 +133,8 @@ def test_search_finds_words_however_they_are_written_and_stored(store):
     texts = {
         "file": "a ﬁle", "tea": "TE\u00adA", "wide": "ｗｉｄｅ", "zoe\u0308": "ZO\u00cb",
         "\u0301e": "line\n\u0301e", "x\u0300": 'quote"\u0300 x\u0300', "空": "夜\x00空",
-        "夜空": "夜\u200b空", "straße": "STRASSE", '"c:\\new"': "C:\\new", "ever*": "\tEverything",
+        "夜空": "夜\u200b空", "气象": "⽓象", "株式": "㍿", "straße": "STRASSE",
+        '"c:\\new"': "C:\\new", "ever*": "\tEverything",
     }  # fmt: skip
     for key, text in texts.items():
         store.memories.put(["n"], key, {"text": ["-", {"of": text}]})
@@ -145,6 +155,74 @@ def test_search_finds_what_others_wrote_with_escapes_and_line_breaks(place, stor
     )
     for asked in ("tea", "天", "tea OR a OR b OR c OR d"):
         assert [hit.memory.key for hit in store.memories.search(asked, ["n"])] == ["k"]
+
+
+PIECES = (
+    "tea", "TEA", "ｔｅａ", "te\u00ada", "ﬁle", "file", "straße", "STRASSE", "天气", "天\u200b气",
+    "天⽓", "晴朗", "㈱", "株", "不", "\uf967", "が", "か\u3099", "か", "한", "\u1112\u1161\u11ab",
+    "e\u0301", "é", "\u0301", "1", "true", "null", "x" * 70, "\n", '"', "\\", "\x00", "，", " ",
+)  # fmt: skip
+"""Pieces of texts that are other signs, or more or fewer of them, once they are normalized."""
+
+
+def test_search_finds_what_a_look_at_each_memory_finds_in_its_order(place, store):
+    texts = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
+    plain = texts | st.integers(0, 9) | st.booleans() | st.none()
+    within = st.recursive(plain, lambda each: st.lists(each, max_size=3), max_leaves=5)
+    values = st.dictionaries(texts, within, max_size=3)
+    asked = st.lists(st.sampled_from(PIECES), min_size=1, max_size=9)
+    numbers, memories = iter(range(10_000)), tables().memories
+    engine = open_engine(parse_url(place.url), Settings())
+
+    @given(st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=6), asked, st.data())
+    @settings(max_examples=60)
+    def check(given_, words, data):
+        query = data.draw(st.sampled_from((" ", " OR ", ""))).join(words)
+        match = data.draw(st.sampled_from(("all", "any")))
+        here, hits = [f"{next(numbers)}"], []
+        try:
+            terms = parse(query, any_word=match == "any")
+        except InvalidInput:
+            return
+        for n, (value, _) in enumerate(given_):
+            store.memories.put(here, f"{n}", value)
+            score = terms.score(tokens("\n".join(strings_in(value))))
+            hits += [] if score is None else [(-score, -n, f"{n}")]
+        with engine.begin() as connection:
+            for n, (value, by_others) in enumerate(given_):
+                if by_others and "\\u0000" not in (stored := json.dumps(value)):
+                    this = memories.c.place == place_of(None, here), memories.c.key == f"{n}"
+                    row = update(memories).where(*this)
+                    connection.execute(row.values(value=Document(stored)))
+        found = [hit.memory.key for hit in store.memories.search(query, here, match=match)]
+        assert found == [key for *_, key in sorted(hits)]
+
+    check()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["english", "chinese"])
+def test_search_brings_only_what_may_have_the_words_however_many_they_are(store, monkeypatch, kind):
+    said, asked = {
+        "english": (
+            "one of the notes that we keep",
+            "zeppelin harbour quartz velvet umbrella nebula walnut glacier",
+        ),
+        "chinese": ("我们保存的备忘之一，很普通", "麒麟 琥珀 蜻蜓 芭蕉 玛瑙 驼铃 蓑衣 砚台"),
+    }[kind]
+
+    def fill(transaction):
+        for n in range(300):
+            text = said + f" {asked}" * (n == 7)
+            transaction.memories.put(["n"], f"{n}", {"text": text, "n": n})
+
+    store.run(fill)
+    read = []
+    monkeypatch.setattr(of_memories, "normalized", lambda text: read.append(text) or text)
+    for words in (asked, asked.split()[1], " OR ".join(asked.split())):
+        read.clear()
+        assert [hit.memory.key for hit in store.memories.search(words, ["n"])] == ["7"]
+        assert sum(map(len, read)) < 200
 
 
 def test_a_sentence_finds_by_any_of_its_words_those_with_more_of_them_first(store):

@@ -9,8 +9,9 @@ from agentstore.schema import MAX_PREFIX, Names
 from agentstore.settings import Settings
 from tests.conftest import VERSIONS
 
-OPTIONS = {"schema": "agents", "table_prefix": "ag_"}
-NAMES = Names("agents", "ag_")
+# A word that has to be quoted.
+OPTIONS = {"schema": "user", "table_prefix": "ag_"}
+NAMES = Names("user", "ag_")
 
 
 @pytest.fixture
@@ -84,8 +85,8 @@ def test_a_store_under_other_names_is_the_same_store(store, named):
 
 @pytest.mark.long(but=["psycopg-async"])
 def test_stores_under_different_names_do_not_see_each_other(place, store, named):
-    migrations.upgrade(place.url, names=Names("agents", "other_"))
-    with place.open(schema="agents", table_prefix="other_") as other:
+    migrations.upgrade(place.url, names=Names("user", "other_"))
+    with place.open(schema="user", table_prefix="other_") as other:
         stores = [store, named, other]
         for number, one in enumerate(stores):
             one.users.create(f"user of {number}", id="same")
@@ -128,12 +129,12 @@ def objects(url, schema):
 @pytest.mark.parametrize("prefix", ["ag_", "p" * MAX_PREFIX])
 def test_every_object_is_there_again_under_its_name_with_the_prefix(engine_url, prefix):
     plain = objects(engine_url, "public")
-    migrations.upgrade(engine_url, names=Names("agents", prefix))
+    migrations.upgrade(engine_url, names=Names("user", prefix))
     if engine_url.startswith("sqlite"):
         named = objects(engine_url, None) - plain
         plain -= {("table", "sqlite_sequence")}
     else:
-        named = objects(engine_url, "agents")
+        named = objects(engine_url, "user")
         assert objects(engine_url, "public") == plain
     assert {(kind, name.replace(prefix, "", 1)) for kind, name in named} == plain
     assert all(prefix in name for _, name in named)

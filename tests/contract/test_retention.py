@@ -1018,8 +1018,8 @@ def test_tables_that_lost_rows_are_vacuumed(place):
 
 @on_a_server
 def test_pruning_works_in_a_prefixed_schema_too(place, clock):
-    migrations.upgrade(place.url, names=Names("own", "my_"))
-    with place.open(clock=clock, schema="own", table_prefix="my_") as store:
+    migrations.upgrade(place.url, names=Names("order", "my_"))
+    with place.open(clock=clock, schema="order", table_prefix="my_") as store:
         much(store, clock)
         foreseen = store.prune(EVERYTHING, dry_run=True)
         assert store.prune(EVERYTHING).rows == foreseen.rows

@@ -45,30 +45,20 @@ def pruned_meanwhile(place: Any, query: str, store: Any, policy: Any, **paramete
 
 
 @on_a_server
-def test_a_task_that_somebody_has_locked_is_left_to_the_next_time(place, timed, clock):
-    ids = [timed.tasks.create(None, "mail").id for _ in range(7)]
-    for id in ids:
-        timed.tasks.cancel(id)
-    clock.now += 2 * DAY
-    policy = RetentionPolicy(finished_tasks=DAY)
-    query = "SELECT 1 FROM tasks WHERE id::text = ANY(:ids) FOR UPDATE"
-    report = pruned_meanwhile(place, query, timed, policy, ids=ids[:3])
-    assert report.rules == {"tasks": 4}
-    assert sorted(task.id for task in timed.tasks.list()) == sorted(ids[:3])
-    assert timed.prune(policy).rules == {"tasks": 3}
-
-
-@on_a_server
-def test_a_tool_log_that_somebody_has_locked_is_left_to_the_next_time(place, timed, clock):
+@pytest.mark.parametrize(("table", "rule"), [("tasks", "finished_tasks"), ("tool_logs",) * 2])
+def test_a_row_that_somebody_has_locked_is_left_to_the_next_time(place, timed, clock, table, rule):
     session = timed.sessions.create().id
-    ids = [timed.tool_logs.log(session, "search").id for _ in range(7)]
+    if table == "tasks":
+        ids = [timed.tasks.cancel(timed.tasks.create(None, "mail").id).id for _ in range(7)]
+    else:
+        ids = [timed.tool_logs.log(session, "search").id for _ in range(7)]
     clock.now += 2 * DAY
-    policy = RetentionPolicy(tool_logs=DAY)
-    query = "SELECT 1 FROM tool_logs WHERE id::text = ANY(:ids) FOR UPDATE"
-    report = pruned_meanwhile(place, query, timed, policy, ids=ids[:4])
-    assert report.rules == {"tool_logs": 3}
-    assert sorted(log.id for log in timed.tool_logs.list()) == sorted(ids[:4])
-    assert timed.prune(policy).rules == {"tool_logs": 4}
+    policy = RetentionPolicy(**{rule: DAY})
+    query = f"SELECT 1 FROM {table} WHERE id::text = ANY(:ids) FOR UPDATE"  # noqa: S608
+    report = pruned_meanwhile(place, query, timed, policy, ids=ids[:3])
+    assert report.rules == {table: 4}
+    assert sorted(each.id for each in getattr(timed, table).list()) == sorted(ids[:3])
+    assert timed.prune(policy).rules == {table: 3}
 
 
 @on_a_server

@@ -10,9 +10,10 @@ from sqlalchemy import create_engine, make_url
 
 from agentstore import Store, migrations
 from agentstore.doctor import examine
-from agentstore.errors import DatabaseUnreachable
+from agentstore.errors import DatabaseReadOnly, DatabaseUnreachable
 from agentstore.moving.backup import restore
 from agentstore.moving.copying import copy
+from agentstore.records.upkeep import Severity
 from tests.conftest import VERSIONS, Servers, on_a_server
 from tests.contract.test_doctor_on_a_server import found_by
 from tests.poolers import POOLERS, pooled
@@ -152,3 +153,91 @@ def test_the_doctor_says_what_connections_begin_with(odd_url):
             connection.execute(fix.removeprefix("psql -c '").removesuffix("'").encode())
     left = {finding.where for finding in examine(odd_url)}
     assert not left & {"DateStyle", "client_encoding", *ASKED_FOR}
+
+
+REPLICA = "session_replication_role"
+
+
+def set_by_hand(url: str, setting: str) -> None:
+    with connect(url) as connection:
+        connection.execute(f'ALTER DATABASE "{make_url(url).database}" {setting}'.encode())
+
+
+@on_a_server
+def test_who_would_write_without_triggers_and_references_is_refused_and_the_doctor_says_where(
+    place, tmp_path
+):
+    url = place.url
+    file = tmp_path / "backup.db"
+    Store(f"sqlite:///{file}").close()
+    own = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
+    with place.open() as store:
+        session = store.sessions.create()
+    set_by_hand(url, f"SET {REPLICA} = replica")
+    for use in (
+        place.open,
+        lambda: migrations.upgrade(url),
+        lambda: copy(f"sqlite:///{file}", url),
+        *([lambda: Store(engine=own)] if not place.driver.asynchronous else []),
+    ):
+        with pytest.raises(DatabaseReadOnly, match=f"RESET {REPLICA}"):
+            use()
+    with place.open(read_only=True) as reader:
+        assert reader.sessions.get(session.id) == session
+    own.dispose()
+    (finding,) = [each for each in found_by(url, "settings") if each.where == REPLICA]
+    assert finding.severity is Severity.ERROR
+    with connect(url) as connection:
+        fix = str(finding.fix)
+        connection.execute(fix.removeprefix("psql -c '").removesuffix("'").encode())
+    assert REPLICA not in {finding.where for finding in examine(url)}
+    with place.open() as store:
+        assert store.sessions.get(session.id) == session
+
+
+@on_a_server
+def test_the_doctor_finds_a_role_that_writes_without_triggers_and_a_url(place):
+    name = f"loader-{make_url(place.url).database}"
+    with connect(place.url) as connection:
+        connection.execute(f'CREATE ROLE "{name}"'.encode())
+        connection.execute(f'ALTER ROLE "{name}" SET {REPLICA} = replica'.encode())
+    (finding,) = [each for each in found_by(place.url, "settings") if each.where == REPLICA]
+    assert f'ALTER ROLE "{name}" RESET {REPLICA}' in str(finding.fix)
+    with connect(place.url) as connection:
+        connection.execute(f'DROP ROLE "{name}"'.encode())
+    assert REPLICA not in {finding.where for finding in examine(place.url)}
+    said = make_url(place.url).update_query_dict({"options": f"-c {REPLICA}=replica"})
+    url = said.render_as_string(hide_password=False)
+    (finding,) = [each for each in found_by(url, "settings") if each.where == REPLICA]
+    assert "URL" in str(finding.fix)
+
+
+@on_a_server
+def test_messages_that_the_index_was_never_told_of_are_found_and_brought_in_as_said(place):
+    with place.open() as store:
+        session = store.sessions.create()
+        store.messages.save(session.id, "user", "hello")
+        assert found_by(place.url, "search") == []  # it is asleep, so all are read
+        assert len(store.messages.search("hello").items) == 1
+        with connect(place.url) as connection:
+            connection.execute(f"SET {REPLICA} = replica".encode())
+            connection.execute(b"UPDATE messages SET content = 'hello zebra'")
+            connection.execute(b"DELETE FROM search_index")
+        assert found_by(place.url, "search", deep=False) == []
+        (finding,) = found_by(place.url, "search")
+        assert "1 message" in finding.what
+        assert str(finding.fix).startswith("agentstore reindex")
+        store.search.reindex()
+        assert len(store.messages.search("zebra").items) == 1
+        store.messages.save(session.id, "user", "waits")
+    assert found_by(place.url, "search") == []
+
+
+@on_a_server
+def test_policies_filter_although_row_security_is_off_for_the_role(place):
+    set_by_hand(place.url, "SET row_security = off")
+    with place.open() as store:
+        store.users.create("Ada", id="ada")
+        scope = store.scoped("ada")
+        session = scope.sessions.create()
+        assert [each.id for each in scope.sessions.list().items] == [session.id]

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 
 from agentstore import AgentStoreError, Store
 from agentstore.errors import (
@@ -403,6 +403,37 @@ def test_the_order_of_a_list_is_exact_however_far_behind_its_index_may_be(place)
             assert [session.id for session in paged(store.sessions.list, limit=limit)] == newest
             oldest = paged(store.sessions.list, limit=limit, order="oldest")
             assert [session.id for session in oldest] == newest[::-1]
+
+
+@on(lambda driver: driver.name == "sqlite3")
+def test_a_page_of_conversations_some_messages_apart_is_not_read_with_256_more(place):
+    """Counted are the steps of SQLite's virtual machine: with 256 more they are four times as many.
+
+    Conversations that go on side by side take no more than those of one message each, of which
+    the page needs all 256.
+    """
+    counts, sent = [], []
+    for activities in (
+        {n: n for n in range(1_000, 1_400)},
+        {n: n for n in range(40_000, 52_000, 30)},
+        {n: n + LISTED_WITHIN - 1 for n in range(80_000, 80_300)},
+    ):
+        newest = listed_under(place, activities)
+        with place.open() as store:
+            engine = engine_of(store)
+            event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2:4]))
+            assert [session.id for session in store.sessions.list(limit=20)] == newest[:20]
+            with engine.connect() as connection:
+                driver_s = connection.connection.driver_connection
+                steps = itertools.count()
+                driver_s.set_progress_handler(lambda steps=steps: next(steps) * 0, 10)
+                driver_s.execute(*sent[-1]).fetchall()
+                driver_s.set_progress_handler(None, 0)
+            counts.append(next(steps))
+    assert min(counts) > 100
+    dense, apart, side_by_side = counts
+    assert 2 * apart < dense
+    assert side_by_side < 1.1 * dense
 
 
 @on(lambda driver: driver.name == "psycopg")

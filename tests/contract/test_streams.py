@@ -96,6 +96,23 @@ def seen(store, message):
     return found["get"].status, found["get"].content
 
 
+def test_a_stream_on_another_branch_than_the_active_one_is_shown_there_alone(store):
+    session = store.sessions.create().id
+    store.messages.save(session, "user", "question", idempotency_key="asked")
+    store.branches.create(session, after_turn=1, name="edited")
+    begun = store.messages.begin(session, branch="main", idempotency_key="k")
+    assert begun.branch == "main"
+    assert store.messages.begin(session, branch="main", idempotency_key="k").id == begun.id
+    store.messages.append(begun.id, "answer")
+    store.messages.finish(begun.id)
+    assert [m.content for m in store.messages.history(session)] == ["question"]
+    shown = store.messages.history(session, branch="main")
+    assert [m.content for m in shown] == ["question", "answer"]
+    assert store.sessions.verify(session).agree
+    with pytest.raises(NotFound, match="branch 'nowhere'"):
+        store.messages.begin(session, branch="nowhere")
+
+
 # --- Reading meanwhile -------------------------------------------------------------------------
 
 

@@ -537,6 +537,64 @@ def test_the_note_on_an_error_of_the_block_is_about_what_was_not_ended(store, ta
     assert quota(store, talk) == (0, 0)
 
 
+@pytest.mark.parametrize("answers", ["save", "begin", "stream", "stream of calls"])
+def test_a_turn_stays_on_its_branch_whoever_switches_or_renames_meanwhile(store, talk, answers):
+    store.messages.save(talk.id, "user", "before")
+    with store.turn(talk.id) as turn:
+        turn.save("user", "question")
+        store.branches.create(talk.id, from_turn=2, name="edited")
+        store.messages.save(talk.id, "user", "another question")
+        assert [m.content for m in turn.history()] == ["before", "question"]
+        store.branches.create(talk.id, branch="main", name="draft")
+        store.branches.switch(talk.id, "edited")
+        if answers == "save":
+            turn.save("assistant", "answer")
+        elif answers == "begin":
+            turn.begin()
+            turn.finish("answer")
+        elif answers == "stream":
+            assert "".join(turn.stream(iter([chunk("answer")]))) == "answer"
+        else:
+            calls = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]
+            assert not list(turn.stream(iter([chunk(tool_calls=calls)])))
+    said = store.messages.history(talk.id, branch="main", unanswered="keep")
+    assert [m.role for m in said] == ["user", "user", "assistant"]
+    edited = store.messages.history(talk.id)
+    assert [m.content for m in edited] == ["before", "another question"]
+    with store.turn(talk.id) as turn:
+        turn.save("user", "and now?")
+        store.branches.rename(talk.id, "edited", "renamed")
+        store.branches.switch(talk.id, "main")
+        turn.save("assistant", "renamed")
+        turn.save("assistant", "on main", branch="main")
+    assert store.messages.history(talk.id, branch="renamed")[-1].content == "renamed"
+    assert store.messages.history(talk.id, branch="main")[-1].content == "on main"
+
+
+def chunk(content: str = "", **delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": content, **delta}}]}
+
+
+def test_an_answer_whose_branch_was_deleted_meanwhile_goes_to_no_other(store, talk):
+    store.messages.save(talk.id, "user", "before")
+    store.branches.create(talk.id, after_turn=1, name="idea")
+    with store.turn(talk.id) as turn:
+        turn.save_chat([{"role": "user", "content": "question"}])
+        store.branches.delete(talk.id, "idea", force=True)
+        for call in (lambda: turn.save("assistant", "late"), turn.chat, turn.begin):
+            with pytest.raises(NotFound) as refused:
+                call()
+            assert refused.value.kind == "branch"
+        turn.usage(CHAT)
+    assert used(store, talk) == 1_000
+    store.branches.create(talk.id, after_turn=1, name="other")
+    with pytest.raises(NotFound, match="branch 'other'"), store.turn(talk.id) as turn:
+        turn.save("user", "question")
+        store.branches.delete(talk.id, "other", force=True)
+        list(turn.stream(iter([chunk("late")])))
+    assert [m.content for m in store.messages.history(talk.id)] == ["before"]
+
+
 def test_a_turn_for_a_call_logs_what_it_calls_under_it(store, talk):
     with store.turn(talk.id, tool_call_id="call-1") as turn:
         assert turn.log("search").tool_call_id == "call-1"

@@ -86,6 +86,7 @@ EXPECTED = {
     "tasks.complete_many": Expected((4, 1), (53, 4, 1)),
     "checkpoints.put": Expected((4, 1), (2, 2, 1)),
     "checkpoints.put_child": Expected((3, 1), (1, 1, 1)),
+    "checkpoints.put_first": Expected((8, 2), (2, 2, 2)),
     "checkpoints.get": Expected((1, 0), (1, 1, 0)),
     "checkpoints.put_writes": Expected((4, 1), (1, 1, 1)),
     "checkpoints.get_with_writes": Expected((1, 0), (1, 1, 0)),

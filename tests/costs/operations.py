@@ -184,6 +184,16 @@ def children_of_one(store: Store, calls: int) -> list[tuple[str, str, int]]:
     return [(put.thread_id, f"{n}", n) for n in range(calls)]
 
 
+def new_threads(store: Store, calls: int) -> list[str]:
+    return [f"new {n}" for n in range(calls)]
+
+
+def first_two(store: Any, thread: str) -> None:
+    """Put a root and its child, of which no thread is there yet."""
+    root = store.checkpoints.put(thread, {"rest": rest_at(0)}, parent_id="")
+    store.checkpoints.put(thread, {"rest": rest_at(1)}, parent_id=root.id)
+
+
 def rest_at(n: int) -> dict[str, Any]:
     """A value of some hundred bytes that changes in its middle, as the versions of channels do."""
     return {"before": "x" * 200, "n": n, "behind": "y" * 200}
@@ -341,6 +351,7 @@ OPERATIONS = {
         children_of_one,
         lambda store, at: store.checkpoints.put(at[0], {"rest": rest_at(at[2] + 1)}, f"{at[2] + 1}",
             parent_id=at[1], inherit=["settings"], parent_missing="root")),
+    "checkpoints.put_first": Operation("the first two of a thread", new_threads, first_two),
     "checkpoints.get": Operation("`checkpoints.get`", one_thread,
         lambda store, put: store.checkpoints.get(put.id, put.thread_id)),
     "checkpoints.put_writes": Operation("`checkpoints.put_writes` of two", tasks_of_one_checkpoint,

@@ -63,6 +63,19 @@ OASST: list[Json] = [
     {"message_id": "m2", "parent_id": "m1", "role": "assistant", "text": SUNNY, "rank": 0},
     {"message_id": "m3", "parent_id": "m1", "role": "assistant", "text": "Rain.", "rank": 1},
 ]
+RANKED: list[Json] = [  # whose best answers are neither the first nor the last
+    {"message_id": id, "parent_id": parent, "role": role, "text": text, "rank": rank}
+    for id, parent, role, text, rank in (
+        ("m1", None, "prompter", ASKED, None),
+        ("m2", "m1", "assistant", "Rain.", 1),
+        ("m4", "m1", "assistant", SUNNY, 0),
+        ("m5", "m4", "prompter", "Why?", 2),
+        ("m6", "m4", "prompter", "Sure?", 0),
+        ("m7", "m6", "assistant", "Yes.", 0),
+        ("m8", "m4", "prompter", "How?", 1),
+        ("m3", "m2", "prompter", "Sure?", 0),
+    )
+]
 LIBRE: list[Json] = [
     {"messageId": "m1", "parentMessageId": "0", "isCreatedByUser": True, "text": ASKED},
     {"messageId": "m2", "parentMessageId": "m1", "isCreatedByUser": False, "text": "Rain.",
@@ -195,6 +208,8 @@ SAMPLES: dict[str, Sample] = {
                                     "response": {"result": "24 degrees"}}}]),
                     ("model", [{"text": SUNNY}]))}),
         [{"main": ["system: Be kind.", *LOOKED["main"]]}]),
+    "a question to Gemini": Sample(lines({"contents": [{"parts": [{"text": ASKED}]}]}),
+        [{"main": ["user: Weather?"]}]),
     "a batch of Gemini's": Sample(lines({"key": "x", "request": {"contents": parts(
                         ("user", [{"text": ASKED}]))}, "response": {"candidates": [
                         {"content": parts(("model", [{"text": SUNNY}]))[0]}],
@@ -277,6 +292,17 @@ SAMPLES: dict[str, Sample] = {
                 for each in OASST)), [RAINED], ids=["x"]),
     "OpenAssistant's trees": Sample(lines({"message_tree_id": "x",
                 "prompt": {**OASST[0], "replies": OASST[1:]}}), [RAINED]),
+    "OpenAssistant's ranks": Sample(lines(*({**each, "message_tree_id": "x"}
+                for each in RANKED)), [{**TWICE,
+                    "branch-1": ["user: Weather?", f"assistant: {SUNNY}", "user: Why?"],
+                    "branch-2": ["user: Weather?", f"assistant: {SUNNY}", "user: How?"],
+                    "branch-3": ["user: Weather?", "assistant: Rain.", "user: Sure?"]}],
+        ids=["x"]),
+    "numbers of odd digits": Sample(lines({"messages": [
+                {"sender": "user", "text": ASKED, "timestamp": "\u00b2"},
+                {"sender": "bot", "text": SUNNY, "timestamp": "1\u00b2",
+                    "usage": {"input_tokens": 10, "output_tokens": 5}}]}),
+        [{"main": ["user: Weather?", f"assistant: {SUNNY}"]}], (10, 5, 1)),
     "UltraChat": Sample(lines({"id": "x", "data": [ASKED, SUNNY, "Sure?", "Yes."]}), [TWICE],
         ids=["x"]),
     "ShareGPT as items": Sample(whole([{"id": "x", "items": [{"from": "human", "value": ASKED},

@@ -62,7 +62,7 @@ LATER_TABLES = ("memories",)
 """What is empty once a database has been back before the last revisions."""
 
 WITH_PREFIX = Names(None, "ag_")
-WITH_SCHEMA_AND_PREFIX = Names("agents", "ag_")
+WITH_SCHEMA_AND_PREFIX = Names("order", "ag_")  # a word that has to be quoted
 
 
 # --- Ways to migrate -------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def revision_of(url: str, names: Names = PLAIN) -> str | None:
 def behind(url: str, names: Names = PLAIN) -> str:
     """Make an empty database one of the last revision before head; give that revision."""
     migrations.upgrade(url, names=names)
-    table = f"{names.schema}." if names.schema else ""
+    table = f'"{names.schema}".' if names.schema else ""
     revision = migrations.UPGRADED[-2]
     where = f"{table}{names.prefix}alembic_version"
     run_sql(url, f"UPDATE {where} SET version_num = '{revision}'")  # noqa: S608

@@ -239,7 +239,7 @@ def test_an_upgrade_at_head_does_nothing_where_it_may_not(unfinished, owned):
         run_sql(url, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
     else:
         role = f"reader_{database}"
-        schema = names.schema or "public"
+        schema = f'"{names.schema or "public"}"'
         run_sql(
             url,
             f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}; "

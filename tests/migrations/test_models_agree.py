@@ -15,7 +15,7 @@ def make_by_the_models(url, names):
     engine = open_engine(parse_url(url), Settings())
     with engine.begin() as connection:
         if names.schema:
-            connection.execute(text(f"CREATE SCHEMA {names.schema}"))
+            connection.execute(text(f'CREATE SCHEMA "{names.schema}"'))
         tables(names).metadata.create_all(connection)
     engine.dispose()
 
@@ -38,7 +38,7 @@ def test_alembic_finds_nothing_to_change(databases):
 )
 def test_alembic_finds_what_a_database_lacks_or_has_besides(databases, change):
     url, names = databases.upgraded(), databases.names
-    schema = f"{names.schema}." if names.schema else ""
+    schema = f'"{names.schema}".' if names.schema else ""
     run_sql(url, change.format(schema=schema, prefix=names.prefix))
     said = alembic("check", url=url, names=names)
     assert said.code != 0

@@ -18,7 +18,8 @@ from tests.migrations.test_refusals import command_of, refusal
 
 def qualified(url, names, table):
     found = names_on(url, names)
-    return f"{found.schema}.{found.prefix}{table}" if found.schema else f"{found.prefix}{table}"
+    schema = f'"{found.schema}".' if found.schema else ""
+    return f"{schema}{found.prefix}{table}"
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def qualified(url, names, table):
 def test_an_application_s_tables_are_named_before_any_is_made(databases, with_a_revision, table):
     url, names = databases.make("own"), databases.names
     if names_on(url, names).schema:
-        run_sql(url, f"CREATE SCHEMA {names.schema}")
+        run_sql(url, f'CREATE SCHEMA "{names.schema}"')
     theirs = [names_on(url, names).prefix + table]
     run_sql(url, f"CREATE TABLE {qualified(url, names, table)} (id INTEGER)")
     if with_a_revision:

@@ -36,7 +36,7 @@ def refusal(kind, url, names):
 
 
 def stamp(url, names, revision):
-    schema = f"{names.schema}." if names.schema else ""
+    schema = f'"{names.schema}".' if names.schema else ""
     table = f"{schema}{names.prefix}alembic_version"
     run_sql(url, f"UPDATE {table} SET version_num = '{revision}'")  # noqa: S608 - our own names
 

@@ -154,7 +154,7 @@ def gatherer_of(store: Any) -> Any:
     if isinstance(store, Store):
         return store._runner.writer or store._runner._gatherer
     runner = store._unit_runner
-    return runner._writer if isinstance(runner, ThreadRunner) else runner._gatherer
+    return runner.writer if isinstance(runner, ThreadRunner) else runner._gatherer
 
 
 def waiting(store: Any) -> int:

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import event, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from agentstore import AsyncStore
+from agentstore import AsyncStore, Store
 from agentstore.errors import AgentStoreError, DatabaseBusy, NotFound, TransactionMisuse
 from agentstore.execution.async_runners import ThreadRunner
 from tests.conftest import FULL, VERSIONS, Servers
@@ -519,7 +519,7 @@ async def test_the_end_of_a_transaction_is_not_taken_back_when_cancelled(tmp_pat
             async with store.transaction() as tx:
                 await tx.messages.save(session.id, "user", "hello")
                 begun = threading.Event()
-                runner._thread.submit(lambda: begun.set() or go_on.wait())
+                runner.thread.submit(lambda: begun.set() or go_on.wait())
                 await asyncio.to_thread(begun.wait)
                 leaving.set()  # the end queues up behind what waits there
                 if fails:
@@ -618,3 +618,120 @@ async def test_a_store_that_cannot_be_opened_keeps_nothing(tmp_path):
         assert checked_out(store) == 0
         with pytest.raises(TransactionMisuse, match="closed"):
             await store.open()
+
+
+# --- Threads --------------------------------------------------------------------------------------
+
+
+def threads_named(beginning: str) -> int:
+    return sum(thread.name.startswith(beginning) for thread in threading.enumerate())
+
+
+@in_loop
+async def test_reads_go_beside_each_other_and_a_lone_reader_needs_one_thread(tmp_path):
+    async with AsyncStore(FILE.format(tmp_path), pool_size=3) as store:
+        for _ in range(20):
+            await store.sessions.count()
+        assert threads_named("agentstore-read") == 1
+        for _ in range(2):
+            meeting = threading.Barrier(3)
+            met = (store.read(lambda _, meeting=meeting: meeting.wait(20)) for _ in range(3))
+            assert sorted(await asyncio.gather(*met)) == [0, 1, 2]
+        assert threads_named("agentstore-read") == 3
+
+
+@in_loop
+async def test_a_read_that_is_cancelled_while_no_thread_is_free_is_not_made(tmp_path):
+    async with AsyncStore(FILE.format(tmp_path), pool_size=1) as store:
+        await store.sessions.count()
+        go_on, made = threading.Event(), []
+        slow = asyncio.create_task(store.read(lambda _: go_on.wait(20)))
+        await spin()
+        late = asyncio.create_task(store.read(made.append))
+        await spin()
+        late.cancel()
+        [result] = await end_of(late)
+        assert isinstance(result, asyncio.CancelledError)
+        assert not slow.done()
+        go_on.set()
+        assert await slow
+        await store.sessions.count()
+        assert made == []
+
+
+def test_an_interrupt_where_one_task_goes_on_keeps_no_answer_from_the_others(tmp_path):
+    async def save(number: int) -> int:
+        saved = await store.messages.save("s", "user", f"{number}")
+        if number == 1:
+            raise KeyboardInterrupt
+        return saved.seq
+
+    async def begin() -> list[asyncio.Task[int]]:
+        await store.sessions.create(id="s")
+        async with holding(store, "s"):
+            tasks = [asyncio.create_task(save(number)) for number in range(4)]
+            await spin()
+        return tasks
+
+    async def others_of(tasks: list[asyncio.Task[int]]) -> list[int]:
+        async with asyncio.timeout(20):
+            return [await task for task in tasks if task is not tasks[1]]
+
+    store = AsyncStore(FILE.format(tmp_path))
+    with asyncio.Runner() as runner:
+        tasks = runner.run(begin())
+        with pytest.raises(KeyboardInterrupt):
+            runner.get_loop().run_until_complete(asyncio.wait(tasks))
+        assert runner.run(others_of(tasks)) == [2, 4, 5]
+        runner.run(store.close())
+
+
+def test_the_threads_of_a_store_that_is_forgotten_end(tmp_path):
+    async def use() -> None:
+        store = AsyncStore(FILE.format(tmp_path))
+        session = await store.sessions.create()
+        await store.sessions.get(session.id)
+        assert threads_named("agentstore")
+
+    asyncio.run(use())
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("agentstore"):
+            thread.join(20)
+    assert not threads_named("agentstore")
+
+
+@pytest.mark.crash
+def test_a_program_that_ends_waits_for_what_its_threads_do(tmp_path):
+    url = FILE.format(tmp_path)
+    program = """
+import asyncio, sys, threading
+from agentstore import AsyncStore, Store
+
+async def begin():
+    store = AsyncStore(sys.argv[1])
+    await store.sessions.create(id="s")
+    begun = threading.Event()
+
+    def work(tx):
+        begun.set()
+        threading.Event().wait(0.5)
+        tx.messages.save("s", "user", "last")
+
+    asyncio.ensure_future(store.run(work))
+    await asyncio.to_thread(begun.wait)
+
+asyncio.new_event_loop().run_until_complete(begin())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, url],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr[-3_000:]
+
+    with Store(url) as store:
+        assert [message.content for message in store.messages.history("s")] == ["last"]

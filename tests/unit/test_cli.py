@@ -93,9 +93,9 @@ def test_debug_shows_where_a_failure_came_from(run):
     assert "Traceback" in run("--debug", "stats", "--url", "sqlite:///nothing.db", code=1).stderr
 
 
-def test_reading_commands_do_not_make_a_database(run, tmp_path):
-    run("stats", code=1)
-    run("current", code=1)
+def test_only_what_is_to_make_a_database_makes_one(run, tmp_path):
+    for command in (("stats",), ("current",), ("reindex",), ("prune", "--tool-logs", "30d")):
+        run(*command, code=1)
     assert list(tmp_path.iterdir()) == []
 
 

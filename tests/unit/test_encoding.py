@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tracemalloc
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -165,11 +166,22 @@ def test_documents_are_read_together_as_one_by_one(written, damaged):
     "stored",
     [
         *(["1,2", "3"], ["1", ""], [""], ["[1", "2]"], ['"a', 'b"', "1"]),
-        *(["1,2", "[3", "4]"], ['{"a":1},{}', '{"a":"', '"}']),
+        *(["1,2", "[3", "4]"], ["1,2,3", "[4", "5]"], ['{"a":1},{}', '{"a":"', '"}']),
     ],
 )
 def test_what_is_no_document_by_itself_is_not_made_one_by_its_neighbours(stored):
     assert read_by(load_many, stored) == "refused"
+
+
+def test_documents_that_are_large_together_are_not_held_in_memory_twice_more():
+    stored = [dump_json("x" * 100_000) for _ in range(30)]
+    tracemalloc.start()
+    try:
+        assert [*map(len, load_many(stored))] == [100_000] * 30
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * sum(map(len, stored))
 
 
 def test_bytes_are_not_read_as_json():

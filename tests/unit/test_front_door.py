@@ -34,7 +34,7 @@ def test_the_records_listed_are_all_there_are():
 
 
 def test_what_is_no_store_error_or_record_is_not_given():
-    for name in ("shown", "Sequence", "nonsense", "__wrapped__"):
+    for name in ("shown", "Sequence", "nonsense", "__wrapped__", ""):
         assert not hasattr(agentstore, name)
 
 

@@ -18,6 +18,7 @@ from agentstore.errors import InvalidRow
 from agentstore.settings import Settings
 from agentstore.values.encoding import encode_text
 from agentstore.values.types import (
+    EnumText,
     Json,
     OwnId,
     SafeText,
@@ -215,6 +216,14 @@ def test_a_few_rows_are_read_as_many_are():
         assert [statement.read([row])[0] for row in rows] == together
         assert statement.read(rows[:3]) == together[:3]
         assert [statement.read([row[:2]])[0] for row in rows] == [row[:2] for row in together]
+
+
+def test_a_word_that_is_none_is_refused_in_a_row_like_those_before():
+    query = select(literal("a", EnumText(("a", "b"))).label("a"))
+    statement = Prepared(query, create_engine("sqlite://").dialect)
+    assert [*statement.read([("a",)]), *statement.read([("b",)])] == [("a",), ("b",)]
+    with pytest.raises(InvalidRow):
+        statement.read([("c",)])
 
 
 @pytest.mark.parametrize("wrong", [b"bytes", 1.5, 9])

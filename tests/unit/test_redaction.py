@@ -361,12 +361,6 @@ def token(prefix):
     )
 
 
-def test_every_published_prefix_is_found(subtests):
-    for prefix in PREFIXES:
-        with subtests.test(prefix):
-            assert token(prefix)
-
-
 def in_json(text):
     return json.dumps({"code": 1, "said": f"line\n{text}\n\tafter"}, indent=1)
 

@@ -228,7 +228,7 @@ def test_tasks_that_are_told_together_go_together_again(path, monkeypatch):
             while not batches:
                 await spin()
             # From here on a batch begins the moment that it may.
-            executor = store._unit_runner._thread
+            executor = store._unit_runner.thread
             monkeypatch.setattr(executor, "submit", lambda lead: lead())
             await asyncio.gather(*tasks)
             assert batches == [8, 8]
@@ -1013,7 +1013,7 @@ def test_closing_an_asynchronous_store_waits_for_what_is_queued_and_leaves_nothi
         await store.open()
         await store.sessions.create(id="s")
         tasks = [asyncio.create_task(store.messages.save("s", "user", "x")) for _ in range(300)]
-        while store._unit_runner._turns._inside < 300:  # type: ignore[attr-defined]
+        while store._unit_runner._turns.inside < 300:  # type: ignore[attr-defined]
             await spin(1)
         await store.close()
         saved = await asyncio.gather(*tasks)

@@ -242,11 +242,12 @@ class EngineDialect(ABC):
         connection.rollback()
 
     @abstractmethod
-    def require_joinable(self, connection: Connection) -> None:
+    def require_joinable(self, connection: Connection, tables: Tables) -> None:
         """Refuse a transaction of the application's in which a unit could not do what it promises.
 
         Raises:
-            TransactionMisuse: It has failed, or its connection is not set up as it has to be.
+            TransactionMisuse: It has failed, its connection is not set up as it has to be, or a
+                temporary table is seen to hide one of ours.
         """
 
     def join_to_write(self, connection: Connection, tables: Tables) -> None:
@@ -302,6 +303,13 @@ class EngineDialect(ABC):
         """Say whether this database is new and migrates without a command; a server never does."""
         return False
 
+    def require_reach(self, connection: Connection, names: Names) -> None:
+        """Refuse where tables are not found because this role may not look where they are.
+
+        Raises:
+            DatabaseReadOnly: It may not.
+        """
+
     @abstractmethod
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Begin the transaction of a migration, and wait until no other one runs.
@@ -352,6 +360,10 @@ class EngineDialect(ABC):
         """Give the bytes that a text takes, which is not NULL."""
 
     @abstractmethod
+    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+        """Say that a text has a part in it: a lower-case ASCII word in any case, or Chinese."""
+
+    @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
 
@@ -400,10 +412,11 @@ class EngineDialect(ABC):
             merges: Whether there are pieces to be merged; else they are no parameters.
 
         Returns:
-            It gives how many pieces were merged; no row, and nothing is written, if the
-            checkpoint's id is taken. Parameters are the columns of the checkpoint (``c_``), and
-            lists of those of new pieces (``p_``), and of merged ones (``m_``), which take the place
-            of what begins where they do or later on their lines.
+            It gives how many pieces were merged, and then the number of a thread that ``entered``
+            makes; no row, and nothing is written, if the checkpoint's id is taken. Parameters are
+            the columns of the checkpoint (``c_``), and lists of those of new pieces (``p_``), and
+            of merged ones (``m_``), which take the place of what begins where they do or later on
+            their lines.
             None where the engine gains nothing by it.
         """
         return None

@@ -56,7 +56,7 @@ from sqlalchemy.util import await_only
 
 from agentstore.schema import Tables
 from agentstore.schema.conversations import SessionId
-from agentstore.values.encoding import decode_texts, dump_json, load_arrays
+from agentstore.values.encoding import ESCAPE, decode_texts, dump_json, load_arrays
 from agentstore.values.types import (
     EPOCH,
     ID_BYTES,
@@ -73,6 +73,7 @@ from agentstore.values.types import (
     SafeText,
     Strict,
     UtcDateTime,
+    add_up,
     has_listeners,
     id_bytes,
     names_of_prepared,
@@ -620,23 +621,37 @@ class Packed(FunctionElement[Any]):
 
     inherit_cache = True
 
-    def __init__(self, *columns: Any) -> None:
-        """Pack columns of texts and documents."""
+    def __init__(self, *columns: Any, implied: int = 0) -> None:
+        """Pack columns of texts, documents and ids.
+
+        Args:
+            columns: The columns.
+            implied: So many, the last ones, are NULL where all others are.
+        """
         super().__init__(*columns)
-        self.type = PackedType([column.type for column in columns])
+        self.kinds = [column.type for column in columns]
+        self.type = PackedType(self.kinds)
+        self.told = len(columns) - implied
 
 
 @compiles(Packed, "sqlite")
 def _packed_on_sqlite(packed: Packed, compiler: Any, **options: Any) -> str:
-    columns = ", ".join(compiler.process(column, **options) for column in packed.clauses)
-    return f"CASE WHEN coalesce({columns}) IS NOT NULL THEN json_array({columns}) END"
+    columns = [compiler.process(column, **options) for column in packed.clauses]
+    texts = [
+        f"CASE WHEN {column} IS NOT NULL THEN hex({column}) END"  # JSON has no bytes
+        if isinstance(kind, OwnId)
+        else column
+        for column, kind in zip(columns, packed.kinds, strict=True)
+    ]
+    some = f"coalesce({', '.join(columns[: packed.told])}) IS NOT NULL"
+    return f"CASE WHEN {some} THEN json_array({', '.join(texts)}) END"
 
 
 @compiles(Packed, "postgresql")
 def _packed_on_postgresql(packed: Packed, compiler: Any, **options: Any) -> str:
     columns = [compiler.process(column, **options) for column in packed.clauses]
     texts = ", ".join(f"CAST({column} AS TEXT)" for column in columns)
-    some = f"num_nonnulls({', '.join(columns)}) > 0"
+    some = f"num_nonnulls({', '.join(columns[: packed.told])}) > 0"
     return f"CASE WHEN {some} THEN CAST(json_build_array({texts}) AS TEXT) END"
 
 
@@ -644,11 +659,16 @@ class _Unpacking:
     """What reads a packed column as the columns that it was made of."""
 
     def __init__(self, kind: PackedType, dialect: Dialect) -> None:
-        self._reads = [column_reader(each, dialect) for each in kind.kinds]
+        self._reads = [
+            partial(_packed_ids_out, each)
+            if isinstance(each, OwnId) and each.is_bytes(dialect)
+            else column_reader(each, dialect)
+            for each in kind.kinds
+        ]
 
     def __call__(self, column: Column) -> list[Column]:
         empty = (None,) * len(self._reads)
-        if not any(column):
+        if column.count(None) == len(column):
             return [(None,) * len(column)] * len(self._reads)
         arrays = iter(load_arrays([packed for packed in column if packed is not None]))
         rows = [empty if packed is None else next(arrays) for packed in column]
@@ -897,7 +917,11 @@ def _words_out(kind: EnumText, known: frozenset[str | None], column: Column) -> 
 
 
 def _texts_out(kind: SafeText | SessionId, known: Set[type[Any]], column: Column) -> Column:
-    kinds = {*map(type, column)}
+    try:
+        together = "".join(column)
+        return column if together.isascii() or ESCAPE not in together else decode_texts(column)
+    except TypeError:  # not all of them are texts
+        kinds = {*map(type, column)}
     if not kinds <= known:
         raise kind.invalid_row()
     return decode_texts(column) if str in kinds else column  # most columns are mostly empty
@@ -914,10 +938,11 @@ def _money_out(kind: Nanos, required: bool, column: Column) -> Column:
 
 
 def _instants_out(kind: UtcDateTime, known: Set[type[Any]], column: Column) -> Column:
-    if not {*map(type, column)} <= known:
+    all_there = add_up(column)
+    if not all_there and not {*map(type, column)} <= known:
         raise kind.invalid_row()
     try:
-        if None not in column and min(column) >= 0 and max(column) < _EXACT:
+        if all_there and min(column) >= 0 and max(column) < _EXACT:
             seconds = [n / 1_000_000 for n in column]
             return msgspec.convert(seconds, list[datetime], strict=False)
         unit = MICROSECOND
@@ -939,11 +964,15 @@ def _ids_out(kind: OwnId, required: bool, column: Column) -> Column:
     given = column if required else [value for value in column if value is not None]
     if not given:
         return column
-    if {*map(type, given)} - _BYTES or {*map(len, given)} - _ID_LENGTH:
+    try:
+        joined = b"".join(given)
+    except TypeError:
+        raise kind.invalid_row() from None
+    if {*map(len, given)} - _ID_LENGTH:
         raise kind.invalid_row()
     # As ``id_text`` does, of all at once, in a third of the time. Of the dashes between groups of
     # four digits, three are not a UUID's: they go from each id, the first from the first place on.
-    together = bytearray(hexlify(b"".join(given), "-", 2)) + b"-"
+    together = bytearray(hexlify(joined, "-", 2)) + b"-"
     del together[4::40]
     del together[28::39]
     del together[32::38]
@@ -955,7 +984,10 @@ def _ids_out(kind: OwnId, required: bool, column: Column) -> Column:
     return [value if value is None else next(following) for value in column]
 
 
-_BYTES: Set[type[Any]] = {bytes}
+def _packed_ids_out(kind: OwnId, column: Column) -> Column:
+    return _ids_out(kind, False, [each and bytes.fromhex(each) for each in column])
+
+
 _ID_LENGTH = {ID_BYTES}
 
 

@@ -566,6 +566,7 @@ def putting(
     thread = new["thread_id"]
     end, ends = _arriving(values, "m_", "thread_id")
     line = and_(values.c.thread_id == thread, values.c.line == end["line"])
+    given: list[Any] = []
     if entered is None:
         putting = pg_insert(points).values(new)
     else:
@@ -574,7 +575,10 @@ def putting(
             lacking = select(end["line"]).select_from(ends).where(~there)
             entered = entered.where(~lacking.exists())
         row = [sql_cast(value, points.c[name].type) for name, value in new.items()]
-        rows = select(*row).select_from(entered.cte("entered"))
+        thread_row = entered.cte("entered")
+        if "pk" in thread_row.c:  # it was made
+            given = [select(thread_row.c.pk.label("thread_pk")).scalar_subquery()]
+        rows = select(*row).select_from(thread_row)
         putting = pg_insert(points).from_select([*new], rows)
     point = putting.on_conflict_do_nothing().returning(points.c.pk).cte("point")
 
@@ -583,7 +587,7 @@ def putting(
     stored = pg_insert(values).from_select(["thread_id", *piece], rows).cte("stored")
     if not merges:
         none = literal_column("0", Integer).label("merged")
-        return select(none).select_from(point).add_cte(stored)
+        return select(none, *given).select_from(point).add_cte(stored)
     merging = (
         update(values)
         .values({name: end[name] for name in end if name not in values.primary_key.c})
@@ -593,7 +597,7 @@ def putting(
     behind = and_(line, values.c.start > end["start"], point.c.pk.is_not(None))
     dropped = delete(values).where(behind).cte("dropped")
     count = select(func.count()).select_from(merged).scalar_subquery()
-    counted = select(count.label("merged")).select_from(point)
+    counted = select(count.label("merged"), *given).select_from(point)
     return counted.add_cte(stored, merged, dropped)
 
 

@@ -358,6 +358,14 @@ def policies(context: CheckContext) -> Iterator[Finding]:
         what = "Row-level security holds the owner too, whose searches read the whole index then."
         fixes = [_RELEASE.format(name) for name in bound]
         yield _finding(Severity.WARNING, what, bound, fixes)
+    opened = context.connection.execute(_OPEN_TO_ALL, {"messages": _quoted(context, "messages")})
+    if (open_to_all := opened.scalar()) is not None:
+        what = (
+            f"Every role may create functions in the schema {open_to_all}; the server may run "
+            "them in place of its own, with the rights of whoever calls a store."
+        )
+        fixes = [f"REVOKE CREATE ON SCHEMA {open_to_all} FROM PUBLIC"]
+        yield _finding(Severity.WARNING, what, [open_to_all], fixes)
     yield from _policies(context, [tables[row.name] for row in there], str(home))
 
 
@@ -529,6 +537,23 @@ _AT_THE_START = text("""
     OR name = 'gin_fuzzy_search_limit' AND reset_val <> '0'
     ORDER BY name
 """)
+_REPLICA = "session_replication_role"
+_AS_REPLICAS = text("""
+SELECT 'ALTER ' || CASE
+        WHEN setrole <> 0 THEN 'ROLE ' || setrole::regrole || CASE
+            WHEN setdatabase <> 0 THEN ' IN DATABASE ' || quote_ident(current_database()) ELSE ''
+        END
+        WHEN setdatabase <> 0 THEN 'DATABASE ' || quote_ident(current_database())
+        ELSE 'ROLE ALL'
+    END
+FROM pg_db_role_setting
+WHERE setconfig @> ARRAY['session_replication_role=replica']
+    AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+ORDER BY 1""")
+_OPEN_TO_ALL = text("""
+SELECT quote_ident(n.nspname) FROM pg_namespace AS n
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.oid = to_regclass(:messages)
+WHERE has_schema_privilege('public', n.oid, 'CREATE')""")
 _RESTORE = "Restore a backup, or promote a standby; look at the server's disk"
 
 _DO_NOT_WAIT = (
@@ -561,6 +586,16 @@ UNION ALL
 SELECT 'rule', quote_ident(r.rulename), r.ev_class::regclass::text
 FROM pg_rewrite AS r JOIN unnest(:wanted) AS wanted (name) ON r.ev_class = to_regclass(wanted.name)
 ORDER BY 1, 2, 3""").bindparams(_WANTED)
+_HIDING = text("""
+SELECT c.relname FROM pg_class AS c
+JOIN unnest(:wanted) AS wanted (name) ON c.relname = wanted.name
+WHERE c.relpersistence = 't' ORDER BY 1""").bindparams(_WANTED)
+_UNINDEXED = """
+SELECT count(*) FROM {messages} AS m CROSS JOIN {state} AS s
+WHERE s.walk_through IS NOT NULL AND (m.pk <= s.indexed_through OR m.pk > s.walk_through)
+    AND NOT EXISTS (SELECT FROM {index} AS i WHERE i.message_pk = m.pk)
+    AND NOT EXISTS (SELECT FROM {queue} AS q WHERE q.session = m.session AND q.message_pk = m.pk)
+"""
 _DEAD = text("""
 SELECT s.relid::regclass::text, s.n_dead_tup, s.n_live_tup FROM pg_stat_all_tables AS s
 JOIN unnest(:wanted) AS wanted (name) ON s.relid = to_regclass(wanted.name)
@@ -643,6 +678,17 @@ def settings(context: CheckContext) -> Iterator[Finding]:
             "own; other programs have to, or read and write something else.",
             name,
             f"psql -c 'ALTER DATABASE \"{found.datname}\" SET {name} = {_SAID[name]}'",
+        )
+    altering = [*context.connection.execute(_AS_REPLICAS).scalars()]
+    if altering or _scalar(context, _REPLICA) == "replica":
+        resetting = " ".join(f"-c {shlex.quote(f'{each} RESET {_REPLICA}')}" for each in altering)
+        yield Finding(
+            Severity.ERROR,
+            "settings",
+            f"Connections begin with {_REPLICA} replica: no references are checked, and searches "
+            "miss what is written so.",
+            _REPLICA,
+            f"psql {resetting}" if altering else "Take it out of the URL, or of postgresql.conf",
         )
     name = found.datname
     for wrong, what, fix in (
@@ -747,7 +793,19 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
 
 
 def triggers(context: CheckContext) -> Iterator[Finding]:
-    """Look for triggers and rules that no revision made."""
+    """Look for triggers and rules that no revision made, and for tables in front of ours."""
+    names = context.tables.names
+    if names.schema is None:
+        wanted = [name.strip('"') for name in every_table(context.tables)]
+        if hiding := [*context.connection.execute(_HIDING, {"wanted": wanted}).scalars()]:
+            yield Finding(
+                Severity.ERROR,
+                "triggers",
+                "Temporary tables hide ours from the connections that made them: what a store "
+                "writes there goes with them.",
+                listed(hiding),
+                "Give them other names, or say where ours are: Store(url, schema='public')",
+            )
     given = {
         "wanted": every_table(context.tables),
         "own": f"{context.tables.names.prefix}search_",
@@ -757,6 +815,26 @@ def triggers(context: CheckContext) -> Iterator[Finding]:
         fix = f"If nobody needs it: psql -c {dropping}"
         what = FOREIGN_CODE.format(kind, name)
         yield Finding(Severity.WARNING, "triggers", what, table, fix)
+
+
+def unindexed(context: CheckContext) -> Iterator[Finding]:
+    """Look for messages that the search index was never told of."""
+    if not context.deep:
+        return
+    names = context.tables.names
+    messages, index, queue, state = qualified(
+        names,
+        [context.tables.messages.name, *(f"{names.prefix}{n}" for n in (INDEX, QUEUE, STATE))],
+    )
+    query = _UNINDEXED.format(messages=messages, index=index, queue=queue, state=state)
+    if missing := context.connection.exec_driver_sql(query).scalar_one():
+        yield Finding(
+            Severity.ERROR,
+            "search",
+            f"Searches miss {counted(missing, 'message')}: the triggers did not run.",
+            "search_index",
+            context.command("reindex"),
+        )
 
 
 def unchecked(connection: Connection, tables: Tables) -> Sequence[Any]:
@@ -832,6 +910,7 @@ PostgreSQLChecks.examinations = (
     Examination("bloat", bloat),
     Examination("row_security", policies, at_head=True),
     Examination("grants", grants, at_head=True),
+    Examination("search", unindexed, at_head=True),
 )
 CHECKS = PostgreSQLChecks()
 

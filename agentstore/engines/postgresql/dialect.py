@@ -45,6 +45,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    text,
     true,
     type_coerce,
     update,
@@ -192,8 +193,11 @@ def give_back(driver_s: Any, record: Any) -> None:
     driver_s.autocommit = False
 
 
-def require_joinable(connection: Connection) -> None:
-    """Refuse what cannot be joined; see ``EngineDialect``."""
+def require_joinable(connection: Connection, tables: Tables) -> None:
+    """Refuse what cannot be joined; see ``EngineDialect``.
+
+    To look for temporary tables would be a round trip more for each call; the doctor finds them.
+    """
     if SEEN not in connection.info:
         raise TransactionMisuse(
             "This connection was opened before the store, which has not looked at its settings. "
@@ -258,6 +262,7 @@ def greet(engine: Engine, settings: Settings, *, adopted: bool) -> None:
         greeter.listen(engine)
         event.listen(engine, "checkout", greeter.greet_open_one)
     greeter.asks = greeter.asks or settings.prepare_threshold == AUTO
+    greeter.writes = greeter.writes or not settings.read_only
 
 
 def forget_prepared(context: Any) -> None:
@@ -285,10 +290,12 @@ class _Greeter:
 
     Attributes:
         asks: Whether to ask for the server's process, and to prepare nothing behind a pooler.
+        writes: Whether connections that do without triggers and references are refused.
     """
 
     def __init__(self, settings: Settings, *, adopted: bool) -> None:
         self.asks = settings.prepare_threshold == AUTO
+        self.writes = not settings.read_only
         self._adopted = adopted
         self._warned = False
         self._unsaid = True  # whether settings that a server does not say may be wrong
@@ -333,8 +340,11 @@ class _Greeter:
         wrong = _wrong_settings(own, adopted=self._adopted)
         prepares = own.prepare_threshold is not None
         if any(wrong.values()) or (self.asks and prepares) or self._unsaid:
-            process, *_, nulls, fuzzy = _ask(driver_s, wrong)
-            self._unsaid = (nulls, fuzzy) != (None, None)
+            process, *_, replica = asked = _ask(driver_s, wrong | {"own": not self._adopted})
+            if replica and self.writes:
+                driver_s.close()
+                raise errors.DatabaseReadOnly(_REPLICA)
+            self._unsaid = asked[-4:-1] != (None, None, None)
             if self.asks and prepares and process != own.info.backend_pid:
                 own.prepare_threshold = None
                 self._warn(own)
@@ -393,9 +403,19 @@ _QUESTION = """
         CASE current_setting('array_nulls') WHEN 'off'
             THEN set_config('array_nulls', 'on', false) END,
         CASE WHEN current_setting('gin_fuzzy_search_limit') <> '0'
-            THEN set_config('gin_fuzzy_search_limit', '0', false) END
+            THEN set_config('gin_fuzzy_search_limit', '0', false) END,
+        CASE WHEN %(own)s::boolean AND current_setting('row_security') = 'off'
+            THEN set_config('row_security', 'on', false) END,
+        current_setting('session_replication_role') = 'replica'
 """
-"""ISO alone keeps the order of day and month. The server does not say the last two by itself."""
+"""ISO alone keeps the order of day and month. The server does not say the last four by itself."""
+
+_REPLICA = (
+    "session_replication_role is replica on this connection: the server would check no references "
+    "and run no triggers, and searches would miss what is written. Run ALTER ROLE ... RESET "
+    "session_replication_role as a superuser, or take it out of the URL; agentstore doctor says "
+    "where it is set. Stores that are opened with read_only=True may read."
+)
 
 
 def _ask(driver_s: Any, wrong: dict[str, bool]) -> Any:
@@ -556,19 +576,31 @@ _ADVICE: dict[str, tuple[type[errors.DatabaseError], str]] = {
         errors.DatabaseReadOnly,
         "The role lacks a permission. GRANT it on the schema and its tables.",
     ),
+    "42501 check_enable_rls": (
+        errors.DatabaseReadOnly,
+        "row_security is off on this connection, so policies refuse what they would filter. Set it "
+        "to on: ALTER ROLE ... RESET row_security.",
+    ),
+    "42501 ExecWithCheckOptions": (
+        errors.DatabaseReadOnly,
+        "A role that does not own the tables writes in scopes only: call store.scoped(user_id), or "
+        "connect as the owner.",
+    ),
     "42P01": (
         errors.SchemaDamaged,
-        "A table is missing. Run agentstore upgrade, and check schema and table_prefix; agentstore "
-        "doctor compares the whole schema.",
+        "A table is missing, or the role lacks USAGE on the schema that it is in. Run agentstore "
+        "upgrade, and check schema and table_prefix; agentstore doctor compares the whole schema.",
     ),
     "42703": (
         errors.SchemaDamaged,
-        "A column is missing. Run agentstore doctor, which compares the whole schema.",
+        "A column is missing, or a temporary table of that name hides the table. Run agentstore "
+        "doctor, which compares the whole schema.",
     ),
     "XX001": (errors.DatabaseCorrupt, "The data is damaged. Restore a backup."),
     "XX002": (errors.DatabaseCorrupt, "An index is damaged. Run REINDEX."),
 }
-"""By SQLSTATE, or its beginning. Source: PostgreSQL documentation, appendix A."""
+"""By SQLSTATE, or its beginning, or with the server's function that said it. Source: PostgreSQL
+documentation, appendix A."""
 
 _FAILURES = {
     errors.TransactionConflict: Failure.ROLLED_BACK,
@@ -581,6 +613,12 @@ _RACES = ("23503", "23505")
 
 
 _WRITTEN = select(cast(func.pg_current_wal_insert_lsn(), Text))
+_OUT_OF_REACH = text("""
+SELECT quote_ident(n.nspname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relname = :name AND NOT has_schema_privilege(n.oid, 'USAGE') AND n.nspname IN (
+    SELECT replace(trim(path, '" '), '$user', current_user)
+    FROM regexp_split_to_table(current_setting('search_path'), ',') AS path
+)""")
 _REPLAYED = select(case((func.pg_is_in_recovery(), cast(func.pg_last_wal_replay_lsn(), Text))))
 
 
@@ -704,8 +742,9 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
                 "Repeat the transaction."
             )
             return Diagnosis(Failure.ROLLED_BACK, changed)
-        for length in (5, 3, 2):
-            if (known := _ADVICE.get(state[:length])) is not None:
+        function = getattr(getattr(error.orig, "diag", None), "source_function", None)
+        for known_by in (f"{state} {function}", state, state[:3], state[:2]):
+            if (known := _ADVICE.get(known_by)) is not None:
                 kind, advice = known
                 words = _words(error)
                 said = f"{words}. {advice}"
@@ -720,6 +759,19 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
         connection.execute(select(func.pg_advisory_xact_lock(number)))
+
+    def require_reach(self, connection: Connection, names: Names) -> None:
+        """Look whether the table of the revision is in a schema that the role may not use.
+
+        The server finds nothing in such a schema of the search path, and does not say why.
+        """
+        version = f"{names.prefix}alembic_version"
+        if schema := connection.execute(_OUT_OF_REACH, {"name": version}).scalar():
+            raise errors.DatabaseReadOnly(
+                f"The role may not use the schema {schema}, in which there is a table {version}. "
+                f"Run GRANT USAGE ON SCHEMA {schema} TO the role; it needs rights on the tables "
+                "too."
+            )
 
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Wait for a lock that ends with the transaction; make the schema if there is none.
@@ -766,6 +818,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
     def octets(self, text: ColumnElement[Any]) -> ColumnElement[int]:
         """Ask for them."""
         return func.octet_length(text)
+
+    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+        """Look for it with strpos, which may skip signs, where LIKE looks at each."""
+        return func.strpos(func.lower(text) if part.isascii() else text, part) > 0
 
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""

@@ -20,9 +20,23 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ARRAY, Connection, Select, Text, bindparam, func, select, text, true
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Select,
+    Text,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    text,
+    true,
+    tuple_,
+)
 
 from agentstore.engines.base.moving import Hidden
+from agentstore.engines.base.search import named
 from agentstore.schema import Names, Tables
 from agentstore.values.types import SafeText
 
@@ -349,11 +363,15 @@ class SecuredRows:
     grants = staticmethod(grants)
 
 
+def called(names: Names, function: str, *arguments: Any) -> ColumnElement[Any]:
+    """Call a function of ours; of one in a schema, SQLAlchemy does not quote the schema."""
+    place = named(f"{{s}}{{p}}{function}", names.schema, names.prefix)
+    return literal_column(place).op("")(tuple_(*arguments))
+
+
 @lru_cache(maxsize=256)
 def _dropped(names: Names) -> Select[Any]:
-    home = getattr(func, names.schema) if names.schema else func
-    drop = getattr(home, f"{names.prefix}drop_blobs")
-    return select(drop(bindparam("digests", type_=ARRAY(Text()))))
+    return select(called(names, "drop_blobs", bindparam("digests", type_=ARRAY(Text()))))
 
 
 # Whether row-level security hides rows from the role that is connected to PostgreSQL.

@@ -56,7 +56,7 @@ from agentstore.engines.base.search import (
     named,
     state_of,
 )
-from agentstore.engines.postgresql.row_security import policy
+from agentstore.engines.postgresql.row_security import called, policy
 from agentstore.schema import Names, Tables
 from agentstore.schema.conversations import number_of
 from agentstore.values.tokens import is_unspaced
@@ -648,10 +648,7 @@ def _found(tables: Tables, runs: int, *, guarded: bool) -> Select[Any]:
         guarded: Whether a policy hides rows of the index.
     """
     index, names = index_of(tables.names), tables.names
-    functions = getattr(func, names.schema) if names.schema else func
-    vector = getattr(functions, f"{names.prefix}search_lexemes")(
-        *index.c["message_pk", "scope", "words"]
-    )
+    vector = called(names, "search_lexemes", *index.c["message_pk", "scope", "words"])
     query = cast(bindparam("lexemes", type_=Text), TSQUERY)
     held = [func.strpos(index.c.words, bindparam(f"run_{n}", type_=Text)) > 0 for n in range(runs)]
     holds = or_(and_(*held), func.starts_with(index.c.words, LONG)) if held else true()

@@ -68,6 +68,7 @@ from agentstore.engines.base.dialect import (
     listen_once,
     of_the_module,
 )
+from agentstore.engines.base.search import INDEX, QUEUE, STATE
 from agentstore.engines.base.statements import NO_TRANSACTION, run_sql
 from agentstore.engines.sqlite.append import (
     BEGIN_IMMEDIATE,
@@ -100,6 +101,7 @@ from agentstore.engines.sqlite.moving import (
 )
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import DatabaseCorrupt, InvalidInput, TransactionMisuse
+from agentstore.records.upkeep import listed
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 from agentstore.values.types import (
@@ -243,7 +245,7 @@ def refuse_to_wait_for_caller(engine: Engine, mode: Mode) -> None:
         )
 
 
-def require_joinable(connection: Connection) -> None:
+def require_joinable(connection: Connection, tables: Tables) -> None:
     """Refuse what cannot be joined; see ``EngineDialect``."""
     if CONFIGURED not in connection.info:
         raise TransactionMisuse(
@@ -255,6 +257,18 @@ def require_joinable(connection: Connection) -> None:
             "SQLite has no transaction open on this connection: an error rolled it back, or it "
             "was ended past SQLAlchemy. Roll back, and begin again."
         )
+    temporary = run_sql(connection, "SELECT lower(name) FROM temp.sqlite_master", fetch=True)
+    if temporary and (hiding := {row[0] for row in temporary}.intersection(_names_of(tables))):
+        raise TransactionMisuse(
+            f"Temporary tables of yours hide agentstore's: {listed(sorted(hiding))}. "
+            "What is written there would be gone with them. Give them other names, or open the "
+            "store with a table_prefix."
+        )
+
+
+def _names_of(tables: Tables) -> list[str]:
+    search = [f"{tables.names.prefix}{name}" for name in (INDEX, QUEUE, STATE)]
+    return [*(table.name for table in tables.metadata.sorted_tables), *search]
 
 
 def join_to_write(connection: Connection, tables: Tables) -> None:
@@ -545,6 +559,12 @@ class SQLite(FileWrites, FileTasks, EngineDialect):
     def octets(self, text: ColumnElement[Any]) -> ColumnElement[int]:
         """Count them; not every library has a function for it."""
         return func.length(cast(text, LargeBinary))
+
+    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+        """Ask in the way that takes less time: LIKE decodes what is not ASCII, sign by sign."""
+        if part.isascii():
+            return text.like(f"%{part}%")
+        return func.instr(cast(text, LargeBinary), part.encode()) > 0
 
     def next_put(self, tables: Tables) -> Any:
         """Count on from the largest; there is one writer, so no two can take the same."""

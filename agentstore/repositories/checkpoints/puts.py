@@ -127,7 +127,7 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
     last_line = _set_aside(unit, new.thread_id, lines, first + ahead)
-    written = None if unit.dialect.single_writer else _put_at_once(unit, row, plans)
+    written: Any = None if unit.dialect.single_writer else _put_at_once(unit, row, plans)
     if written is None:
         written = _put_in_turn(unit, row, plans, skips=True)
     if not written:
@@ -171,8 +171,7 @@ def _put_after_last(unit: Unit, new: CheckpointDraft) -> CheckpointInfo | None:
     parameters = {**row, **seen}
     for n, (line, (start, tail)) in enumerate(tails.items()):
         parameters |= {f"line_{n}": line, f"from_{n}": start, f"tail_{n}": tail}
-    driver = dialect_of(unit.connection)
-    following = _following(unit.tables, unit.dialect, driver, len(tails))
+    following = _following(unit.tables, dialect_of(unit.connection), len(tails))
     if not following.count(unit.connection, parameters):
         return None
     last_line = _set_aside(unit, new.thread_id, numbers, last.last_line + 1)
@@ -247,13 +246,12 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         entered["lines"] = next(numbers) - there.last_line
         unused: threads.Unused | None = "root" if new.namespace == threads.ROOT else "place"
         enter = threads.unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
-    if not _put_at_once(unit, row, plans, (enter, entered)):
+    if not (put := _put_at_once(unit, row, plans, (enter, entered))):
         if last is not None:
             return _put_if_unchanged(unit, new)
         raise NeedsTransaction
-    if there is not None:
-        last_line = there.last_line + entered["lines"]
-        _note(unit, row, entries, plans, parent, last_line, there.thread_pk)
+    before, thread_pk = (0, put[0][1]) if there is None else (there.last_line, there.thread_pk)
+    _note(unit, row, entries, plans, parent, before + entered["lines"], thread_pk)
     return _info(row)
 
 
@@ -412,7 +410,7 @@ def _put_at_once(
     row: Mapping[str, Any],
     plans: list[Plan],
     entering: tuple[ReturningInsert[Any] | ReturningUpdate[Any], Mapping[str, Any]] | None = None,
-) -> bool | None:
+) -> list[Any] | None:
     """Insert a checkpoint with its pieces by one statement, if the engine has one.
 
     Args:
@@ -422,8 +420,8 @@ def _put_at_once(
         entering: A statement that enters the thread, and its parameters.
 
     Returns:
-        Whether it was; not if the id is taken, or the thread was not entered. None if it is to be
-        put in another way.
+        A row, with the number of a thread that was made; none if the id is taken, or the thread was
+        not entered. None if it is to be put in another way.
 
     Raises:
         InvalidRow: A piece was to be merged and is not there.
@@ -443,7 +441,7 @@ def _put_at_once(
     found = putting.fetch(unit.connection, parameters)
     if found and found[0][0] != len(merged):
         raise InvalidRow("checkpoint_values", "start", "no piece where one was to be merged")
-    return bool(found)
+    return found
 
 
 _MOST_AT_ONCE = 65_536
@@ -471,8 +469,8 @@ def _insert(tables: Tables, dialect: EngineDialect, driver: Dialect, skips: bool
 
 
 @lru_cache(maxsize=256)
-def _following(tables: Tables, dialect: EngineDialect, driver: Dialect, lines: int) -> Prepared:
-    return Prepared(threads.following(tables, dialect, lines), driver)
+def _following(tables: Tables, driver: Dialect, lines: int) -> Prepared:
+    return Prepared(threads.following(tables, lines), driver)
 
 
 # Pending writes: what a task wrote after a checkpoint, before the next one is put.

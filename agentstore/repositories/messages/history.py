@@ -13,7 +13,6 @@ from decimal import Decimal
 from functools import partial
 from itertools import accumulate
 from operator import itemgetter
-from types import NoneType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from sqlalchemy import Select, bindparam, case, func, select
@@ -112,6 +111,7 @@ class Projection(Generic[M, V]):
         role: Where the role is.
         plain: Makes what callers get of all columns; None if there is more to the messages than
             what is in these, or something to repair, unless a flag says not to look for that.
+            Another says that what is rare, and so packed, is NULL in all rows.
     """
 
     columns: Columns
@@ -123,7 +123,7 @@ class Projection(Generic[M, V]):
     shown: Callable[[list[M]], list[V]]
     seq: int = 0
     role: int = 1
-    plain: Callable[[Sequence[Any], bool], list[V] | None] | None = None
+    plain: Callable[[Sequence[Any], bool, bool], list[V] | None] | None = None
 
 
 class ChatLine(NamedTuple):
@@ -173,14 +173,15 @@ def _chat_columns(messages: Any) -> list[Any]:
         messages.seq,
         messages.role,
         messages.content,
-        case((messages.status == STREAMING, messages.id)),
         Packed(
+            case((messages.status == STREAMING, messages.id)),
             messages.blocks,
             messages.tool_calls,
             messages.tool_call_id,
             messages.name,
             messages.chat_keys,
             case((messages.chat_keys.is_not(None), messages.payload)),
+            implied=1,
         ),
     ]
 
@@ -315,29 +316,25 @@ def _placeholder_chat(calling: ChatLine, placeholder: dict[str, Any]) -> ChatLin
     return _chat_line(calling.seq, made, made.layout)
 
 
-def _plain_records(columns: Sequence[Any], as_stored: bool) -> list[MessageRecord] | None:
+def _plain_records(
+    columns: Sequence[Any], as_stored: bool, bare: bool
+) -> list[MessageRecord] | None:
     fields = dict(zip((*MESSAGE_FIELDS, "blocks"), columns, strict=True))
-    laid_out = {*map(type, fields["_layout"]), *map(type, fields["blocks"])} != {NoneType}
+    laid_out = not bare and any(map(_is_set, (fields["_layout"], fields["blocks"])))
     if laid_out or STREAMING in fields["status"]:
         return None
-    if not as_stored and not needs_no_repair(
-        fields["role"],
-        fields["content"],
-        fields["tool_calls"],
-        fields["tool_call_id"],
-        fields["payload"],
-    ):
+    if not as_stored and not needs_no_repair(*[fields[name] for name in _judged("content")]):
         return None
     return make_message_records(zip(*columns, strict=True))
 
 
-def _plain_chat(columns: Sequence[Any], as_stored: bool) -> list[dict[str, Any]] | None:
+def _plain_chat(columns: Sequence[Any], as_stored: bool, bare: bool) -> list[dict[str, Any]] | None:
     _, roles, texts, streaming, blocks, calls, answers, names, layouts, payloads = columns
     if _is_set(streaming):
         return None
     if not as_stored and not needs_no_repair(roles, blocks, calls, answers, payloads):
         return None
-    if not any(map(_is_set, columns[4:])):
+    if bare:
         return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     rest = zip(roles, texts, blocks, calls, answers, names, layouts, payloads, strict=True)
     return [
@@ -346,6 +343,15 @@ def _plain_chat(columns: Sequence[Any], as_stored: bool) -> list[dict[str, Any]]
         else chat_message(role, text if said is None else said, made, answered, name, layout, whole)
         for role, text, said, made, answered, name, layout, whole in rest
     ]
+
+
+def _judged(content: str) -> tuple[str, ...]:
+    return "role", content, "tool_calls", "tool_call_id", "payload"
+
+
+def _settled(content: str) -> Callable[[Sequence[Any]], bool]:
+    names = _judged(content)
+    return lambda messages: needs_no_repair(*[[getattr(m, n) for m in messages] for n in names])
 
 
 def _is_set(column: Sequence[Any]) -> bool:
@@ -363,13 +369,7 @@ has."""
 RECORDS: Projection[MessageRecord, MessageRecord] = Projection(
     line_columns,
     message_records,
-    lambda records: needs_no_repair(
-        [m.role for m in records],
-        [m.content for m in records],
-        [m.tool_calls for m in records],
-        [m.tool_call_id for m in records],
-        [m.payload for m in records],
-    ),
+    _settled("content"),
     _parse_records,
     _part_of_record,
     _placeholder_record,
@@ -381,13 +381,7 @@ RECORDS: Projection[MessageRecord, MessageRecord] = Projection(
 CHAT: Projection[ChatLine, dict[str, Any]] = Projection(
     _chat_columns,
     _chat_lines,
-    lambda lines: needs_no_repair(
-        [m.role for m in lines],
-        [m.blocks for m in lines],
-        [m.tool_calls for m in lines],
-        [m.tool_call_id for m in lines],
-        [m.payload for m in lines],
-    ),
+    _settled("blocks"),
     _parse_chat,
     _part_of_chat,
     _placeholder_chat,
@@ -417,6 +411,7 @@ _LOOKBACK = 4
 assistant message with up to four parallel calls is then found without a second query."""
 
 Unanswered = Literal["placeholder", "drop", "keep"]
+_UNANSWERED = get_args(Unanswered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +425,7 @@ class Terms:
     def __post_init__(self) -> None:
         """Check what a caller passed."""
         validation.flag("keep_tool_calls", self.keep_tool_calls)
-        validation.choice("unanswered", self.unanswered, get_args(Unanswered))
+        validation.choice("unanswered", self.unanswered, _UNANSWERED)
         validation.flag("keep_system", self.keep_system)
 
 
@@ -516,12 +511,16 @@ class History(Generic[M]):
             begin -= 1  # to the call
         as_stored = terms.unanswered == "keep" and not terms.keep_tool_calls
         shown = rows[begin:] if begin else rows
-        if not as_stored and begin == start and not any(map(itemgetter(-1), shown)):
+        bare = [row[-1] for row in shown].count(None) == len(shown)
+        if bare and begin == start:
             as_stored = True  # nothing but texts
         if newest.prompts:
-            shown = [*(row for row in newest.prompts if row[at] < shown[0][at]), *shown]
+            prompts = [row for row in newest.prompts if row[at] < shown[0][at]]
+            shown = [*prompts, *shown]
+            bare = bare and not any(row[-1] for row in prompts)
         found = newest.found
-        return self.projection.plain(found.statement.columns(shown, found.parameters), as_stored)
+        columns = found.statement.columns(shown, found.parameters)
+        return self.projection.plain(columns, as_stored, bare)
 
     def _made(self, limit: int | None, terms: Terms, newest: _Newest | None) -> HistoryResult[M]:
         came: list[M] = []
@@ -584,7 +583,9 @@ class History(Generic[M]):
             )
         at, came = self.projection.seq, 0
         try:
-            rows = sorted(found.rows, key=itemgetter(at))  # SQL promises no order of the two
+            rows, numbers = found.rows, [row[at] for row in found.rows]
+            if sorted(numbers) != numbers:  # SQL promises no order of the two
+                rows = sorted(rows, key=itemgetter(at))
             while came < len(rows) and rows[came][at] < 0:
                 came += 1
         except TypeError:  # a number that is none

@@ -290,8 +290,9 @@ class Messages(Repository):
         external_id: str | None = None,
         marks: Marks = None,
         idempotency_key: str | None = None,
+        branch: str | None = None,
     ) -> MessageRecord:
-        """Append an empty message, to be written piece by piece; see ``save``.
+        """Append an empty message, to be written piece by piece; ``save`` says what arguments mean.
 
         Meanwhile a reader sees the text that has arrived, in status ``streaming``; in status
         ``incomplete`` if no piece has arrived for ``stream_timeout`` seconds, because the writer
@@ -301,7 +302,7 @@ class Messages(Repository):
             The message, in status ``streaming``; pass its ``id`` to the other calls.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             AlreadyExists: The external id is taken.
             InvalidInput: An argument cannot be stored.
         """
@@ -317,7 +318,7 @@ class Messages(Repository):
             }
         )
         begun.row["status"] = STREAMING
-        append = Append(self.unit, session_id, [begun], "refuse", idempotency_key)
+        append = Append(self.unit, session_id, [begun], "refuse", idempotency_key, branch)
         Append.write(self.unit, [append], solo=True)
         return append.records()[0]
 

@@ -301,7 +301,12 @@ _RESTORE_BYTES = "Restore them from a backup, or delete what they belong to"
 def stored_bytes(connection: Connection, tables: Tables) -> Iterator[Finding]:
     """Compare the bytes of attachments and checkpoints with their digests, and decode them."""
     blobs, writes = tables.blobs, tables.checkpoint_writes
-    yield from _compared(connection, blobs, [blobs.c.digest, blobs.c.data], _is_attached)
+    yield from _compared(
+        connection,
+        blobs,
+        [blobs.c.digest, blobs.c.data],
+        lambda digest, data: hashlib.sha256(data).hexdigest() == digest,
+    )
     wrong = damaged_versions(connection, tables, _READ_BYTES)
     yield from _found(tables.checkpoint_values, [*islice(wrong, _MOST)])
     points = tables.checkpoints
@@ -310,10 +315,6 @@ def stored_bytes(connection: Connection, tables: Tables) -> Iterator[Finding]:
     )
     kinds = [writes.c.kind, writes.c.encoding]
     yield from _compared(connection, writes, [*kinds, writes.c.data], _is_written)
-
-
-def _is_attached(digest: str, data: bytes) -> bool:
-    return hashlib.sha256(data).hexdigest() == digest
 
 
 def _is_written(kind: str, encoding: str, data: bytes) -> bool:
