@@ -881,6 +881,12 @@ def test_versions_grow_and_differ_in_each_fork(home):
         assert len(others) == 100
         assert min(others) > first
         assert saver.saver.get_next_version(9, None) > max(others)  # as an older saver counted
+        state = random.getstate()
+        random.seed(0)
+        once = saver.saver.get_next_version(first, None)
+        random.seed(0)  # as a program does that is run twice
+        assert saver.saver.get_next_version(first, None) != once
+        random.setstate(state)
 
     home.run(test)
 

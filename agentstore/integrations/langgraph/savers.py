@@ -6,6 +6,7 @@ What they do is written once, in ``SaverOperations``.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from abc import abstractmethod
 from collections.abc import (
     AsyncIterator,
@@ -18,7 +19,6 @@ from collections.abc import (
 from contextlib import suppress
 from datetime import timedelta
 from math import isfinite
-from random import getrandbits
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -132,7 +132,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
     def get_next_version(self, current: str | int | None, channel: None = None) -> str:
         """Give a channel's next version: one more, and different in each fork of a thread."""
         last = int(str(current).partition(".")[0]) if current else 0
-        return f"{last + 1:032}.{getrandbits(64):016x}"  # other ones in a process that was forked
+        # The system's random bits: of Python's, programs that seed them alike get the same.
+        return f"{last + 1:032}.{secrets.token_hex(8)}"
 
     @awaited
     def aget_tuple(self, config: RunnableConfig) -> Calls[CheckpointTuple | None]:
