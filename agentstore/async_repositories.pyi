@@ -1341,7 +1341,7 @@ class AsyncMessages(AsyncRepository):
         idempotency_key: str | None = None,
         branch: str | None = None,
     ) -> MessageRecord:
-        """Append an empty message, to be written piece by piece; ``save`` says what arguments mean.
+        """Append an empty message, to be written piece by piece; see ``save``.
 
         Meanwhile a reader sees the text that has arrived, in status ``streaming``; in status
         ``incomplete`` if no piece has arrived for ``stream_timeout`` seconds, because the writer

@@ -124,7 +124,8 @@ def upgrade(
 
     Raises:
         SchemaFromFuture: The database is at a revision that this version does not know.
-        DatabaseError: The database failed; it is as it was before.
+        DatabaseError: The database failed; it is as it was before, or else at the new revision with
+            rows that are not checked yet, which the next call does.
         TransactionConflict: So it is after ten tries in which the server ended a deadlock with
             those who write meanwhile.
     """
@@ -159,7 +160,7 @@ def current(connection: Connection, names: Names = PLAIN) -> str | None:
     """Read the revision of a database; None where there is no agentstore schema.
 
     Raises:
-        DatabaseReadOnly: There may be one, but this role may not look.
+        DatabaseReadOnly: The role lacks USAGE on a schema that may hold them.
     """
     version = _version_table(_possible(names, connection.engine.url))
     if not inspect(connection).has_table(version.name, schema=version.schema):

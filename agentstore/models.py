@@ -51,7 +51,7 @@ class Base(DeclarativeBase):
 
 
 class Row(Base):
-    """What has a number, an id and a time."""
+    """The three columns that most models have."""
 
     __abstract__ = True
 

@@ -175,12 +175,12 @@ class _OpenTurn:
         self._said = now
         return (yield lambda store: call(store, **more | {"branch": now.branch}))
 
-    def _begin_stream(self) -> Calls[MessageRecord]:
-        """Begin the message of a stream."""
-        begin = _calling("messages", "begin", self.session_id, ())
-        begun: MessageRecord = yield from self._placed(begin, {})
-        self._said = self._said or begun
-        return begun
+    def _of_stream(self, name: str, *args: str, **more: Any) -> Calls[MessageRecord]:
+        """Begin or save the message of a stream, which may be the first of the turn."""
+        call = _calling("messages", name, self.session_id, args)
+        made: MessageRecord = yield from self._placed(call, more)
+        self._said = self._said or made
+        return made
 
     def _after(self, name: str, result: Any) -> None:
         """Keep which messages are open, and what was saved first."""
@@ -471,8 +471,7 @@ class _Stream:
             if ending is not None and begun is not None:
                 self.message = yield lambda store: store.messages.finish(begun.id, **ending)
             elif ending is not None:
-                save = _calling("messages", "save", self._turn.session_id, ("assistant",))
-                self.message = yield from self._turn._placed(save, ending)
+                self.message = yield from self._turn._of_stream("save", "assistant", **ending)
         except BaseException:
             self._ended = False  # the end of the block tries again, with the text alone
             raise
@@ -502,7 +501,7 @@ class TurnStream(_Stream):
             if not (text := self._said.add(chunk)):
                 continue
             if self.message is None:
-                self.message = run(self._turn._begin_stream(), self._turn._here)
+                self.message = run(self._turn._of_stream("begin"), self._turn._here)
             if piece := self._piece():
                 messages.append(self.message.id, piece)
             return text
@@ -548,7 +547,7 @@ class AsyncTurnStream(_Stream):
         await finished(run_async(self._end(read=False), self._turn._here))
 
     async def _begin(self) -> None:
-        self.message = await run_async(self._turn._begin_stream(), self._turn._here)
+        self.message = await run_async(self._turn._of_stream("begin"), self._turn._here)
 
 
 def _nothing() -> None:

@@ -44,7 +44,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from agentstore.engines.base.dialect import WAIT_CANCELLED, EngineDialect, Mode, cause_of
-from agentstore.errors import InvalidInput, TransactionMisuse, shown
+from agentstore.errors import AgentStoreError, DatabaseBusy, InvalidInput, TransactionMisuse, shown
 from agentstore.execution.gathering import AsyncGatherer
 from agentstore.execution.observation import retried
 from agentstore.execution.runners import (
@@ -477,27 +477,33 @@ class _Threads:
     program, which waits for what they are doing.
 
     Attributes:
-        idle: An entry for each thread that has nothing to do.
+        idle: An entry for each thread that has nothing to do. Once all threads run it may have
+            more, of calls that had to wait, and decides nothing any more.
         lock: Held for a moment, where a call is submitted, begun or taken back.
     """
 
     def __init__(self, most: int, name: str) -> None:
         """Start none yet."""
         self._most, self._name = most, name
-        self.lock = threading.Lock()
-        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
         self._ended = False
-        self.idle: deque[None] = deque(maxlen=most)  # calls that waited for a thread add more
-        finalize(self, _let_end, self._calls, self._threads).atexit = False
+        self._begin()
         _all_threads.add(self)
         register_for_fork(self)
+
+    def _begin(self) -> None:
+        self.lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.idle: deque[None] = deque(maxlen=self._most)
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._forgotten = finalize(self, self._calls.put, None)
+        self._forgotten.atexit = False
 
     def submit(self, call: Callable[[], object]) -> None:
         """Have a call made.
 
         Raises:
             TransactionMisuse: Closing the store did not wait any longer, and ended them.
+            DatabaseBusy: The system gives this process no thread.
         """
         with self.lock:
             if self._ended:
@@ -507,23 +513,30 @@ class _Threads:
             elif len(self._threads) < self._most:
                 name, calls = f"{self._name}_{len(self._threads)}", self._calls
                 thread = threading.Thread(target=_serve, args=(calls,), name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    if not self._threads:  # else those that are there make it
+                        raise DatabaseBusy(
+                            "The system gives this process no more threads. Nothing was done: "
+                            "raise the limit of processes or threads, or call again later."
+                        ) from error
+                else:
+                    self._threads.append(thread)
             self._calls.put(call)
 
     def shutdown(self) -> None:
         """Take no more calls, and wait until those that were taken are made."""
         with self.lock:
             self._ended = True
-        _let_end(self._calls, self._threads)
+        self._calls.put(None)
         for thread in self._threads:
             thread.join()
 
     def after_fork(self) -> None:
         """Know of no thread; in a child that was forked, which has none of them."""
-        self.lock, self._calls = threading.Lock(), SimpleQueue()
-        self._threads.clear()
-        self.idle.clear()
+        self._forgotten.detach()
+        self._begin()
 
 
 _all_threads: WeakSet[_Threads] = WeakSet()
@@ -535,30 +548,26 @@ def _end_threads() -> None:
         threads.shutdown()
 
 
-def _let_end(calls: SimpleQueue[Any], threads: Sequence[threading.Thread]) -> None:
-    for _ in threads:
-        calls.put(None)
-
-
 def _serve(calls: SimpleQueue[Callable[[], object] | None]) -> None:
     while (call := calls.get()) is not None:
-        with suppress(BaseException):  # it tells whom it concerns
+        with suppress(BaseException):  # a call reports its own errors
             call()
         del call  # lest a thread that waits keep what it did last
+    calls.put(None)  # for the next thread: also for one that nobody wrote down
 
 
 class _LoopCall(QueuedWrite):
     """What a task of an event loop awaits while a thread does it.
 
     To a task it is a future (see ``asyncio.isfuture``). One of asyncio's own would wake its task
-    one turn of the loop later. When the task is cancelled, what has not begun is taken back; what
-    has begun settles first, and the cancellation goes on then, however often it was asked for.
+    one iteration of the loop later. When the task is cancelled, what has not begun is taken back;
+    what has begun settles first, and the cancellation goes on then, however often it was asked for.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_loop", "_step", "_steps_in", "by")
 
     result = type(None)
-    """Gives None when it is called, by the task that is woken: the outcome is what it awaits."""
+    """Gives None to asyncio, which calls it when it wakes the task; ``await`` gives the outcome."""
 
     def __init__(self, work: Callable[..., Any] | None, by: Any) -> None:
         """Take the running loop.
@@ -589,8 +598,13 @@ class _LoopCall(QueuedWrite):
         self._step, self._steps_in = step, context
 
     def cancel(self, msg: object = None) -> bool:
-        """Take it back if it has not begun; called by the task, which is cancelled once woken."""
+        """Take it back if it has not begun; called by ``Task.cancel``.
+
+        Returns:
+            False: once woken, the task raises the cancellation by itself.
+        """
         if self.take_back():
+            self.error = asyncio.CancelledError()  # Task.uncancel may come before the task wakes
             self._loop.call_soon(self.wake, iter([self]))
         return False
 
@@ -629,7 +643,7 @@ class _LoopWrite(_LoopCall):
             return
         try:
             self.by.thread.submit(self.by.writer.lead)
-        except TransactionMisuse:
+        except AgentStoreError:  # there is no thread
             self.by.writer.lead()
 
     @staticmethod
@@ -684,12 +698,12 @@ class _Hop(_LoopCall):
 
 
 class _Wanted(_Hop):
-    """One that must not be left undone, although its task is cancelled before it has begun."""
+    """A call that is made even if its task is cancelled before it has begun."""
 
     __slots__ = ()
 
     def take_back(self) -> bool:
-        """Leave it."""
+        """Refuse."""
         return False
 
 
@@ -699,7 +713,8 @@ class ThreadRunner:
     Attributes:
         writer: Whose queue the writes of all tasks go into.
         thread: Where the writer runs a batch that begins with the write of a task.
-        had_company: Whether the tasks that were told last were several, and may write again.
+        had_company: Whether the last batch had several writes. Their tasks may write again at once,
+            so the next leader waits one iteration of the loop for them.
     """
 
     def __init__(self, runner: UnitRunner, *, owns_engine: bool) -> None:
@@ -728,7 +743,7 @@ class ThreadRunner:
                 hop = _Hop(partial(self._runner.once, mode, work), self._readers)
                 self._readers.submit(hop.make)
                 return cast("T", await hop)
-            if turns.inside > _MOST_WAITING // 2:  # so no more than the rest is in nobody's room
+            if turns.inside > _MOST_WAITING // 2:  # the others share the other half
                 await self._room.acquire()
                 room = self._room
             if isinstance(work, GatheredCall):
@@ -737,10 +752,14 @@ class ThreadRunner:
             write.context = copy_context()
             if not self.writer.enqueue(write):
                 return cast("T", await self._in_time(write))
-            if self.had_company:  # others of that batch hear now, and may write again
-                write.place.call_soon(write.lead)
-            else:
-                write.lead()
+            try:
+                if self.had_company:  # others of that batch hear now, and may write again
+                    write.place.call_soon(write.lead)
+                else:
+                    write.lead()
+            except BaseException:  # an interrupt
+                self.writer.leave(write)
+                raise
             return cast("T", await write)
         finally:
             if room is not None:
@@ -842,12 +861,12 @@ async def _settled(threads: _Threads, call: Callable[[], T], *, is_wanted: bool 
     Args:
         threads: Which.
         call: What to run there.
-        is_wanted: Whether it must not be left undone, although it has not begun.
+        is_wanted: Whether it is made even if the task is cancelled before it has begun.
     """
     hop = _Wanted(call, threads) if is_wanted else _Hop(call, threads)
     try:
         threads.submit(hop.make)
-    except TransactionMisuse:
+    except AgentStoreError:  # there is no thread
         if is_wanted:
             return call()
         raise

@@ -107,9 +107,9 @@ def _is_known(record: Any) -> bool:
 
 
 _UNKNOWN = (
-    'unknown format; chat format is {"messages": [{"role": "user", "content": "..."}]}. Of other '
-    "messages each must be an object that says who speaks, in role, sender, author or is_user, and "
-    "what, in content, text or parts"
+    'unknown format; chat format is {"messages": [{"role": "user", "content": "..."}]}. In other '
+    "formats each message must be an object with the speaker (role, sender, author or is_user) and "
+    "the text (content, text or parts)"
 )
 
 

@@ -169,7 +169,8 @@ def _whole(head: bytes, file: BufferedIOBase, most: int) -> Iterator[bytes]:
 def _rows(head: bytes, file: BufferedIOBase, mark: str, most: int) -> Iterator[bytes]:
     """Give the rows of a table as objects, without what is empty but for what was said.
 
-    What is given has the number of the line in which its row begins: others are empty.
+    There is one item for each line of the file: the row, where it begins in this line, or empty
+    bytes.
 
     Raises:
         ValueError: It is not UTF-8, it breaks the rules of CSV, or two of its columns have one
@@ -185,7 +186,7 @@ def _rows(head: bytes, file: BufferedIOBase, mark: str, most: int) -> Iterator[b
     csv.field_size_limit(max(most, csv.field_size_limit()))
     rows = csv.reader(lines(), delimiter=mark, strict=True)
     try:
-        names = [name.strip() for name in next(filter(None, rows))]
+        names = [name.strip() for name in next(row for row in rows if any(map(str.strip, row)))]
         names = [name.lower() if name.lower() in _KNOWN else name for name in names]
         names = [name or f"column {n}" for n, name in enumerate(names, 1)]
         if len({*names}) < len(names):

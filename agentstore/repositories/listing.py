@@ -108,7 +108,7 @@ def newest(
     apart = []
     for each in each_status if status is None else (status,):
         here = sessions.status == each, *conditions, *further
-        # None of the page is behind all of as many that the index has in front.
+        # The first rows of the index bound the page: one beyond them all cannot be on it.
         front = select(activity).where(*here).order_by(sorted_by(listed)).limit(most).subquery()
         if oldest:
             reach = listed <= select(func.max(front.c.activity)).scalar_subquery()

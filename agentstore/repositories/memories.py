@@ -101,7 +101,8 @@ _FEW_WAYS = 8
 """More alternatives take the database longer to look for than the rest takes to come."""
 
 _FEW_PARTS = 4
-"""Of an alternative that the database looks for: what has these mostly has the others, too."""
+"""So many words or characters of an alternative the database looks for; more of them exclude hardly
+any other rows."""
 
 _BETWEEN = "\x1e"
 """What stands between documents: JSON has it escaped only."""
@@ -626,7 +627,8 @@ def _may_hold(
 ) -> ColumnElement[bool]:
     """Say that a text without escapes may hold tokens, once it is normalized.
 
-    One that has others than ASCII may have any ASCII in it then, but no other Chinese.
+    A text that is not ASCII may have any ASCII word in it then. A Chinese character comes only from
+    those of ``ways_to_write``.
     """
     written = sorted({each for token in wanted for each in ways_to_write(token)}, key=len)
     if written:

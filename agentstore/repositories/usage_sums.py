@@ -259,7 +259,7 @@ def _summing(tables: Tables, dimension: Keys, filters: Filters, exact: bool) -> 
             branches.gone.is_(False),
         )
         given["branch"] = named.scalar_subquery()
-    if "session_id" in filters.given:  # asked once, for the key, and not of each record
+    if "session_id" in filters.given:  # asked once for the session, and not for each record
         one = given["session_id"]
         given["session_id"] = case((session_not_being_deleted(tables, one), one))
     else:

@@ -286,7 +286,7 @@ def fields_of(name: str, value: object) -> tuple[str, ...]:
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """Go over the texts in a JSON value, but not the keys."""
+    """Go over the texts in a JSON object or list, but not the keys."""
     for each in value.values() if isinstance(value, dict) else value:
         if isinstance(each, str):
             yield each

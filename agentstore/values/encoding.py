@@ -38,7 +38,8 @@ MAX_DEPTH = 200
 recursion limit, 1,000 by default, and an async stack may have used half of it."""
 
 ESCAPE = "\ufdd0"
-"""In a text that is stored: four digits follow, of a character that the engines cannot carry."""
+"""Begins an escape in a stored text: four hex digits follow, of a character that the engines cannot
+store."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff\ufdd0]")
 _ESCAPED = re.compile("\ufdd0([0-9a-f]{4})")
 _JSON_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -52,7 +53,7 @@ _chunks: Callable[[Any, Any], Iterable[str]] = (
     if _accelerated
     else _encoder.iterencode
 )
-"""What ``_encoder`` makes for each value anew, which takes longer than to write a small one."""
+"""What ``JSONEncoder.encode`` builds on each call, which takes longer than a small value does."""
 
 
 def _no_constant(name: str) -> None:

@@ -193,8 +193,8 @@ def _other_ways() -> dict[str, str]:
 def ways_to_write(token: str) -> list[str]:
     """Give, for each Chinese character of a token, all characters that may stand for it.
 
-    A text needs one of each to hold the token, whatever else stands between; nothing composes
-    with them. Of other scripts there is nothing to say.
+    A text needs one of each to hold the token; other characters may stand between them, for those
+    that cannot be seen are removed. Empty for a token without Chinese characters.
     """
     han = _compiled(f"[{_HAN}]").findall(token)
     return [character + _other_ways().get(character, "") for character in han]

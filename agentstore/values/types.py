@@ -179,8 +179,10 @@ class Strict(Named):
 
 
 def add_up(column: Column) -> bool:
-    """Say whether a column is of whole numbers alone: with anything else in it, it adds up to
-    something else or to nothing. That takes a tenth of the time that looking at the types does.
+    """Say whether all values of a column are whole numbers.
+
+    With a float the sum is a float; None, a text or bytes cannot be added. A bool can, but no
+    driver gives one for such a column. To look at their types takes ten times as long.
     """
     try:
         return type(sum(column)) is int
@@ -496,9 +498,10 @@ def _words_on_postgresql(condition: Condition, compiler: Any, **options: Any) ->
 
 
 class Sooner(FunctionElement[Any]):
-    """A condition that all rows of the answer meet, where an engine reads fewer rows because of it.
+    """A condition that changes no result, because all rows of the answer meet it.
 
-    That is SQLite; PostgreSQL would plan what surrounds it anew, and read no fewer.
+    SQLite reads fewer rows because of it. PostgreSQL would not, and would plan the statement again
+    each time, so it gets ``true``.
     """
 
     inherit_cache = True

@@ -5,7 +5,7 @@ import inspect
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,9 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from agentstore import AsyncStore, Store, errors
 from agentstore.aio import AsyncRepositories, AsyncRepository
+from agentstore.engines.sqlite.dialect import _names_of
 from agentstore.models import User
+from agentstore.schema import tables
 from agentstore.testing import LoopThread
 from tests.conftest import VERSIONS, Place, on
 from tests.contract import roles
@@ -580,15 +582,29 @@ def test_a_transaction_that_sqlite_undid_cannot_be_committed(app, kind):
     app.run(body)
 
 
+def test_every_table_of_a_file_is_one_that_a_temporary_one_would_hide(tmp_path):
+    file = tmp_path / "a.db"
+    Store(f"sqlite:///{file}").close()
+    with closing(sqlite3.connect(file)) as connection:
+        made = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        there = {name for (name,) in made if not name.startswith("sqlite_")}
+    known = {*_names_of(tables())}
+    assert known <= there
+    assert all(name.startswith("search_index_") for name in there - known)  # of the index's own
+
+
 @in_a_file
 @KINDS
-@pytest.mark.parametrize("hiding", ["TABLE Messages (a)", "VIEW search_queue AS SELECT 1"])
+@pytest.mark.parametrize(
+    "hiding", ["TABLE Messages (a)", "VIEW search_queue AS SELECT 1", "TABLE activity (taken)"]
+)
 def test_a_temporary_table_that_would_take_what_is_saved_is_refused(app, kind, hiding):
     def body():
         with app.caller(kind) as caller:
             tx = app.store.joined(caller.given)
             session = tx.sessions.create()
             caller.on.execute(text("CREATE TEMP TABLE others (a)"))
+            caller.on.execute(text("CREATE INDEX temp.tasks ON others (a)"))  # hides nothing
             tx.messages.save(session.id, "user", "kept")
             caller.on.execute(text(f"CREATE TEMP {hiding}"))
             refused(app, caller.given, f"hide agentstore's: {hiding.split()[1].lower()}")

@@ -4,7 +4,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, update
+from sqlalchemy import create_engine, event, update
 
 from agentstore import Store
 from agentstore.database import open_engine, parse_url
@@ -223,6 +223,18 @@ def test_search_brings_only_what_may_have_the_words_however_many_they_are(store,
         read.clear()
         assert [hit.memory.key for hit in store.memories.search(words, ["n"])] == ["7"]
         assert sum(map(len, read)) < 200
+
+
+@pytest.mark.parametrize("pragma", ["case_sensitive_like = ON", "encoding = 'UTF-16le'"])
+def test_search_finds_the_same_in_a_file_that_an_application_set_up(tmp_path, pragma):
+    own = create_engine(f"sqlite:///{tmp_path / 'own.db'}")
+    event.listen(own, "connect", lambda driver_s, _: driver_s.execute(f"PRAGMA {pragma}"))
+    with Store(engine=own) as store:
+        store.memories.put(["n"], "tea", {"text": "Green TEA, and 天气晴朗"})
+        store.memories.put(["n"], "other", {"text": "coffee"})
+        for words in ("tea", "green tea", "天气", "tea 晴朗"):
+            assert keys(hit.memory for hit in store.memories.search(words, ["n"])) == ["tea"]
+    own.dispose()
 
 
 def test_a_sentence_finds_by_any_of_its_words_those_with_more_of_them_first(store):

@@ -330,3 +330,15 @@ COUNT_ALL = " UNION ALL ".join(
     if name != "message_chunks"
 )
 """Counts the rows of each table that the fixture puts some into."""
+
+
+def test_policies_filter_although_row_security_is_off_for_the_role(server):
+    with Store(server.url_of(server.owner)) as store:
+        for name in ("ada", "bob"):
+            store.users.create(name.title(), id=name)
+        store.sessions.create("bob")
+    server.run(f'ALTER ROLE "{server.guest}" SET row_security = off')
+    with Store(server.url_of(server.guest)) as store:
+        scope = store.scoped("ada")
+        session = scope.sessions.create()
+        assert [each.id for each in scope.sessions.list().items] == [session.id]

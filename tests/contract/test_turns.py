@@ -537,6 +537,22 @@ def test_the_note_on_an_error_of_the_block_is_about_what_was_not_ended(store, ta
     assert quota(store, talk) == (0, 0)
 
 
+CALLS = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]
+
+
+@pytest.mark.parametrize("content", ["", "I look it up."])
+def test_a_turn_whose_first_message_is_a_stream_stays_on_its_branch(store, talk, content):
+    store.messages.save(talk.id, "user", "question")
+    with store.turn(talk.id) as turn:
+        assert "".join(turn.stream(iter([chunk(content, tool_calls=CALLS)]))) == content
+        store.branches.create(talk.id, from_turn=1, name="edited")
+        store.messages.save(talk.id, "user", "another question")
+        turn.save("tool", "result", tool_call_id="c")
+    said = store.messages.history(talk.id, branch="main", unanswered="keep")
+    assert [m.role for m in said] == ["user", "assistant", "tool"]
+    assert [m.role for m in store.messages.history(talk.id, unanswered="keep")] == ["user"]
+
+
 @pytest.mark.parametrize("answers", ["save", "begin", "stream", "stream of calls"])
 def test_a_turn_stays_on_its_branch_whoever_switches_or_renames_meanwhile(store, talk, answers):
     store.messages.save(talk.id, "user", "before")
@@ -555,8 +571,7 @@ def test_a_turn_stays_on_its_branch_whoever_switches_or_renames_meanwhile(store,
         elif answers == "stream":
             assert "".join(turn.stream(iter([chunk("answer")]))) == "answer"
         else:
-            calls = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]
-            assert not list(turn.stream(iter([chunk(tool_calls=calls)])))
+            assert not list(turn.stream(iter([chunk(tool_calls=CALLS)])))
     said = store.messages.history(talk.id, branch="main", unanswered="keep")
     assert [m.role for m in said] == ["user", "user", "assistant"]
     edited = store.messages.history(talk.id)

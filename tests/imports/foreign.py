@@ -91,7 +91,8 @@ def asked(value: Any, answered: Any, key: str = "text") -> list[Json]:
 
 SAMPLES: dict[str, Sample] = {
     # Tables and texts.
-    "a table of messages": Sample(text("Role,Content\nuser,Weather?\nassistant,Sunny.\n"), [TOLD]),
+    "a table of messages": Sample(
+        text("\n \nRole,Content\nuser,Weather?\nassistant,Sunny.\n"), [TOLD]),
     "a table of messages of several sessions": Sample(
         text("session_id,role,content\ns1,user,Weather?\ns1,assistant,Sunny.\n"
             "s2,user,Weather?\ns2,assistant,Sunny.\n"), [TOLD, TOLD], ids=["s1", "s2"]),

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import AgentStoreError, DatabaseBusy, NotFound, TransactionMisuse
-from agentstore.execution.async_runners import ThreadRunner
+from agentstore.execution.async_runners import ThreadRunner, _Threads
 from tests.conftest import FULL, VERSIONS, Servers
 from tests.programs.probes import checked_out, connect, engine_of, spin
 
@@ -627,6 +627,13 @@ def threads_named(beginning: str) -> int:
     return sum(thread.name.startswith(beginning) for thread in threading.enumerate())
 
 
+def assert_ended(beginning: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith(beginning):
+            thread.join(20)
+    assert not threads_named(beginning)
+
+
 @in_loop
 async def test_reads_go_beside_each_other_and_a_lone_reader_needs_one_thread(tmp_path):
     async with AsyncStore(FILE.format(tmp_path), pool_size=3) as store:
@@ -695,10 +702,7 @@ def test_the_threads_of_a_store_that_is_forgotten_end(tmp_path):
 
     asyncio.run(use())
     gc.collect()
-    for thread in threading.enumerate():
-        if thread.name.startswith("agentstore"):
-            thread.join(20)
-    assert not threads_named("agentstore")
+    assert_ended("agentstore")
 
 
 @pytest.mark.crash
@@ -735,3 +739,62 @@ asyncio.new_event_loop().run_until_complete(begin())
 
     with Store(url) as store:
         assert [message.content for message in store.messages.history("s")] == ["last"]
+
+
+@in_loop
+async def test_a_write_for_which_there_is_no_thread_is_made_all_the_same(tmp_path, monkeypatch):
+    with Store(FILE.format(tmp_path)) as store:
+        session = store.sessions.create()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with AsyncStore(FILE.format(tmp_path), busy_timeout=5) as store:
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(DatabaseBusy, match="no more threads"):
+                _Threads(1, "agentstore-test").submit(int)
+            assert not threads_named("agentstore-write")
+            await store.messages.save(session.id, "user", "without a thread")
+        await store.messages.save(session.id, "user", "with one")
+        assert [m.seq for m in await store.messages.history(session.id)] == [1, 2]
+
+
+@pytest.mark.parametrize("forked", [False, True], ids=["", "in a child"])
+def test_all_threads_end_also_one_whose_start_was_interrupted(monkeypatch, forked):
+    threads, wait = _Threads(2, "agentstore-test"), threading.Event.wait
+    if forked:
+        threads.after_fork()
+
+    def interrupt(event: threading.Event, *timeout: float) -> None:
+        monkeypatch.undo()
+        wait(event, *timeout)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Event, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        threads.submit(int)
+    threads.submit(int)
+    if forked:  # and forgotten
+        del threads
+        gc.collect()
+    else:
+        threads.shutdown()
+    assert_ended("agentstore-test")
+
+
+@in_loop
+async def test_a_call_that_was_taken_back_gives_nothing_although_its_task_goes_on(tmp_path):
+    async with AsyncStore(FILE.format(tmp_path), pool_size=1) as store:
+        await store.sessions.count()
+        go_on = threading.Event()
+        slow = asyncio.create_task(store.read(lambda _: go_on.wait(20)))
+        await spin()
+        late = asyncio.create_task(store.read(lambda _: 1))
+        await spin()
+        late.cancel()
+        late.uncancel()
+        [result] = await end_of(late)
+        assert isinstance(result, asyncio.CancelledError)
+        go_on.set()
+        assert await slow

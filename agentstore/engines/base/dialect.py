@@ -361,7 +361,9 @@ class EngineDialect(ABC):
 
     @abstractmethod
     def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
-        """Say that a text has a part in it: a lower-case ASCII word in any case, or Chinese."""
+        """Say that a text contains a part: an ASCII word in lower case, which may be in any case
+        there, or one character that is not ASCII.
+        """
 
     @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:
@@ -513,8 +515,9 @@ class EngineDialect(ABC):
             connection: In a transaction, or in autocommit where ``Mode.STATEMENT`` says so.
             tables: The tables.
             sessions: Each once: its ``session_id``; ``now``, the latest time of its rows;
-                ``earliest``, before which by ``MAX_SKEW`` all are for them to be ``in_order``; and
-                what to add: ``messages``, ``users`` (those of the role user), ``tokens``, ``cost``.
+                ``earliest``, the earliest: the session stays ``in_order`` if no earlier message is
+                more than ``MAX_SKEW`` later than that; and what to add: ``messages``, ``users``
+                (those of the role user), ``tokens``, ``cost``.
             rows: The rows of ``messages`` without branch, those of the first session first, and
                 so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added
                 to what it has. They are given their numbers and the branch's name.

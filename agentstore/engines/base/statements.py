@@ -105,9 +105,9 @@ class ByDriver:
     """The option's value where transactions are begun and ended past SQLAlchemy all the same.
 
     Attributes:
-        cursor: The driver's, for all statements: to make one and to close it takes as long as some
-            statements do. None where somebody listened to statements when the open transaction
-            began; that is looked at once for all of it.
+        cursor: One of the driver's, for all statements: opening and closing one costs as much as a
+            short statement. None while somebody listens to statements, which is checked when a
+            transaction begins.
     """
 
     __slots__ = ("cursor",)
@@ -364,9 +364,9 @@ def run_sql(
         return list(result.all()) if fetch else [result.rowcount]
     if begin and alone is None and not connection.in_transaction():
         connection.begin()
+    driver_s: Any = None if kept else connection.connection  # its errors are SQLAlchemy's already
     try:
         if not kept:
-            driver_s: Any = connection.connection
             if numbered is not None:
                 rows = numbered.run(driver_s, parameters, fetch=fetch, large=large)
                 if rows is not None:
@@ -626,7 +626,7 @@ class Packed(FunctionElement[Any]):
 
         Args:
             columns: The columns.
-            implied: So many, the last ones, are NULL where all others are.
+            implied: How many of the last columns are NULL wherever all others are.
         """
         super().__init__(*columns)
         self.kinds = [column.type for column in columns]

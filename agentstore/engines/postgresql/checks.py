@@ -547,7 +547,7 @@ SELECT 'ALTER ' || CASE
         ELSE 'ROLE ALL'
     END
 FROM pg_db_role_setting
-WHERE setconfig @> ARRAY['session_replication_role=replica']
+WHERE 'session_replication_role=replica' IN (SELECT lower(said) FROM unnest(setconfig) AS said)
     AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
 ORDER BY 1""")
 _OPEN_TO_ALL = text("""
@@ -801,10 +801,10 @@ def triggers(context: CheckContext) -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR,
                 "triggers",
-                "Temporary tables hide ours from the connections that made them: what a store "
-                "writes there goes with them.",
+                "Temporary tables have the names of agentstore's. On the connections that made "
+                "them a store writes into them, and the rows are lost with them.",
                 listed(hiding),
-                "Give them other names, or say where ours are: Store(url, schema='public')",
+                "Rename them, or name the schema: Store(url, schema='public')",
             )
     given = {
         "wanted": every_table(context.tables),

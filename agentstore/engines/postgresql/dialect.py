@@ -262,7 +262,8 @@ def greet(engine: Engine, settings: Settings, *, adopted: bool) -> None:
         greeter.listen(engine)
         event.listen(engine, "checkout", greeter.greet_open_one)
     greeter.asks = greeter.asks or settings.prepare_threshold == AUTO
-    greeter.writes = greeter.writes or not settings.read_only
+    if not (settings.read_only or greeter.writes):
+        greeter.begin_to_write()
 
 
 def forget_prepared(context: Any) -> None:
@@ -300,6 +301,15 @@ class _Greeter:
         self._warned = False
         self._unsaid = True  # whether settings that a server does not say may be wrong
 
+    @property
+    def _asked(self) -> tuple[bool, bool]:
+        """What a connection is asked because of the stores that use it."""
+        return self.asks, self.writes
+
+    def begin_to_write(self) -> None:
+        """Look again, also at connections on which stores have only read so far."""
+        self.writes = self._unsaid = True
+
     def listen(self, engine: Engine) -> None:
         """Look at new connections, the first time before SQLAlchemy reads anything from one."""
         event.listen(engine, "connect", self.require_unicode, insert=True)
@@ -322,7 +332,7 @@ class _Greeter:
 
     def greet(self, driver_s: Any, record: Any) -> None:
         """Ask and tell what there is, in one round trip, or none; the first one is always asked."""
-        record.info[SEEN] = self.asks
+        record.info[SEEN] = self._asked
         own = getattr(driver_s, "driver_connection", driver_s)
         if not self._adopted:
             note(own)
@@ -344,7 +354,7 @@ class _Greeter:
             if replica and self.writes:
                 driver_s.close()
                 raise errors.DatabaseReadOnly(_REPLICA)
-            self._unsaid = asked[-4:-1] != (None, None, None)
+            self._unsaid = replica or asked[-4:-1] != (None, None, None)
             if self.asks and prepares and process != own.info.backend_pid:
                 own.prepare_threshold = None
                 self._warn(own)
@@ -354,7 +364,7 @@ class _Greeter:
 
     def greet_open_one(self, driver_s: Any, record: Any, _proxy: Any) -> None:
         """Greet a connection that the application opened before its engine was adopted."""
-        if record.info.get(SEEN) != self.asks:
+        if record.info.get(SEEN) != self._asked:
             self.require_unicode(driver_s, record)
             self.greet(driver_s, record)
 
@@ -761,14 +771,14 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
         connection.execute(select(func.pg_advisory_xact_lock(number)))
 
     def require_reach(self, connection: Connection, names: Names) -> None:
-        """Look whether the table of the revision is in a schema that the role may not use.
+        """Look whether the tables are in a schema that the role may not use.
 
         The server finds nothing in such a schema of the search path, and does not say why.
         """
-        version = f"{names.prefix}alembic_version"
-        if schema := connection.execute(_OUT_OF_REACH, {"name": version}).scalar():
+        sessions = f"{names.prefix}sessions"  # other programs have an alembic_version, too
+        if schema := connection.execute(_OUT_OF_REACH, {"name": sessions}).scalar():
             raise errors.DatabaseReadOnly(
-                f"The role may not use the schema {schema}, in which there is a table {version}. "
+                f"The role may not use the schema {schema}, in which there is a table {sessions}. "
                 f"Run GRANT USAGE ON SCHEMA {schema} TO the role; it needs rights on the tables "
                 "too."
             )
@@ -792,7 +802,8 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
     def finish_migration(self, connection: Connection, tables: Tables) -> None:
         """Have constraints checked for the rows that were there, while others read and write.
 
-        That may take longer than any other statement, so the timeouts are off for it.
+        That may take longer than any other statement, so statement_timeout and transaction_timeout
+        are off for it; lock_timeout holds.
         """
         ours = {
             str(constraint.name)

@@ -28,6 +28,7 @@ from sqlalchemy import (
     AsyncAdaptedQueuePool,
     BigInteger,
     BindParameter,
+    Boolean,
     ColumnElement,
     Connection,
     Engine,
@@ -39,6 +40,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    case,
     cast,
     event,
     false,
@@ -95,6 +97,7 @@ from agentstore.engines.sqlite.files import configure as configure_new
 from agentstore.engines.sqlite.moving import (
     ChangeLog,
     change_log_of,
+    counter_of,
     driver_of,
     drop_log,
     take_activity,
@@ -257,7 +260,7 @@ def require_joinable(connection: Connection, tables: Tables) -> None:
             "SQLite has no transaction open on this connection: an error rolled it back, or it "
             "was ended past SQLAlchemy. Roll back, and begin again."
         )
-    temporary = run_sql(connection, "SELECT lower(name) FROM temp.sqlite_master", fetch=True)
+    temporary = run_sql(connection, _TEMPORARY, fetch=True)
     if temporary and (hiding := {row[0] for row in temporary}.intersection(_names_of(tables))):
         raise TransactionMisuse(
             f"Temporary tables of yours hide agentstore's: {listed(sorted(hiding))}. "
@@ -266,9 +269,14 @@ def require_joinable(connection: Connection, tables: Tables) -> None:
         )
 
 
+_TEMPORARY = "SELECT lower(name) FROM temp.sqlite_master WHERE type IN ('table', 'view')"
+
+
 def _names_of(tables: Tables) -> list[str]:
-    search = [f"{tables.names.prefix}{name}" for name in (INDEX, QUEUE, STATE)]
-    return [*(table.name for table in tables.metadata.sorted_tables), *search]
+    names, others = tables.names, (INDEX, QUEUE, STATE, "alembic_version")
+    counter = counter_of(names).name
+    known = [table.name for table in tables.metadata.sorted_tables]
+    return [*known, counter, *(f"{names.prefix}{name}" for name in others)]
 
 
 def join_to_write(connection: Connection, tables: Tables) -> None:
@@ -561,10 +569,15 @@ class SQLite(FileWrites, FileTasks, EngineDialect):
         return func.length(cast(text, LargeBinary))
 
     def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
-        """Ask in the way that takes less time: LIKE decodes what is not ASCII, sign by sign."""
+        """LIKE takes the least time for ASCII, and instr for the rest.
+
+        An application may have set PRAGMA case_sensitive_like, which cannot be asked, only tried;
+        SQLite tries it once for a statement.
+        """
         if part.isascii():
-            return text.like(f"%{part}%")
-        return func.instr(cast(text, LargeBinary), part.encode()) > 0
+            ignores_case = literal_column("'A' LIKE 'a'", Boolean)
+            return case((ignores_case, text), else_=func.lower(text)).like(f"%{part}%")
+        return func.instr(text, part) > 0
 
     def next_put(self, tables: Tables) -> Any:
         """Count on from the largest; there is one writer, so no two can take the same."""

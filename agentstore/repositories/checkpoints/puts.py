@@ -420,8 +420,8 @@ def _put_at_once(
         entering: A statement that enters the thread, and its parameters.
 
     Returns:
-        A row, with the number of a thread that was made; none if the id is taken, or the thread was
-        not entered. None if it is to be put in another way.
+        One row, with the number of a thread that was made. An empty list if the id is taken or the
+        thread was not entered. None if this engine, or so much data, needs another way.
 
     Raises:
         InvalidRow: A piece was to be merged and is not there.

@@ -285,8 +285,9 @@ def following(tables: Tables, lines: int) -> Insert:
     as many lines, and how far the lines go that are gone on with. It is for an engine with one
     writer: nobody can change any of it before the unit has ended.
 
-    Where it is not, the id is NULL, which is ignored as an id is that is taken. To select the row
-    instead took twice as long: SQLite copies what is selected of the table that it is put into.
+    If something changed, the id is NULL, and OR IGNORE skips the row, as it skips an id that is
+    taken. INSERT ... SELECT takes twice as long: SQLite first copies rows that it selects from the
+    table that it inserts into.
 
     Args:
         tables: The tables.

@@ -111,7 +111,7 @@ class Projection(Generic[M, V]):
         role: Where the role is.
         plain: Makes what callers get of all columns; None if there is more to the messages than
             what is in these, or something to repair, unless a flag says not to look for that.
-            Another says that what is rare, and so packed, is NULL in all rows.
+            A second flag says that the packed column is NULL in all rows.
     """
 
     columns: Columns
