@@ -24,6 +24,8 @@ from tests.contract.query_plan_cases import CASES, fill, method
 from tests.programs.probes import MODEL
 from tests.servers import installations
 
+pytestmark = pytest.mark.timeout(900)  # the tables are filled in a minute, or in ten on busy cores
+
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("usage.totals()", "reads all*"): "it counts every table, as its contract says",
     ("sessions.count()", "reads all*"): "a count without a filter counts an index",
