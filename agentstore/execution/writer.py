@@ -334,17 +334,12 @@ class Writer:
                 self._run_batch(batch)
             finally:
                 self._busy = False
-                self._end(leader, batch)
+                self.hand_over(leader)  # first: who is told may lead the next batch at once
+                self._answer(batch)
         except BaseException:
-            self._end(leader, batch)
-            raise
-
-    def _end(self, leader: QueuedWrite | None, batch: Sequence[QueuedWrite]) -> None:
-        """Hand the lead over, and then answer: who is told may lead the next batch at once."""
-        try:
             self.hand_over(leader)
-        finally:
             self._answer(batch)
+            raise
 
     def hand_over(self, leader: object) -> None:
         """Give the lead to the first in the queue, if it is still the leader's.
