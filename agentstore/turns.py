@@ -6,8 +6,8 @@ no difference: what was used was used, and where its process dies the rest is fr
 the reservation expires. Between two calls a turn holds no transaction and no connection, so a
 model may take its time; each call is committed by itself, as it would be without a turn.
 
-A turn stays on the branch of the first message that it saved: whoever switches branches meanwhile
-does not move the answer away from its question.
+A turn stays on the branch of the first message that it saved. So an answer follows its question,
+even if somebody switches branches meanwhile.
 
 ``stream`` saves an answer while it comes. However its reader goes away, the message ends: at the
 latest with the block of the turn, and with what was said by then.

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import (
     AsyncIterator,
@@ -577,7 +578,7 @@ class _LoopCall(QueuedWrite):
             by: Who makes it.
         """
         super().__init__(work)
-        self._loop = self.place = asyncio.get_running_loop()
+        self._loop = self.place = asyncio.get_running_loop()  # asyncio asks for the first
         self._step: Callable[[_LoopCall], object] | None = None
         self.by = by
 
@@ -608,9 +609,9 @@ class _LoopCall(QueuedWrite):
             self._loop.call_soon(self.wake, iter([self]))
         return False
 
+    @abstractmethod
     def take_back(self) -> bool:
         """Take it back if it has not begun; say whether that was so."""
-        raise NotImplementedError
 
     @staticmethod
     def wake(calls: Iterator[_LoopCall]) -> None:
@@ -682,29 +683,18 @@ class _Hop(_LoopCall):
     def make(self) -> None:
         """Make the call; in the other thread."""
         with self.by.lock:
-            wanted = self.state is State.WAITING
+            wanted = self.state is not State.TAKEN_BACK
             if wanted:
                 self.state = State.RUNNING
         if wanted:
-            assert self.work is not None, "a call is made"
             try:
-                self.returned = self.work()  # type: ignore[call-arg]
+                self.returned = cast("Callable[[], Any]", self.work)()
             except BaseException as error:  # noqa: BLE001 - it is raised where the task waits
                 self.error = error
         self.by.idle.append(None)  # before another call comes
         if wanted:
             with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 self._loop.call_soon_threadsafe(self.wake, iter([self]))
-
-
-class _Wanted(_Hop):
-    """A call that is made even if its task is cancelled before it has begun."""
-
-    __slots__ = ()
-
-    def take_back(self) -> bool:
-        """Refuse."""
-        return False
 
 
 class ThreadRunner:
@@ -863,7 +853,9 @@ async def _settled(threads: _Threads, call: Callable[[], T], *, is_wanted: bool 
         call: What to run there.
         is_wanted: Whether it is made even if the task is cancelled before it has begun.
     """
-    hop = _Wanted(call, threads) if is_wanted else _Hop(call, threads)
+    hop = _Hop(call, threads)
+    if is_wanted:
+        hop.state = State.RUNNING  # so it is not taken back
     try:
         threads.submit(hop.make)
     except AgentStoreError:  # there is no thread

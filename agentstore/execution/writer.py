@@ -76,7 +76,7 @@ class QueuedWrite:
         returned: What the body returned, once that is committed; or, where it went with a group,
             what its second half needs.
         error: What the caller is to see instead.
-        context: Where the body runs, if the caller's is not at hand there.
+        context: The caller's, where the body runs in another thread.
         finish: The second half, where it went with a group.
         place: Where the caller waits, if callers in one place are told together.
     """

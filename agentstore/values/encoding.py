@@ -298,7 +298,8 @@ def _encoded(
     """Write a value, if it is JSON; raises InvalidJson."""
     try:
         _check(value, 0)
-        return "".join(write(_integral(value) if integral else value, True))
+        in_one_go = True  # as ``json`` has it; to the kept encoder it is a level, and says nothing
+        return "".join(write(_integral(value) if integral else value, in_one_go))
     except JsonRefused as found:
         raise InvalidJson(found.path(name), found.problem) from None
     except ValueError:  # an int of more digits than Python is willing to convert

@@ -395,8 +395,8 @@ def test_programs_that_are_started_anew_are_not_concerned(place, store):
 def test_a_child_ends_although_a_thread_was_being_started_at_the_fork(tmp_path):
     store = AsyncStore(f"sqlite:///{tmp_path / 'test.db'}")
     asyncio.run(store.open())
-    threads = store._unit_runner._readers  # type: ignore[attr-defined]
-    with threads.lock:
+    runner: Any = store._unit_runner
+    with runner._readers.lock:
         assert in_child(async_runners._end_threads) == "None"
     assert asyncio.run(store.sessions.count()) == 0
     asyncio.run(store.close())

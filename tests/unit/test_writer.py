@@ -1013,7 +1013,8 @@ def test_closing_an_asynchronous_store_waits_for_what_is_queued_and_leaves_nothi
         await store.open()
         await store.sessions.create(id="s")
         tasks = [asyncio.create_task(store.messages.save("s", "user", "x")) for _ in range(300)]
-        while store._unit_runner._turns.inside < 300:  # type: ignore[attr-defined]
+        runner: Any = store._unit_runner
+        while runner._turns.inside < 300:
             await spin(1)
         await store.close()
         saved = await asyncio.gather(*tasks)

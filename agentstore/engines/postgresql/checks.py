@@ -361,8 +361,8 @@ def policies(context: CheckContext) -> Iterator[Finding]:
     opened = context.connection.execute(_OPEN_TO_ALL, {"messages": _quoted(context, "messages")})
     if (open_to_all := opened.scalar()) is not None:
         what = (
-            f"Every role may create functions in the schema {open_to_all}; the server may run "
-            "them in place of its own, with the rights of whoever calls a store."
+            f"Every role may create functions in the schema {open_to_all}. The server may call "
+            "such a function instead of a built-in one, with the rights of the store's role."
         )
         fixes = [f"REVOKE CREATE ON SCHEMA {open_to_all} FROM PUBLIC"]
         yield _finding(Severity.WARNING, what, [open_to_all], fixes)

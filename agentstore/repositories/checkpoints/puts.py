@@ -127,7 +127,9 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
     last_line = _set_aside(unit, new.thread_id, lines, first + ahead)
-    written: Any = None if unit.dialect.single_writer else _put_at_once(unit, row, plans)
+    written: list[Any] | bool | None = None
+    if not unit.dialect.single_writer:
+        written = _put_at_once(unit, row, plans)
     if written is None:
         written = _put_in_turn(unit, row, plans, skips=True)
     if not written:
