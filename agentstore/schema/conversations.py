@@ -180,7 +180,7 @@ _OF_A_USER = text("user_id IS NOT NULL")
 
 _NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
 
-HAS_FAILURES: ColumnElement[bool] = literal_column("has_failures", BOOLEAN)
+HAS_FAILURES: ColumnElement[bool] = literal_column("has_failures")
 """The condition of the indexes of sessions with failures, word by word as queries must have it."""
 
 _A_USERS_FAILURES = text("has_failures AND user_id IS NOT NULL")

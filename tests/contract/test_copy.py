@@ -81,6 +81,18 @@ def test_rows_that_set_every_column_arrive(pair, new):
     assert dump(target, names) == dump(source, names)
 
 
+def test_a_file_gets_the_indexes_of_a_table_in_the_order_of_a_new_file(new):
+    """Of equals, SQLite takes the index that was made last."""
+    target, fresh = new("sqlite"), new("sqlite", head=True)
+    assert copy(filled(new, "sqlite"), target).equal
+    query = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'index' ORDER BY tbl_name, rowid"
+    found = []
+    for url in (target, fresh):
+        with closing(sqlite3.connect(make_url(url).database)) as connection:
+            found.append(connection.execute(query).fetchall())
+    assert found[0] == found[1]
+
+
 def test_there_and_back_again_gives_what_there_was(new):
     source = filled(new, "sqlite")
     server, back = new("postgresql", head=True), new("sqlite", head=True)

@@ -517,6 +517,29 @@ def test_what_a_session_used_is_added_up_without_reading_a_row(filled):
         connection.rollback()
 
 
+def test_what_failed_is_looked_up_where_nothing_else_is(filled):
+    """Of equals, SQLite takes the index made last; a server knows which one is the smallest."""
+    if filled.engine == "postgresql":
+        return
+    asked = [
+        sent
+        for sent in filled.sent
+        if re.match(r"(sessions|tool_logs)\.list\(failed", sent.label)
+        and re.search("has_failures AND|NOT tool_logs.success|NOT success", sent.sql)
+        and "session_id" not in sent.label
+    ]
+    assert len({sent.label for sent in asked}) > 5
+    with filled.store._engine.connect() as connection:
+        for sent in asked:
+            explain = f"EXPLAIN QUERY PLAN {sent.sql}"
+            rows = connection.exec_driver_sql(explain, sent.parameters).all()
+            by_index = r"(SEARCH|SCAN) (sessions|tool_logs) USING (COVERING )?INDEX ix_"
+            plan = [row[-1] for row in rows if re.match(by_index, row[-1])]
+            assert plan, sent.label
+            assert all("_failed_" in f"{line} ".replace(" ", "_") for line in plan), plan
+        connection.rollback()
+
+
 def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_tables_have(filled):
     """For SQLite it is written without the names of tables, and the nearest column is meant."""
     inspector = inspect(filled.store._engine)

@@ -241,10 +241,13 @@ _NOT_IN = "NOT IN (SELECT value FROM json_each(?))"
 
 
 def _dropped(connection: Connection, tables: Tables, kind: str) -> dict[str, str]:
-    """Drop all indexes or triggers of the tables; give what creates them again, by names."""
+    """Drop all indexes or triggers of the tables; give what creates them again, by names.
+
+    In the order in which they were made: of equals, SQLite takes the index that was made last.
+    """
     query = (
         "SELECT name, sql FROM sqlite_master WHERE type = ? AND sql IS NOT NULL"
-        " AND tbl_name IN (SELECT value FROM json_each(?)) ORDER BY 1"
+        " AND tbl_name IN (SELECT value FROM json_each(?)) ORDER BY rowid"
     )
     ours = json.dumps([table.name for table in tables.metadata.sorted_tables])
     found = dict(driver_of(connection).execute(query, (kind, ours)).fetchall())
