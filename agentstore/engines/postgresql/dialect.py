@@ -38,6 +38,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    bindparam,
     case,
     cast,
     collate,
@@ -830,9 +831,9 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
         """Ask for them."""
         return func.octet_length(text)
 
-    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    def holds(self, text: ColumnElement[str], part: str, *, ascii: bool) -> ColumnElement[bool]:
         """Look for it with strpos, which may skip signs, where LIKE looks at each."""
-        return func.strpos(func.lower(text) if part.isascii() else text, part) > 0
+        return func.strpos(func.lower(text) if ascii else text, bindparam(part, type_=Text)) > 0
 
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""
