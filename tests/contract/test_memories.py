@@ -233,8 +233,6 @@ def test_search_builds_no_statement_again_for_other_words(store, monkeypatch):
     monkeypatch.setattr(of_memories, "_in_order", lambda *a: built.append(a) or build(*a))
     assert store.memories.search("coffee", ["n"]) == store.memories.search("tea", ["other"]) == ()
     assert not built
-    assert store.memories.search("coffee house", ["n"]) == ()
-    assert len(built) == 1
 
 
 @pytest.mark.parametrize("pragma", ["case_sensitive_like = ON", "encoding = 'UTF-16le'"])
