@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic_ai.messages import (
     ModelMessage,
@@ -30,10 +30,12 @@ from agentstore.integrations import (
     history_of,
     of_kind,
     reading_payloads,
+    require_message,
     run,
     run_async,
 )
 from agentstore.transactions import Repositories
+from agentstore.values import validation
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord
@@ -70,10 +72,13 @@ class AgentStoreMessages:
             unanswered: What becomes of a call without a result when it is loaded. ``keep`` leaves
                 it: a run may go on with deferred tools. ``placeholder`` gives it a result that
                 says that it was interrupted, so that a run can begin with a new prompt.
+
+        Raises:
+            InvalidInput: ``unanswered`` is neither.
         """
         self.session_id = session_id
         self.store = store
-        self._unanswered = unanswered
+        self._unanswered = validation.choice("unanswered", unanswered, get_args(Unanswered))
         self._reading: dict[str, Any] = {"limit": limit, "unanswered": "keep"}
 
     def load(self) -> list[ModelMessage]:
@@ -92,6 +97,9 @@ class AgentStoreMessages:
         Args:
             messages: What ``result.new_messages()`` gives.
             idempotency_key: Makes a repeated call a no-op.
+
+        Raises:
+            InvalidInput: One is no ``ModelMessage``, as in what ``new_messages_json()`` gives.
         """
         run(self._append(messages, idempotency_key), of_kind(self.store, Repositories))
 
@@ -111,6 +119,8 @@ class AgentStoreMessages:
 
     def _append(self, messages: Sequence[ModelMessage], key: str | None) -> Calls[None]:
         if messages:
+            for message in messages:  # Pydantic would only warn
+                require_message(message, ModelRequest, ModelResponse)
             written = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
             new = [*map(_new_message, written)]
             options: dict[str, Any] = {"idempotency_key": key, "create_session": True}
