@@ -35,7 +35,6 @@ from agentstore.integrations import (
     run_async,
 )
 from agentstore.transactions import Repositories
-from agentstore.values import validation
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord
@@ -78,7 +77,9 @@ class AgentStoreMessages:
         """
         self.session_id = session_id
         self.store = store
-        self._unanswered = validation.choice("unanswered", unanswered, get_args(Unanswered))
+        if unanswered not in get_args(Unanswered):
+            raise InvalidInput(f"unanswered must be {' or '.join(get_args(Unanswered))}.")
+        self._unanswered = unanswered
         self._reading: dict[str, Any] = {"limit": limit, "unanswered": "keep"}
 
     def load(self) -> list[ModelMessage]:

@@ -161,7 +161,7 @@ def test_what_is_no_message_of_the_framework_is_refused(wrong, engine_url):
 
 
 def test_a_mistyped_word_for_calls_without_results_is_refused():
-    with pytest.raises(InvalidInput, match="unanswered must be one of keep, placeholder"):
+    with pytest.raises(InvalidInput, match="unanswered must be keep or placeholder"):
         history_of(None, unanswered="placeholders")
 
 
