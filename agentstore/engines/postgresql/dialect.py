@@ -944,7 +944,8 @@ def _is_of_a_function(diagnostics: Any) -> bool:
 
 
 def _without_sqlstate(error: DBAPIError) -> Diagnosis:
-    words = " ".join(str(error.orig).split())
+    lines = [" ".join(line.split()) for line in str(error.orig).split("\n") if line.strip()]
+    words = " ".join(line if line[-1] in ".?:" else f"{line}." for line in lines)
     # A new connection that the server closes is nothing that SQLAlchemy could invalidate.
     if error.connection_invalidated or words.startswith("consuming input failed"):
         lost = errors.ConnectionLost("The connection to the server broke.", in_doubt=False)
@@ -959,7 +960,7 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
         kind = type(error.orig).__name__
         return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{kind} in psycopg. {UNKNOWN}"))
     unreachable = errors.DatabaseUnreachable(
-        f"{words.rstrip('.?')}. Check the host, the port, the role, its password and the "
+        f"{words} Check the host, the port, the role, its password and the "
         "database in the URL, that the server is running, and that it has this database: createdb "
         "makes one."
     )
