@@ -223,12 +223,7 @@ def revision_of(url: str, names: Names = PLAIN) -> str | None:
 
 def behind(url: str, names: Names = PLAIN) -> str:
     """Make an empty database one of the last revision before head; give that revision."""
-    migrations.upgrade(url, names=names)
-    table = f'"{names.schema}".' if names.schema else ""
-    revision = migrations.UPGRADED[-2]
-    where = f"{table}{names.prefix}alembic_version"
-    run_sql(url, f"UPDATE {where} SET version_num = '{revision}'")  # noqa: S608
-    return revision
+    return migrations.upgrade(url, migrations.REVISIONS[-2], names=names)
 
 
 def run_sql(url: str, script: str) -> None:
