@@ -692,15 +692,13 @@ class TransactionMisuse(AgentStoreError):
 # --- Moving ------------------------------------------------------------------------------------
 
 
-@facts(
-    "{database} already holds rows, in {table}. Copy into an empty database: nothing is ever "
-    "overwritten."
-)
+@facts("{database} already holds rows, in {table}. {advice}")
 class TargetNotEmpty(AgentStoreError):
     """The target of a copy already holds rows."""
 
     table: str
     database: str
+    advice: str = "Copy into an empty database: nothing is ever overwritten."
 
 
 @facts()

@@ -65,7 +65,7 @@ from agentstore.settings import default_names, settings_for
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = ("0100", "0101")
+REVISIONS = ("0100", "0101", "0102")
 """Every revision, oldest first. A test holds this equal to the tree."""
 
 BEFORE = (*(f"{number:04}" for number in range(1, 19)), "0020")
@@ -234,7 +234,7 @@ def create(connection: Connection, names: Names = PLAIN) -> None:
     noted: list[tuple[str, Any]] = []
 
     def note(_c: Any, _k: Any, statement: str, parameters: Any, _x: Any, _m: bool) -> None:
-        if statement.lstrip().startswith(("CREATE", "INSERT", "UPDATE")):
+        if statement.lstrip().startswith(("CREATE", "DROP", "INSERT", "UPDATE")):
             noted.append((statement, parameters))
 
     event.listen(connection, "before_cursor_execute", note)

@@ -74,9 +74,18 @@ class Place:
         op.create_table(table, *made, schema=self.schema, **options)
 
     def index(
-        self, label: str, name: str, *columns: str, unique: bool = False, where: str | None = None
+        self,
+        label: str,
+        name: str,
+        *columns: str,
+        unique: bool = False,
+        where: str | None = None,
+        if_missing: bool = False,
     ) -> None:
-        """Create an index; the label is its name without ``ix_`` and the table."""
+        """Create an index; the label is its name without ``ix_`` and the table.
+
+        ``if_missing`` leaves one in place that somebody made before, while others wrote.
+        """
         table = self.table(name)
         condition = None if where is None else sa.text(where)
         op.create_index(
@@ -87,6 +96,7 @@ class Place:
             schema=self.schema,
             sqlite_where=condition,
             postgresql_where=condition,
+            if_not_exists=if_missing,
         )
 
     def add(self, name: str, part: Callable[[Place, str], sa.Column[Any]]) -> None:

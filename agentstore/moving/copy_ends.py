@@ -185,8 +185,12 @@ class End:
         with self.translating(), self.engine.connect() as connection:
             migrations.check(connection, self.names)
 
-    def require_empty(self, connection: Connection) -> None:
+    def require_empty(self, connection: Connection, *, resume: bool = False) -> None:
         """Refuse a database that holds rows.
+
+        Args:
+            connection: To the database.
+            resume: Whether a copy was to be resumed, of which nothing is left to do.
 
         Raises:
             TargetNotEmpty: It does.
@@ -197,7 +201,8 @@ class End:
                 continue
             any_row = select(literal(1)).select_from(shape.table).limit(1)
             if connection.execute(any_row).first() is not None:
-                raise TargetNotEmpty(shape.name, str(self))
+                advice = _NOTHING_TO_RESUME if resume else TargetNotEmpty.advice
+                raise TargetNotEmpty(shape.name, str(self), advice)
 
     def close(self) -> None:
         """Close its connections."""
@@ -377,6 +382,10 @@ def _refused(file: Path, reason: str) -> InvalidInput:
 
 
 AGAIN = "run the same command again with --resume"
+_NOTHING_TO_RESUME = (
+    "There is nothing to resume: a copy into it is complete, or was never begun. Compare the two "
+    "with --verify-only, or copy into an empty database."
+)
 """What to do where the two sides of a copy differ."""
 
 

@@ -357,7 +357,7 @@ class CopyRun:
             return True
         if revision is not None:
             with self._target.working() as connection, connection.begin():
-                self._target.require_empty(connection)
+                self._target.require_empty(connection, resume=resume)
         return False
 
     def _inspect(self, reading: Connection, quarantine: Quarantine | None) -> Contents:

@@ -99,7 +99,16 @@ turn_usage = table(
         name="amounts",
     ),
     Index(None, "session_id", "branch", "turn"),
-    Index(None, "session_id", "created_at"),
+    Index(  # with what is added up: rows of a session are far apart, and a sum reads none of them
+        "ix_turn_usage_sums",
+        "session_id",
+        "created_at",
+        "requests",
+        "input_tokens",
+        "output_tokens",
+        "total_tokens",
+        "cost",
+    ),
     Index(None, "model", "created_at"),
     Index(None, "created_at"),
 )

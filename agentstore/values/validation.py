@@ -19,7 +19,7 @@ from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from agentstore.errors import InvalidCursor, InvalidInput, LimitOutOfRange, shown
 from agentstore.records.base import COMPLETE as COMPLETE
@@ -89,7 +89,7 @@ def choice(name: str, value: object, choices: Sequence[C]) -> C:
     """
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{name} must be one of {', '.join(choices)}, not {shown(value)}.")
-    return cast("C", value if type(value) is str else str.__str__(value))
+    return value if type(value) is str else str.__str__(value)  # type: ignore[return-value]
 
 
 def key(name: str, value: object) -> str:

@@ -239,8 +239,8 @@ def test_a_target_with_rows_is_refused_and_stays_as_it_is(pair, new):
     with Store(target) as store:
         store.users.create("first here")
     before = dump(target), as_stored(target)
-    for resume in (False, True):
-        with pytest.raises(errors.TargetNotEmpty, match="users") as caught:
+    for resume, says in ((False, "empty database: nothing"), (True, "nothing to resume.*--verify")):
+        with pytest.raises(errors.TargetNotEmpty, match=f"users.*{says}") as caught:
             copy(source, target, resume=resume)
         assert caught.value.table == "users"
     assert (dump(target), as_stored(target)) == before

@@ -1,16 +1,19 @@
 """Messages are saved all or none, in order, counted, found and taken back."""
 
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from agentstore import errors
+from agentstore import Store, errors
+from agentstore.engines.sqlite.append import FileWrites
 from agentstore.retention import RetentionPolicy
 from tests.contract.clocks import at_once
 
@@ -247,6 +250,100 @@ def test_an_external_id_twice_in_a_batch_is_one_message_or_refused(store, sessio
     assert contents(given) == ["a", "b", "a", "d"]
     assert given[0] == given[2]
     assert [message.seq for message in history(store, session)] == [1, 2, 3]
+
+
+# --- A session that the writer left --------------------------------------------------------------
+
+
+def visit_another_branch(store, id):
+    store.branches.create(id, after_turn=0)
+    store.messages.save(id, "user", "theirs")
+    store.branches.switch(id, "main")
+
+
+def make_again(store, id):
+    store.sessions.delete(id)
+    store.sessions.ensure(id)
+
+
+CHANGES = {
+    "a message": lambda store, id: store.messages.save(id, "assistant", "theirs"),
+    "a message of another session": lambda store, id: store.messages.save(
+        store.sessions.create().id, "user", "theirs"
+    ),
+    "a message in a stream": lambda store, id: store.messages.finish(store.messages.begin(id).id),
+    "the last message taken back": lambda store, id: store.messages.pop(id),
+    "all messages deleted": lambda store, id: store.messages.clear(id),
+    "another branch": lambda store, id: store.branches.create(id, after_turn=0),
+    "another branch and back": visit_another_branch,
+    "another session of its id": make_again,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_save_counts_on_from_what_was_written_after_the_one_before(place, change):
+    with place.open() as store, place.open() as other:
+        id = store.sessions.create().id
+        for role in ("assistant", "user", "assistant", "user"):
+            store.messages.save(id, role, "ours")
+        for who in (other, store):
+            CHANGES[change](who, id)
+            before = store.sessions.get(id)
+            saved = [store.messages.save(id, role, "after it") for role in ("user", "assistant")]
+            assert store.messages.history(id, 2) == saved
+            assert [each.seq - before.last_seq for each in saved] == [1, 2]
+            assert store.sessions.verify(id).agree
+        order = [session.id for session in other.sessions.list()]
+        assert order[0] == id, "it is the one that was active last"
+
+
+def test_a_save_into_a_session_that_others_deleted_says_so(place):
+    with place.open() as store, place.open() as other:
+        id = store.sessions.create().id
+        store.messages.save(id, "user", "ours")
+        other.sessions.delete(id)
+        with pytest.raises(errors.NotFound):
+            store.messages.save(id, "user", "late")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("sessions SET last_seq = last_seq + 5", (8, 3, "main")),
+        ("sessions SET turn = turn + 5", (3, 8, "main")),
+        ("sessions SET active_branch = 1", (3, 3, "side")),
+        ("sessions SET total_tokens = 1 << 62", errors.CounterOverflow),
+        ("users SET deleting = 1", errors.NotFound),
+    ],
+)
+def test_a_save_sees_what_was_changed_by_hand_since_the_one_before(tmp_path, change, found):
+    with Store(f"sqlite:///{tmp_path}/a.db") as store:
+        user_id = store.users.create("ada").id
+        id = store.sessions.create(user_id=user_id).id
+        store.branches.create(id, name="side")
+        store.branches.switch(id, "main")
+        for _ in range(2):
+            store.messages.save(id, "user", "before")
+        with closing(sqlite3.connect(tmp_path / "a.db")) as by_hand, by_hand:
+            by_hand.execute(f"UPDATE {change}")
+        if isinstance(found, tuple):
+            saved = store.messages.save(id, "user", "after")
+            assert (saved.seq, saved.turn, saved.branch) == found
+        else:
+            with pytest.raises(found):
+                store.messages.save(id, "user", "after")
+
+
+def test_what_a_save_that_was_rolled_back_would_have_left_is_not_believed(tmp_path, monkeypatch):
+    with Store(f"sqlite:///{tmp_path}/a.db") as store:
+        id = store.sessions.create().id
+        store.messages.save(id, "user", "first")
+        with monkeypatch.context() as failing:
+            late = Mock(side_effect=errors.DatabaseBusy("after the append"))
+            failing.setattr(FileWrites, "require_file", late)
+            with pytest.raises(errors.DatabaseBusy):
+                store.messages.save(id, "user", "rolled back")
+        assert [store.messages.save(id, "user", "then").seq for _ in range(2)] == [2, 3]
 
 
 # --- Idempotency keys ----------------------------------------------------------------------------

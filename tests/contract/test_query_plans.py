@@ -499,6 +499,24 @@ def test_of_a_threads_pieces_only_those_of_the_checkpoint_are_read(filled):
         connection.rollback()
 
 
+def test_what_a_session_used_is_added_up_without_reading_a_row(filled):
+    """Its rows are far apart: between them are those that others recorded meanwhile."""
+    labels = {f"usage.sum_by({each}, session_id)" for each in ("session", "day", "total")}
+    asked = [sent for sent in filled.sent if sent.label in labels and "sum(" in sent.sql]
+    assert len(asked) == len(labels)
+    explain = "EXPLAIN QUERY PLAN" if filled.engine == "sqlite" else "EXPLAIN"
+    wanted = "COVERING INDEX" if filled.engine == "sqlite" else "Index Only Scan using"
+    with filled.store._engine.connect() as connection:
+        if filled.engine == "postgresql":
+            for each in ("seqscan", "bitmapscan"):
+                connection.exec_driver_sql(f"SET LOCAL enable_{each} = off")
+        for sent in asked:
+            rows = connection.exec_driver_sql(f"{explain} {sent.sql}", sent.parameters).all()
+            plan = "\n".join(str(row[-1]) for row in rows)
+            assert f"{wanted} ix_turn_usage_sums" in plan, plan
+        connection.rollback()
+
+
 def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_tables_have(filled):
     """For SQLite it is written without the names of tables, and the nearest column is meant."""
     inspector = inspect(filled.store._engine)

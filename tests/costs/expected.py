@@ -36,10 +36,10 @@ class Expected(NamedTuple):
 
 
 EXPECTED = {
-    "messages.save": Expected((5, 1), (1, 1, 1)),
-    "messages.save_with_tool_call": Expected((6, 1), (1, 1, 1)),
-    "messages.save_with_marks": Expected((6, 1), (1, 1, 1)),
-    "messages.save_many": Expected((5, 1), (1, 1, 1)),
+    "messages.save": Expected((4, 1), (1, 1, 1)),
+    "messages.save_with_tool_call": Expected((5, 1), (1, 1, 1)),
+    "messages.save_with_marks": Expected((5, 1), (1, 1, 1)),
+    "messages.save_many": Expected((4, 1), (1, 1, 1)),
     "messages.save_many_new": Expected((11, 1), (12, 12, 3)),
     "messages.save_chat_on_a_branch": Expected((5, 1), (1, 1, 1)),
     "messages.save_on_another_branch": Expected((6, 1), (8, 8, 3)),

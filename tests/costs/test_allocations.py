@@ -37,7 +37,7 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
     "save": {"sqlite3": (2.6, 3.4), "aiosqlite": (13.7, None), "psycopg": (0.75, 0.67),
         "psycopg-async": (2.4, 1.83)},
     "save_many": {"sqlite3": (2.25, 1.75), "aiosqlite": (3.2, None), "psycopg": (2.33, 1.5),
-        "psycopg-async": (3.5, 1.7)},
+        "psycopg-async": (3.3, 1.7)},
     "history": {"sqlite3": (1.05, 0.64), "aiosqlite": (1.2, None), "psycopg": (1.0, 0.59),
         "psycopg-async": (1.1, 0.78)},
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
@@ -15,7 +16,7 @@ from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.settings import Settings
 from agentstore.testing import BlockingStore
 from tests.chaos.arena import wait_for
-from tests.migrations.support import CHECKOUT, as_stored, run_sql, together
+from tests.migrations.support import CHECKOUT, as_stored, described, run_sql, together
 
 PROCESSES = 8
 
@@ -187,6 +188,26 @@ def test_a_server_s_checks_are_replaced_while_messages_are_saved(server_database
         for session, saved in written.items():
             assert store.sessions.verify(session).agree
             assert store.sessions.get(session).message_count == saved
+
+
+def test_an_index_that_was_made_before_an_upgrade_is_taken_as_it_is(server_databases):
+    url, names = server_databases.make("old"), server_databases.names
+    migrations.upgrade(url, "0101", names=names)
+    page = (CHECKOUT / "docs" / "upgrading.md").read_text(encoding="utf-8")
+    (made,) = re.findall(r"CREATE INDEX CONCURRENTLY [^;]*;", page)
+    place = f'"{names.schema}".' if names.schema else ""
+    index, table = (f"{names.prefix}turn_usage{end}" for end in ("_sums", ""))
+    made = made.replace("ix_turn_usage_sums", f"ix_{index}")
+    run_sql(url, made.replace("ON turn_usage", f"ON {place}{table}"))
+    engine = open_engine(parse_url(url), Settings())
+    number = text(f"SELECT '{place}ix_{index}'::regclass::oid::bigint")
+    with engine.connect() as connection:
+        before = connection.execute(number).scalar()
+    assert migrations.upgrade(url, names=names) == migrations.HEAD
+    with engine.connect() as connection:
+        assert connection.execute(number).scalar() == before
+    engine.dispose()
+    assert described(url, names) == described(server_databases.upgraded(), names)
 
 
 @pytest.fixture

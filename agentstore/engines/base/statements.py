@@ -83,6 +83,7 @@ from agentstore.values.types import (
     send_bytes,
     to_nanos,
 )
+from agentstore.values.validation import COMPLETE
 
 Parameters = Mapping[str, Any]
 _NOTHING_KNOWN: Parameters = MappingProxyType({})
@@ -108,13 +109,17 @@ class ByDriver:
         cursor: One of the driver's, for all statements: opening and closing one costs as much as a
             short statement. None while somebody listens to statements, which is checked when a
             transaction begins.
+        left: Sessions as the last appends left them; see ``append_messages``.
+        taken: The row number that was taken last then.
     """
 
-    __slots__ = ("cursor",)
+    __slots__ = ("cursor", "left", "taken")
 
     def __init__(self) -> None:
         """Know of no transaction yet."""
         self.cursor: Any = None
+        self.left: dict[str, tuple[Any, ...]] = {}
+        self.taken = 0
 
     def close(self) -> None:
         """Let go of the cursor, whose last statement would keep the connection open."""
@@ -195,11 +200,10 @@ class Prepared:
     def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> int:
         """Run it for each, and count the rows; nothing is ``literal_execute``."""
         assert not self._literals
+        if len(parameters) == 1:
+            return self.count(connection, parameters[0])
         bound = [*map(self._bind, parameters)]
-        if len(bound) == 1:
-            [rows] = run_sql(connection, self._text[0], bound[0], self._text[1])
-        else:
-            [rows] = run_sql(connection, self._text[0], bound, many=True)
+        [rows] = run_sql(connection, self._text[0], bound, many=True)
         return int(rows)
 
 
@@ -233,18 +237,18 @@ def prepared(
 
 
 RARE = (
-    *("blocks", "tool_calls", "tool_call_id", "name", "metadata", "payload"),
+    *("status", "blocks", "tool_calls", "tool_call_id", "name", "metadata", "payload"),
     *("external_id", "chat_keys", "idempotency_key"),
 )
-"""Columns that are NULL in most messages, which are then inserted without them: for a NULL a driver
-takes longer than for a number."""
+"""Columns that have their default in most messages, which are then inserted without them: for a
+NULL a driver takes longer than for a number."""
 _rare = itemgetter(*RARE)
-_NONE_OF_THEM = (None,) * len(RARE)
+_NONE_OF_THEM = (COMPLETE, *[None] * (len(RARE) - 1))
 
 
 def has_none_of_the_rare(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whether all of the ``RARE`` columns are NULL in all of these rows."""
-    return [*map(_rare, messages)].count(_NONE_OF_THEM) == len(messages)
+    """Say whether all of the ``RARE`` columns have their default in all of these rows."""
+    return all(map(_NONE_OF_THEM.__eq__, map(_rare, messages)))
 
 
 class Stacked:
@@ -358,20 +362,24 @@ def run_sql(
     """
     alone = connection.get_execution_options().get(NO_TRANSACTION)
     cursor: Any = getattr(alone, "cursor", None)
-    kept = cursor is not None
-    if not kept and has_listeners(connection):
+    if cursor is not None:  # SQLite's, which is kept
+        try:
+            cursor.executemany(sql, parameters) if many else cursor.execute(sql, parameters)
+            return cursor.fetchall() if fetch else [cursor.rowcount]
+        except BaseException as error:  # noqa: BLE001 - it is raised again, or in other words
+            raise_as_sqlalchemy(connection, error, sql, None)
+    if has_listeners(connection):
         result = connection.exec_driver_sql(sql, parameters or None)
         return list(result.all()) if fetch else [result.rowcount]
     if begin and alone is None and not connection.in_transaction():
         connection.begin()
-    driver_s: Any = None if kept else connection.connection  # its errors are SQLAlchemy's already
+    driver_s: Any = connection.connection  # its errors are SQLAlchemy's already
     try:
-        if not kept:
-            if numbered is not None:
-                rows = numbered.run(driver_s, parameters, fetch=fetch, large=large)
-                if rows is not None:
-                    return rows
-            cursor = driver_s.dbapi_connection.cursor()
+        if numbered is not None:
+            rows = numbered.run(driver_s, parameters, fetch=fetch, large=large)
+            if rows is not None:
+                return rows
+        cursor = driver_s.dbapi_connection.cursor()
         if many:
             cursor.executemany(sql, parameters)
         else:
@@ -380,9 +388,8 @@ def run_sql(
             cursor.execute(sql, parameters)
         rows = list(cursor.fetchall()) if fetch else [cursor.rowcount]
     except BaseException as error:  # noqa: BLE001 - it is raised again, or in other words
-        raise_as_sqlalchemy(connection, error, sql, None if kept else cursor)
-    if not kept:
-        cursor.close()
+        raise_as_sqlalchemy(connection, error, sql, cursor)
+    cursor.close()
     return rows
 
 
@@ -831,6 +838,8 @@ _NOTHING = Decimal(0)
 
 def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
     """Give what turns a value that is not None into the driver's; None if nothing has to."""
+    if isinstance(kind, EnumText):
+        return None  # ``validation.choice`` has looked at it
     if isinstance(kind, SafeText):
         return partial(_text_in, kind, dialect)
     if isinstance(kind, Json):

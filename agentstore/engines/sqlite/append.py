@@ -64,6 +64,9 @@ from agentstore.values.types import (
 )
 from agentstore.values.validation import LISTED_WITHIN, MAX_SKEW
 
+_MOST_LEFT = 256
+"""Sessions of which the writer knows how it left them."""
+
 
 def append_messages(
     connection: Connection,
@@ -80,41 +83,69 @@ def append_messages(
     Nobody else can have a session locked: who writes has the lock of the whole file. The activity
     of a session is the row number of its newest message. The rows have the session's number and
     the branch's name afterwards.
+
+    The writer does not look for a session that it has left on its first branch, whose name never
+    changes: it counts there if all that it would look for is as it was left.
     """
-    find, find_on, count, count_elsewhere, list_anew, *insertions = _statements(
+    find, find_on, count, count_if_left, count_elsewhere, list_anew, *insertions = _statements(
         tables, dialect_of(connection)
     )
     add, add_plain, index, mark = insertions
+    by_driver = connection.get_execution_options().get(NO_TRANSACTION)
+    if not isinstance(by_driver, ByDriver):
+        by_driver = ByDriver()  # nothing is known
+    left = by_driver.left
+    leaving: dict[str, tuple[Any, ...]] = {}
     added: dict[str, tuple[int, int]] = {}
     there: list[dict[str, Any]] = []
     names: list[tuple[str, Sequence[dict[str, Any]]]] = []
     begin = 0
     for session in sessions:
-        end = begin + session["messages"]
-        if found := (find if session["branch"] is None else find_on).rows(connection, session):
-            own = rows[begin:end]
-            ((session_pk, seq, turn, number, active, branch, taken, listed),) = found
-            taken += len(there)
-            session["pk"], session["number"] = session_pk, number
-            session["activity"] = taken + len(own)
+        own = rows[begin : begin + session["messages"]]
+        begin += len(own)
+        session_id, named = session["session_id"], session["branch"] is not None
+        place, counting = None if named else left.pop(session_id, None), count_if_left
+        if place is not None:
+            place = *place, by_driver.taken
+        while True:
+            if place is None:
+                found = (find_on if named else find).rows(connection, session)
+                if not found:
+                    break
+                (place,), counting = found, count
+            session_pk, seq, turn, number, active, branch, listed, taken = place
+            session["pk"], session["number"], session["taken"] = session_pk, number, taken
+            session["last_seq"], session["last_turn"] = seq, turn
+            session["activity"] = taken + len(there) + len(own)
             shown = (len(own), session["users"]) if number == active else (0, 0)
             session["shown"], session["shown_users"] = shown
-            count.execute_many(connection, [session])
-            if number != active:
-                count_elsewhere.execute_many(connection, [session])
-            if session["activity"] - listed >= LISTED_WITHIN:
-                list_anew.execute_many(connection, [session])
-            for pk, row in enumerate(own, taken + 1):
-                row["pk"], row["session_id"], row["branch"] = pk, session_pk, number
-                row["seq"] += seq
-                row["turn"] += turn
-            added[session["session_id"]] = seq, session_pk
-            there += own
-            names.append((branch if branch.isascii() else decode_text(branch), own))
-        begin = end
+            if counting.count(connection, session) or counting is count:
+                break
+            place = None  # somebody else has written since
+        if place is None:
+            continue
+        if number != active:
+            count_elsewhere.count(connection, session)
+        if session["activity"] - listed >= LISTED_WITHIN:
+            list_anew.count(connection, session)
+            listed = session["activity"]
+        if number == active == 0:
+            ends = seq + len(own), turn + session["users"]
+            leaving[session_id] = (session_pk, *ends, number, active, branch, listed)
+        for pk, row in enumerate(own, taken + len(there) + 1):
+            row["pk"], row["session_id"], row["branch"] = pk, session_pk, number
+            row["seq"] += seq
+            row["turn"] += turn
+        added[session_id] = seq, session_pk
+        there += own
+        names.append((branch if branch.isascii() else decode_text(branch), own))
     if there:
         plain = has_none_of_the_rare(there)
         (add_plain if plain else add).execute_many(connection, there)
+        left |= leaving
+        if len(left) > _MOST_LEFT:
+            left.clear()
+        by_driver.taken = there[-1]["pk"]
         for name, own in names:
             for row in own:
                 row["branch"] = name
@@ -138,6 +169,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
         Prepared(_finding(tables), driver),
         Prepared(_finding_on(tables), driver),
         Prepared(_counting(tables), driver),
+        Prepared(_counting_if_left(tables), driver),
         Prepared(_counting_elsewhere(tables), driver),
         Prepared(list_anew, driver),
         _insertion(tables.messages, driver),
@@ -184,9 +216,16 @@ def _open_session(tables: Tables, *branch: ColumnElement[Any]) -> Select[Any]:
         sessions.c.pk,
         _number(sessions.c.last_seq),
         *branch,
-        last_taken(tables),
         _number(sessions.c.listed_activity),
-    ).where(sessions.c.id == bindparam("session_id"), session_is_open(tables), room_in(sessions))
+        last_taken(tables),
+    ).where(*_open(tables))
+
+
+def _open(tables: Tables) -> list[ColumnElement[bool]]:
+    """Say which session takes messages."""
+    sessions = tables.sessions
+    this = sessions.c.id == bindparam("session_id")
+    return [this, session_is_open(tables), room_in(sessions)]
 
 
 def _counting(tables: Tables) -> Update:
@@ -207,6 +246,21 @@ def _counting(tables: Tables) -> Update:
     in_time = type_coerce(sessions.newest_at, BigInteger) - skew <= earliest
     counted["in_order"] = and_(sessions.in_order, in_time)
     return update(tables.sessions).where(sessions.pk == _whole("pk")).values(counted)
+
+
+def _counting_if_left(tables: Tables) -> Update:
+    """Count in the session's row if ``_finding`` would give what is said of it.
+
+    But when it was listed: if that is later than is said, it is listed anew too early.
+    """
+    sessions = tables.sessions.c
+    return _counting(tables).where(
+        *_open(tables),
+        sessions.last_seq == _whole("last_seq"),
+        sessions.turn == _whole("last_turn"),
+        sessions.active_branch == literal_column("0", BigInteger),
+        last_taken(tables) == _whole("taken"),
+    )
 
 
 def _counting_elsewhere(tables: Tables) -> Update:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from operator import itemgetter
-from typing import Any, Literal, Required, Self, TypedDict, cast, get_args
+from typing import Any, Literal, Required, Self, TypedDict, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -101,7 +101,10 @@ _LONG = itemgetter(*_LONG_COLUMNS)
 _DOCUMENTS = itemgetter("tool_calls", "metadata", "payload", "blocks")
 _NO_DOCUMENTS = (None,) * 4
 
-_STAY = frozenset({"id", "idempotency_key", "external_id"})
+_PLACE = ("session_id", "branch", "seq", "turn", "created_at")
+"""Columns that a draft has no value for; who appends it adds them."""
+
+_STAY = frozenset({*_PLACE, "id", "idempotency_key", "external_id"})
 """Columns of a draft that a message keeps when the draft replaces it."""
 
 
@@ -552,7 +555,8 @@ class Draft:
             layout,
         )
         made.__class__ = MessageRecord
-        return cast("MessageRecord", made)
+        record: MessageRecord = made
+        return record
 
 
 def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
@@ -596,13 +600,10 @@ def draft_of(
     prefix: str = "",
 ) -> Draft:
     """Do what ``draft`` does, of arguments instead of a message."""
-    identity = new_id()
-    row: dict[str, Any] = {
-        **_ABSENT,
-        "id": identity,
-        "role": validation.choice(f"{prefix}role", role, ROLES),
-        "token_count": validation.tokens(f"{prefix}token_count", token_count),
-    }
+    row = _ABSENT.copy()
+    identity = row["id"] = new_id()
+    row["role"] = validation.choice(f"{prefix}role", role, ROLES)
+    row["token_count"] = validation.tokens(f"{prefix}token_count", token_count)
     if type(content) is str:
         row["content"] = content
     elif content is not None:
@@ -687,7 +688,8 @@ def _tool_calls(name: str, value: Any) -> Document:
 
 
 _ABSENT: dict[str, Any] = {
-    **dict.fromkeys((*_LONG_COLUMNS, "external_id", "idempotency_key")),
+    **dict.fromkeys((*_LONG_COLUMNS, "external_id", "idempotency_key", *_PLACE)),
+    **dict.fromkeys(("id", "role", "token_count")),  # for a dict that grows is copied twice
     "cost": Decimal(0),
     "status": COMPLETE,
 }
