@@ -342,6 +342,7 @@ _KINDS: dict[str, _Kind] = {
         "a function of the name of a standby, not a coroutine function",
         lambda value: callable(value) and not iscoroutinefunction(value),
     ).or_(None),
+    "clock": _Kind("a function that gives an aware datetime", callable),
     "max_retries": _whole(0),
     "secrets": _Kind(
         'a Secrets, such as Secrets(on_config="redact")', lambda v: isinstance(v, Secrets)

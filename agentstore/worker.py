@@ -31,7 +31,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from agentstore.aio import AsyncStore
 from agentstore.engines.base.dialect import TaskSignal
@@ -43,7 +43,9 @@ from agentstore.errors import (
     SecretRefused,
 )
 from agentstore.records import TaskBatch, TaskRecord
+from agentstore.repositories.claims import names
 from agentstore.store import Store
+from agentstore.values import validation
 from agentstore.values.validation import DEFAULT_BACKOFF, Backoff, require_backoff
 
 __all__ = ["AsyncWorker", "Backoff", "DoNotRetry", "Job", "Worker"]
@@ -162,6 +164,8 @@ class WorkerLoop(Generic[S, H]):
         name: What the tasks' ``worker`` says.
     """
 
+    _needs: ClassVar[type[Store] | type[AsyncStore]]
+
     def __init__(
         self,
         store: S,
@@ -190,20 +194,24 @@ class WorkerLoop(Generic[S, H]):
             backoff: How long to wait before a failed task is tried again.
 
         Raises:
-            InvalidInput: One of the numbers is out of range.
+            InvalidInput: One of the numbers is out of range, or an argument is of a wrong type.
         """
-        if isinstance(concurrency, bool) or not 1 <= concurrency <= 1_000:
-            raise InvalidInput("concurrency must be from 1 to 1000.")
-        if not (0 < lease <= 86_400 and grace >= 0 and poll > 0):
+        times = (lease, grace, poll)
+        if not all(isinstance(each, int | float) for each in times) or not (
+            0 < lease <= 86_400 and grace >= 0 and poll > 0
+        ):
             raise InvalidInput(
-                "lease must be more than 0 and up to 86400 seconds, poll more than 0, and grace 0 "
-                "or more."
+                "lease, grace and poll must be numbers of seconds: lease more than 0 and up to "
+                "86400, poll more than 0, and grace 0 or more."
             )
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        if handlers is not None and not isinstance(handlers, Mapping):
+            raise InvalidInput("handlers must be a dict: the kind of a task, and its function.")
+        usual = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.name = usual if name is None else validation.key("name", name)
         self._store: S = store
         self._handlers: dict[str, H] = {}
-        self._queues = [queues] if isinstance(queues, str) else list(queues)
-        self._concurrency = concurrency
+        self._queues = names("queues", queues)
+        self._concurrency = validation.amount("concurrency", concurrency, least=1, most=1_000)
         self._lease = lease
         self._grace = grace
         self._poll = poll
@@ -215,6 +223,10 @@ class WorkerLoop(Generic[S, H]):
         self._stopping = self._hurried = self._until_idle = False
         for kind, handler in (handlers or {}).items():
             self.handler(kind)(handler)
+        if not isinstance(store, self._needs):
+            raise InvalidInput(
+                "A Worker needs a Store, and an AsyncWorker an AsyncStore; neither takes a scope."
+            )
 
     def handler(self, kind: str) -> Callable[[H], H]:
         """Decorate what does the tasks of a kind.
@@ -225,7 +237,7 @@ class WorkerLoop(Generic[S, H]):
 
         def register(handler: H) -> H:
             self._check(handler)
-            self._handlers[kind] = handler
+            self._handlers[validation.key("kind", kind)] = handler
             return handler
 
         return register
@@ -515,6 +527,8 @@ class Worker(WorkerLoop[Store, Handler]):
         >>> worker.run()
     """
 
+    _needs = Store
+
     def run(self, *, until_idle: bool = False) -> None:
         """Do tasks until ``stop()`` is called, or SIGTERM or SIGINT comes to the main thread.
 
@@ -572,6 +586,8 @@ class AsyncWorker(WorkerLoop[AsyncStore, AsyncHandler]):
 
     A handler that is to stop is cancelled: it gets ``CancelledError`` where it awaits.
     """
+
+    _needs = AsyncStore
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Do tasks until ``stop()`` is called, or SIGTERM or SIGINT comes; see ``Worker.run``.

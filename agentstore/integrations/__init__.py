@@ -55,6 +55,20 @@ def of_kind(store: object, kind: type[S]) -> S:
     )
 
 
+def require_message(message: object, *kinds: type) -> None:
+    """Require a message as the framework makes it.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(message, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidInput(
+            f"Each message must be a {names} of the framework, not {type(message).__name__}. Pass "
+            "a list of such objects, not what they are written as."
+        )
+
+
 def history_of(session_id: str, how: Mapping[str, Any]) -> Calls[Sequence[MessageRecord]]:
     """Read the messages of a session, see ``messages.history``; none if there is no such one."""
     try:
@@ -124,7 +138,16 @@ def reading_payloads() -> Iterator[None]:
 
 
 def key_of(*parts: str) -> str:
-    """Give one id for several; no two lists of parts have the same."""
+    """Give one id for several; no two lists of parts have the same.
+
+    Raises:
+        InvalidInput: One is no str, such as the id of a user whom nobody has named.
+    """
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidInput(
+                f"The ids of users, sessions and agents must be str, not {type(part).__name__}."
+            )
     return "/".join(quote(part, safe="", errors="surrogatepass") for part in parts)
 
 

@@ -287,7 +287,10 @@ class AgentStoreAttachmentStore(_OfUsers, AttachmentStore[TContext]):
             tx.messages.update(message.id, payload=payload)
             for before in tx.attachments.list(message.id).items:
                 tx.attachments.delete(before.id)
-            tx.attachments.add(message.id, data, payload["mime_type"], name=payload["name"])
+            kind = payload["mime_type"]
+            if not all(part.strip() for part in kind.partition("/")):
+                kind = "application/octet-stream"  # browsers know no type of many files
+            tx.attachments.add(message.id, data, kind, name=payload["name"])
 
         await self._scope(context).run(save)
 

@@ -40,6 +40,7 @@ from agentstore.integrations import (
     T,
     history_of,
     of_kind,
+    require_message,
     run,
     run_async,
     settled,
@@ -163,6 +164,7 @@ class AgentStoreChatMessageHistory(BaseChatMessageHistory):
 
 
 def _new_message(message: BaseMessage) -> dict[str, Any]:
+    require_message(message, BaseMessage)
     kind = next((kind for kind in _ROLES if isinstance(message, kind)), None)
     role = "assistant" if kind is None else _ROLES[kind]
     if isinstance(message, ChatMessage) and message.role in (*_ROLES.values(), "developer"):

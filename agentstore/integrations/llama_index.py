@@ -27,6 +27,7 @@ from agentstore.integrations import (
     history_of,
     of_kind,
     reading_payloads,
+    require_message,
     run,
     run_async,
     settled,
@@ -361,6 +362,7 @@ def _delete(key: str, idx: int, tx: Transaction) -> ChatMessage | None:
 
 
 def _new_message(message: ChatMessage) -> dict[str, Any]:
+    require_message(message, ChatMessage)
     role = message.role.value
     call_id = message.additional_kwargs.get("tool_call_id")
     return {

@@ -27,7 +27,8 @@ from agents.memory.session_settings import (
 
 from agentstore.aio import AsyncScopedStore, AsyncStore
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
-from agentstore.integrations import T, settled
+from agentstore.integrations import T, of_kind, settled
+from agentstore.transactions import Repositories
 
 __all__ = ["AgentStoreAdvancedSession", "AgentStoreSession"]
 
@@ -226,7 +227,7 @@ class AgentStoreSession:
         """Make a call on the store; a synchronous one is made in a thread."""
         if isinstance(self.store, AsyncStore | AsyncScopedStore):
             return await call(self.store)
-        return await asyncio.to_thread(call, self.store)
+        return await asyncio.to_thread(call, of_kind(self.store, Repositories))
 
     async def _found(self, call: Callable[[Any], Any], missing: T) -> T:
         """Make a call; give something else where there is no such session or branch."""
@@ -242,7 +243,7 @@ class AgentStoreSession:
         if found is None and self.turn_limit is not None:
             turns = {"max_tokens": self.turn_limit, "token_counter": _begins_turn}
             return {**AS_STORED, "limit": None, **turns}
-        return {**AS_STORED, "limit": None if found is not None and found < 0 else found}
+        return {**AS_STORED, "limit": None if isinstance(found, int) and found < 0 else found}
 
 
 @dataclass(frozen=True)
@@ -801,7 +802,7 @@ class AgentStoreAdvancedSession(AgentStoreSession):
     async def _read(self, branch: str | None, call: Callable[[Any, str], Any]) -> list[Any]:
         """Read a branch, this object's if None; give nothing where it is not there."""
         found: list[Any] = []
-        with suppress(NotFound, InvalidInput):
+        with suppress(NotFound):
             if branch is None:
                 found = await self._on(self._place, call)
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic_ai.messages import (
     ModelMessage,
@@ -30,6 +30,7 @@ from agentstore.integrations import (
     history_of,
     of_kind,
     reading_payloads,
+    require_message,
     run,
     run_async,
 )
@@ -70,9 +71,14 @@ class AgentStoreMessages:
             unanswered: What becomes of a call without a result when it is loaded. ``keep`` leaves
                 it: a run may go on with deferred tools. ``placeholder`` gives it a result that
                 says that it was interrupted, so that a run can begin with a new prompt.
+
+        Raises:
+            InvalidInput: ``unanswered`` is neither.
         """
         self.session_id = session_id
         self.store = store
+        if unanswered not in get_args(Unanswered):
+            raise InvalidInput(f"unanswered must be {' or '.join(get_args(Unanswered))}.")
         self._unanswered = unanswered
         self._reading: dict[str, Any] = {"limit": limit, "unanswered": "keep"}
 
@@ -92,6 +98,9 @@ class AgentStoreMessages:
         Args:
             messages: What ``result.new_messages()`` gives.
             idempotency_key: Makes a repeated call a no-op.
+
+        Raises:
+            InvalidInput: One is no ``ModelMessage``, as in what ``new_messages_json()`` gives.
         """
         run(self._append(messages, idempotency_key), of_kind(self.store, Repositories))
 
@@ -111,6 +120,8 @@ class AgentStoreMessages:
 
     def _append(self, messages: Sequence[ModelMessage], key: str | None) -> Calls[None]:
         if messages:
+            for message in messages:  # Pydantic would only warn
+                require_message(message, ModelRequest, ModelResponse)
             written = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
             new = [*map(_new_message, written)]
             options: dict[str, Any] = {"idempotency_key": key, "create_session": True}

@@ -9,8 +9,9 @@ The invariant: no reader finds a memory that has expired, whether or not it has 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain, count
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -61,7 +62,7 @@ from agentstore.values import validation
 from agentstore.values.embeddings import Embedded, Embeddings, Question, strings_in
 from agentstore.values.encoding import decode_text, encode_text
 from agentstore.values.snippets import SearchTerms, parse
-from agentstore.values.tokens import normalized, tokens, ways_to_write
+from agentstore.values.tokens import hides_ascii, normalized, tokens, ways_to_write
 from agentstore.values.types import Json, from_micros, shifted, to_micros
 from agentstore.values.validation import (
     DEFAULT_LIMIT,
@@ -363,10 +364,10 @@ class Memories(Repository):
                 said = []
             lists = [hit.pk for hit in found], [hit.pk for hit in said]
             near = [vectors.Near(score, pk) for pk, score in vectors.fused(limit, *lists)]
-        table, rows = self.tables.memories, dict[int, Row[Any]]()
-        for chunk in chunks(near):
-            these = select(table).where(table.c.pk.in_([hit.pk for hit in chunk]))
-            rows |= {row.pk: row for row in self.connection.execute(these)}
+        rows, numbers = dict[int, Row[Any]](), [hit.pk for hit in near]
+        for chunk in chunks(numbers):
+            these = self.unit.rows(_numbered, self.unit.dialect, numbers=chunk)
+            rows |= {row.pk: row for row in these}
         return tuple(MemoryHit(memory_record(rows[hit.pk]), hit.score) for hit in near)
 
     @scopes.EVERYBODYS
@@ -522,6 +523,11 @@ def _finding(tables: Tables) -> Executable:
     return select(tables.memories).where(*_this(tables), is_there(tables))
 
 
+def _numbered(tables: Tables, dialect: EngineDialect) -> Executable:
+    memories = tables.memories
+    return select(memories).where(dialect.search.among(memories.c.pk))
+
+
 def _deleting(tables: Tables) -> Executable:
     return delete(tables.memories).where(*_this(tables), is_there(tables))
 
@@ -590,27 +596,23 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
     memories, document = unit.tables.memories.c, unit.tables.memories.c.value.type
     assert isinstance(document, Json)
     wanted = [{token for term in each.all for token in term.tokens} for each in terms.alternatives]
-    read = (cast(memories.pk, Text).label("pk"), cast(memories.value, Text).label("value"))
-    stays: ColumnElement[bool] = true()
-    if len(wanted) <= _FEW_WAYS:
-        plain = unit.dialect.by_bytes(cast(memories.value, Text))
-        has = (_may_hold(unit.dialect, plain, each) for each in wanted)
-        stays = or_(plain.like("%\\u%", escape="/"), *has)
+    shape, parts = _shape(wanted) if len(wanted) <= _FEW_WAYS else (None, {})
+    in_ascii = all(token.isascii() for each in wanted for token in each)
+    ready_of, doubts = (str.lower, hides_ascii) if in_ascii else (normalized, _may_read_otherwise)
     after, size = None, _LOOKED_AT
     while True:
-        some = _in_order(unit.tables, after is not None, *read).where(stays).subquery()
-        joined = select(*(func.aggregate_strings(each, _BETWEEN) for each in some.c))
-        asked = {**_range(unit, place, after), "most": size}
-        pks, stored = (each or "" for each in unit.connection.execute(joined, asked).one())
-        ready = normalized(stored)
-        escaped = _may_read_otherwise(ready)
+        asked = {**_range(unit, place, after), **parts, "most": size}
+        found = unit.first(_looking_at, unit.dialect, after is not None, shape, **asked)
+        pks, stored = (each or "" for each in found)
+        ready = ready_of(stored)
+        in_doubt = doubts(ready)
         numbers = pks.split(_BETWEEN) if pks else []
-        if escaped or any(all(token in ready for token in each) for each in wanted):
+        if in_doubt or any(all(token in ready for token in each) for each in wanted):
             pieces = zip(
                 numbers, stored.split(_BETWEEN), ready.split(_BETWEEN), strict=bool(numbers)
             )
             for pk, raw, text in pieces:
-                if escaped and _may_read_otherwise(text):
+                if in_doubt and doubts(text):
                     text = normalized("\n".join(strings_in(document.read(raw))))
                 if any(all(token in text for token in each) for each in wanted):
                     yield int(pk), document.read(raw)
@@ -622,24 +624,52 @@ def _holding(unit: Unit, terms: SearchTerms, place: bytes) -> Iterator[tuple[int
             size *= 2
 
 
-def _may_hold(
-    dialect: EngineDialect, plain: ColumnElement[str], wanted: Collection[str]
-) -> ColumnElement[bool]:
-    """Say that a text without escapes may hold tokens, once it is normalized.
+_Shape = tuple[tuple[bool, tuple[int, ...]], ...]
+"""Of each alternative, whether it is in ASCII, and in how many ways each part may be written."""
+
+
+def _shape(wanted: Iterable[Collection[str]]) -> tuple[_Shape, dict[str, str]]:
+    """Say which parts of alternatives the database looks for; the parts by their names there."""
+    shape, parts = list[tuple[bool, tuple[int, ...]]](), list[str]()
+    for each in wanted:
+        written: list[Sequence[str]]
+        written = sorted({way for token in each for way in ways_to_write(token)}, key=len)
+        if in_ascii := all(map(str.isascii, each)):
+            written = [[token] for token in sorted(each, key=len, reverse=True)]
+        shape.append((in_ascii, tuple(map(len, written[:_FEW_PARTS]))))
+        parts += chain.from_iterable(written[:_FEW_PARTS])
+    return tuple(shape), {f"part_{number}": part for number, part in enumerate(parts)}
+
+
+def _looking_at(
+    tables: Tables, dialect: EngineDialect, onward: bool, shape: _Shape | None
+) -> Executable:
+    """Select what may hold an alternative's parts, once it is normalized, as one text.
 
     A text that is not ASCII may have any ASCII word in it then. A Chinese character comes only from
     those of ``ways_to_write``.
     """
-    written = sorted({each for token in wanted for each in ways_to_write(token)}, key=len)
-    if written:
-        return and_(
-            *(or_(*(dialect.holds(plain, way) for way in ways)) for ways in written[:_FEW_PARTS])
-        )
+    memories, numbers = tables.memories.c, count()
+    plain = dialect.by_bytes(cast(memories.value, Text))
+    stays: list[ColumnElement[bool]] = [
+        true() if shape is None else plain.like("%\\u%", escape="/")
+    ]
     other = func.length(plain) != dialect.octets(plain)
-    if not all(map(str.isascii, wanted)):
-        return other
-    longest = sorted(wanted, key=len, reverse=True)[:_FEW_PARTS]
-    return or_(and_(*(dialect.holds(plain, token) for token in longest)), other)
+    for in_ascii, written in shape or ():
+        parts = (
+            or_(
+                *(
+                    dialect.holds(plain, f"part_{next(numbers)}", ascii=in_ascii)
+                    for _ in range(ways)
+                )
+            )
+            for ways in written
+        )
+        has = and_(*parts) if written else other
+        stays.append(or_(has, other) if in_ascii else has)
+    read = (cast(memories.pk, Text).label("pk"), cast(memories.value, Text).label("value"))
+    some = _in_order(tables, onward, *read).where(or_(*stays)).subquery()
+    return select(*(func.aggregate_strings(each, _BETWEEN) for each in some.c))
 
 
 def _may_read_otherwise(stored: str) -> bool:

@@ -200,6 +200,25 @@ def ways_to_write(token: str) -> list[str]:
     return [character + _other_ways().get(character, "") for character in han]
 
 
+_SHOWS_ASCII = (
+    "\x00-\x7f\u00a1-\u00a9\u00b0\u00b1\u00b7\u00bf-\u00de\u00e0-\u012f\u0370-\u0605\u0620-\u06ff"
+    "\u2010-\u2027\u2030-\u205e\u2190-\u245f\u2500-\u2bff\u2e80-\u30ff\u3400-\u9fff\uac00-\ud7a3"
+    "\ufe30-\ufe4f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uffdc"
+    "\U0001f300-\U0001faff\U00020000-\U0002fa1f"
+)
+"""Characters that neither become ASCII letters or digits once they are normalized, nor vanish."""
+
+
+def hides_ascii(text: str) -> bool:
+    r"""Say whether a text, in lower case, may have other ASCII words once normalized.
+
+    So may JSON as it is stored, whose ``\u0061`` stands for a letter.
+    """
+    return "\\u" in text or (
+        not text.isascii() and _compiled(f"[^{_SHOWS_ASCII}]").search(text) is not None
+    )
+
+
 def joined(found: Sequence[str]) -> str:
     """Join tokens so that one, or several in a row, are found by looking for a part of the text.
 

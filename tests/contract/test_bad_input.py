@@ -1091,6 +1091,7 @@ def test_settings_that_could_only_fail_later_are_refused_at_once(place):
         ({"busy_timeout": "3"}, "busy_timeout must be .* not a str"),
         ({"create": "no"}, "create must be True or False"),
         ({"secrets": "redact"}, "secrets must be a Secrets, such as"),
+        ({"clock": 5}, "clock must be a function that gives"),
         ({"prices": {"gpt": 1}}, r"prices must be a Prices \(.*\), not of type dict"),
         ({"max_retries": -1}, "max_retries"),
         ({"table_prefix": "Robert'); DROP TABLE users;--"}, "lower-case letters"),
@@ -1145,7 +1146,8 @@ def test_a_server_that_cannot_be_reached_is_said_without_the_password(opened):
         "postgresql://user@127.0.0.1:1/x?password=hunter2",
     ):
         said = refused(DatabaseUnreachable, opened, url)
-        assert ". Check the host" in said
+        assert "Connection refused. Is the server running" in said
+        assert "connections? Check the host" in said
         assert "hunter2" not in said
 
 

@@ -201,7 +201,7 @@ def test_search_finds_what_a_look_at_each_memory_finds_in_its_order(place, store
     engine.dispose()
 
 
-@pytest.mark.parametrize("kind", ["english", "chinese"])
+@pytest.mark.parametrize("kind", ["english", "chinese", "mixed"])
 def test_search_brings_only_what_may_have_the_words_however_many_they_are(store, monkeypatch, kind):
     said, asked = {
         "english": (
@@ -209,6 +209,7 @@ def test_search_brings_only_what_may_have_the_words_however_many_they_are(store,
             "zeppelin harbour quartz velvet umbrella nebula walnut glacier",
         ),
         "chinese": ("我们保存的备忘之一，很普通", "麒麟 琥珀 蜻蜓 芭蕉 玛瑙 驼铃 蓑衣 砚台"),
+        "mixed": ("我们保存的 notes 之一（很普通）", "zeppelin harbour quartz velvet"),
     }[kind]
 
     def fill(transaction):
@@ -223,6 +224,15 @@ def test_search_brings_only_what_may_have_the_words_however_many_they_are(store,
         read.clear()
         assert [hit.memory.key for hit in store.memories.search(words, ["n"])] == ["7"]
         assert sum(map(len, read)) < 200
+
+
+def test_search_builds_no_statement_again_for_other_words(store, monkeypatch):
+    store.memories.put(["n"], "k", {"text": "tea"})
+    assert len(store.memories.search("tea", ["n"])) == 1
+    built, build = [], of_memories._in_order
+    monkeypatch.setattr(of_memories, "_in_order", lambda *a: built.append(a) or build(*a))
+    assert store.memories.search("coffee", ["n"]) == store.memories.search("tea", ["other"]) == ()
+    assert not built
 
 
 @pytest.mark.parametrize("pragma", ["case_sensitive_like = ON", "encoding = 'UTF-16le'"])

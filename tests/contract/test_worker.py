@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from agentstore import Store
+from agentstore import AsyncStore, Store
 from agentstore import worker as loop
 from agentstore.errors import DatabaseBusy, InvalidInput, JobInterrupted
 from agentstore.testing import BlockingStore
@@ -385,12 +385,26 @@ def test_two_workers_never_run_two_tasks_of_a_session_that_ask_to_be_alone(store
     "options",
     [
         {"concurrency": 0}, {"concurrency": 1001}, {"concurrency": True}, {"lease": 0},
-        {"lease": 1e9}, {"grace": -1}, {"poll": 0}, {"backoff": 5},
+        {"lease": 1e9}, {"grace": -1}, {"poll": 0}, {"backoff": 5}, {"concurrency": 1.5},
+        {"concurrency": "2"}, {"lease": "60s"}, {"lease": timedelta(seconds=60)}, {"grace": None},
+        {"queues": []}, {"queues": ""}, {"queues": 5}, {"name": ""}, {"name": 5},
+        {"handlers": [print]}, {"handlers": {5: print}}, {"handlers": {"": print}},
     ],
 )  # fmt: skip
 def test_a_worker_that_cannot_work_is_refused(options):
     with Store("sqlite://") as store, pytest.raises(InvalidInput):
-        Worker(store, {"work": print}, **options)
+        Worker(store, **{"handlers": {"work": print}} | options)
+
+
+def test_a_worker_with_a_store_of_another_kind_is_refused():
+    async def handler(job): ...
+
+    with Store("sqlite://") as store:
+        for other in (None, store.scoped("ann"), AsyncStore("sqlite://")):
+            with pytest.raises(InvalidInput, match="A Worker needs a Store"):
+                Worker(other, {"work": print})
+        with pytest.raises(InvalidInput, match="an AsyncWorker an AsyncStore"):
+            AsyncWorker(store, {"work": handler})
 
 
 def test_a_worker_without_handlers_or_with_wrong_ones_is_refused():

@@ -34,10 +34,10 @@ MORE, LESS = 1.12, 0.75
 """How far from what is expected is still the same."""
 
 EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
-    "save": {"sqlite3": (2.6, 3.4), "aiosqlite": (13.7, None), "psycopg": (0.75, 0.67),
-        "psycopg-async": (2.4, 1.83)},
-    "save_many": {"sqlite3": (2.25, 1.75), "aiosqlite": (3.2, None), "psycopg": (2.33, 1.5),
-        "psycopg-async": (3.3, 1.7)},
+    "save": {"sqlite3": (2.1, 2.85), "aiosqlite": (13.6, None), "psycopg": (0.75, 0.65),
+        "psycopg-async": (2.1, 1.5)},
+    "save_many": {"sqlite3": (2.25, 1.7), "aiosqlite": (2.9, None), "psycopg": (2.3, 1.2),
+        "psycopg-async": (2.65, 1.3)},
     "history": {"sqlite3": (1.05, 0.64), "aiosqlite": (1.2, None), "psycopg": (1.0, 0.59),
         "psycopg-async": (1.1, 0.78)},
 }  # fmt: skip

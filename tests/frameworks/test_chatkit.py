@@ -238,12 +238,28 @@ def test_another_user_s_threads_are_as_if_they_did_not_exist(opening_async):
     run(try_all())
 
 
+@pytest.mark.parametrize("nobody", [None, 7, b"ann"])
+def test_a_context_that_names_no_user_is_refused_in_words(nobody, engine_url):
+    async def try_all():
+        async with AsyncStore(engine_url) as store:
+            ours = AgentStoreChatKitStore(store, lambda _: nobody)
+            file = FileAttachment(id="f", name="f", mime_type="text/plain")
+            for call in (ours.save_thread(a_thread(), ANN), ours.save_attachment(file, ANN)):
+                with pytest.raises(
+                    InvalidInput, match=f"must be.* str, not {type(nobody).__name__}"
+                ):
+                    await call
+
+    run(try_all())
+
+
 def test_a_file_is_sent_in_two_steps_and_lasts(engine_url):
     async def send():
         async with AsyncStore(engine_url) as store:
             ours, files = of(store), files_of(store)
             made = []
-            for name, kind in (("a.txt", "text/plain"), ("b.png", "image/png")):
+            kinds = ("a.txt", "text/plain"), ("b.png", "image/png"), ("c", ""), ("d", "unknown")
+            for name, kind in kinds:
                 asked = AttachmentCreateParams(name=name, size=1, mime_type=kind)
                 made.append(await files.create_attachment(asked, ANN))
                 await ours.save_attachment(made[-1], ANN)
@@ -270,7 +286,7 @@ def test_a_file_is_sent_in_two_steps_and_lasts(engine_url):
                     await files.load_bytes(attachment.id, ANN)
 
     made = run(send())
-    assert [type(each) for each in made] == [FileAttachment, ImageAttachment]
+    assert [type(each) for each in made] == [FileAttachment, ImageAttachment, *[FileAttachment] * 2]
     assert str(made[1].preview_url) == f"https://files.example.org/{made[1].id}"
     run(read(made))
 

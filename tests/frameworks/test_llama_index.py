@@ -326,6 +326,16 @@ def test_the_synchronous_methods_of_memory_need_a_synchronous_store(engine_url):
         assert memory.get() == []
 
 
+@pytest.mark.parametrize("wrong", ["hi", {"role": "user", "content": "hi"}, None])
+def test_what_is_no_message_of_the_framework_is_refused(wrong, engine_url):
+    with Store(engine_url) as store:
+        chats, memory = AgentStoreChatStore(store), AgentStoreMemoryStore(store)
+        for add in (chats.add_message, lambda *a: asyncio.run(memory.add_message(*a))):
+            with pytest.raises(InvalidInput, match="must be a ChatMessage of the framework"):
+                add("a", wrong)
+        assert chats.get_keys() == []
+
+
 def test_a_message_of_memory_is_deleted_by_its_number(opening):
     async def run():
         async with opening() as store:

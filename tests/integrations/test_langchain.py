@@ -260,6 +260,14 @@ def test_a_call_of_any_name_comes_back_equal(name, engine_url):
         assert history_of(store).messages[1] == asked
 
 
+@pytest.mark.parametrize("wrong", ["hi", ["hi"], [{"role": "user", "content": "hi"}], [None]])
+def test_what_is_no_message_of_the_framework_is_refused(wrong, engine_url):
+    with Store(engine_url) as store:
+        with pytest.raises(InvalidInput, match="must be a BaseMessage of the framework"):
+            history_of(store).add_messages(wrong)
+        assert history_of(store).messages == []
+
+
 def test_a_store_of_the_other_kind_says_what_to_do(engine_url):
     async def run():
         async with AsyncStore(engine_url) as store:

@@ -327,6 +327,18 @@ def test_a_session_object_outlives_its_loop_and_a_closed_store_says_so(engine_ur
     asyncio.run(closed())
 
 
+@pytest.mark.parametrize("kind", [AgentStoreSession, AgentStoreAdvancedSession])
+def test_a_wrong_limit_or_store_says_what_is_wanted(kind, run):
+    async def body(store):
+        await kind(session_id="s", store=store).add_items([user("a")])
+        with pytest.raises(InvalidInput, match="limit must be"):
+            await kind(session_id="s", store=store).get_items("5")
+        with pytest.raises(InvalidInput, match="Pass a Store"):
+            await kind(session_id="s", store="s").get_items()
+
+    run(body)
+
+
 def test_what_cannot_be_stored_is_refused_whole_and_not_shown(run):
     async def body(store):
         session = AgentStoreSession("s", store)

@@ -152,6 +152,19 @@ def test_what_others_have_saved_is_read_if_it_is_text_and_refused_if_it_is_not(e
             asyncio.run(history_of(store).aload())
 
 
+@pytest.mark.parametrize("wrong", ["hi", b'[{"kind": "request"}]', [{"kind": "request"}], [None]])
+def test_what_is_no_message_of_the_framework_is_refused(wrong, engine_url):
+    with Store(engine_url) as store:
+        with pytest.raises(InvalidInput, match="ModelRequest or ModelResponse of the framework"):
+            history_of(store).append(wrong)
+        assert history_of(store).load() == []
+
+
+def test_a_mistyped_word_for_calls_without_results_is_refused():
+    with pytest.raises(InvalidInput, match="unanswered must be keep or placeholder"):
+        history_of(None, unanswered="placeholders")
+
+
 def test_a_payload_that_is_no_message_is_refused_without_quoting_it(engine_url):
     with Store(engine_url) as store:
         store.sessions.create(id="chat-1")

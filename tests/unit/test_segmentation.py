@@ -1,8 +1,10 @@
 """Text to tokens, queries to terms, texts to snippets: pure functions, and what they promise."""
 
+import re
 import sys
 import unicodedata
 from importlib import metadata
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -27,6 +29,7 @@ from agentstore.values.tokens import (
     MAX_TOKEN,
     VERSION,
     Tokenizer,
+    hides_ascii,
     joined,
     normalized,
     position_map,
@@ -108,6 +111,18 @@ def test_how_a_text_is_encoded_does_not_matter(text):
 @given(texts())
 def test_normalizing_twice_changes_nothing(text):
     assert normalized(normalized(text)) == normalized(text)
+
+
+def test_lower_case_shows_all_ascii_words_where_no_character_hides_any():
+    for character in map(chr, chain(range(0xD800), range(0xE000, sys.maxunicode + 1))):
+        if not hides_ascii(lower := character.lower()):
+            made = normalized(character)
+            assert made, hex(ord(character))
+            assert re.findall("[a-z0-9]", made) == re.findall("[a-z0-9]", lower)
+    for text in ("备忘（一），note 2：“茶” 👍", "жизнь é", "plain \\n"):
+        assert not hides_ascii(text)
+    for text in ("ｔｅａ", "te\u00ada", "ﬁle", "ß", "①", "\\u0074ea"):
+        assert hides_ascii(text)
 
 
 @given(texts())

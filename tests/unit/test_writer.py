@@ -1096,6 +1096,7 @@ def test_who_begins_to_listen_between_two_writes_hears_the_second(tmp_path):
     with Store(f"sqlite:///{tmp_path / 'heard.db'}") as store:
         session = store.sessions.create()
         store.messages.save(session.id, "user", "before")
+        store.messages.save(session.id, "user", "again, as nobody else wrote")
         event.listen(store._engine, "before_cursor_execute", note)
         store.messages.save(session.id, "user", "meanwhile")
         event.remove(store._engine, "before_cursor_execute", note)

@@ -360,9 +360,9 @@ class EngineDialect(ABC):
         """Give the bytes that a text takes, which is not NULL."""
 
     @abstractmethod
-    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
-        """Say that a text contains a part: an ASCII word in lower case, which may be in any case
-        there, or one character that is not ASCII.
+    def holds(self, text: ColumnElement[str], part: str, *, ascii: bool) -> ColumnElement[bool]:
+        """Say that a text contains the parameter of this name: an ASCII word in lower case, which
+        may be in any case there, or one character that is not ASCII.
         """
 
     @abstractmethod

@@ -38,6 +38,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    bindparam,
     case,
     cast,
     collate,
@@ -830,9 +831,9 @@ class PostgreSQL(NotifyingTasks, SecuredRows, EngineDialect):
         """Ask for them."""
         return func.octet_length(text)
 
-    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    def holds(self, text: ColumnElement[str], part: str, *, ascii: bool) -> ColumnElement[bool]:
         """Look for it with strpos, which may skip signs, where LIKE looks at each."""
-        return func.strpos(func.lower(text) if part.isascii() else text, part) > 0
+        return func.strpos(func.lower(text) if ascii else text, bindparam(part, type_=Text)) > 0
 
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""
@@ -943,7 +944,8 @@ def _is_of_a_function(diagnostics: Any) -> bool:
 
 
 def _without_sqlstate(error: DBAPIError) -> Diagnosis:
-    words = " ".join(str(error.orig).split())
+    lines = [" ".join(line.split()) for line in str(error.orig).split("\n") if line.strip()]
+    words = " ".join(line if line[-1] in ".?:" else f"{line}." for line in lines)
     # A new connection that the server closes is nothing that SQLAlchemy could invalidate.
     if error.connection_invalidated or words.startswith("consuming input failed"):
         lost = errors.ConnectionLost("The connection to the server broke.", in_doubt=False)
@@ -958,7 +960,7 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
         kind = type(error.orig).__name__
         return Diagnosis(Failure.FINAL, errors.DatabaseError(f"{kind} in psycopg. {UNKNOWN}"))
     unreachable = errors.DatabaseUnreachable(
-        f"{words.rstrip('.?')}. Check the host, the port, the role, its password and the "
+        f"{words} Check the host, the port, the role, its password and the "
         "database in the URL, that the server is running, and that it has this database: createdb "
         "makes one."
     )

@@ -129,7 +129,7 @@ def append_messages(
         if session["activity"] - listed >= LISTED_WITHIN:
             list_anew.count(connection, session)
             listed = session["activity"]
-        if number == active == 0:
+        if number == active == 0 and taken == by_driver.taken:  # nobody else writes just now
             ends = seq + len(own), turn + session["users"]
             leaving[session_id] = (session_pk, *ends, number, active, branch, listed)
         for pk, row in enumerate(own, taken + len(there) + 1):

@@ -40,6 +40,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    bindparam,
     case,
     cast,
     event,
@@ -568,16 +569,17 @@ class SQLite(FileWrites, FileTasks, EngineDialect):
         """Count them; not every library has a function for it."""
         return func.length(cast(text, LargeBinary))
 
-    def holds(self, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    def holds(self, text: ColumnElement[str], part: str, *, ascii: bool) -> ColumnElement[bool]:
         """LIKE takes the least time for ASCII, and instr for the rest.
 
         An application may have set PRAGMA case_sensitive_like, which cannot be asked, only tried;
         SQLite tries it once for a statement.
         """
-        if part.isascii():
+        given = bindparam(part, type_=Text)
+        if ascii:
             ignores_case = literal_column("'A' LIKE 'a'", Boolean)
-            return case((ignores_case, text), else_=func.lower(text)).like(f"%{part}%")
-        return func.instr(text, part) > 0
+            return case((ignores_case, text), else_=func.lower(text)).contains(given)
+        return func.instr(text, given) > 0
 
     def next_put(self, tables: Tables) -> Any:
         """Count on from the largest; there is one writer, so no two can take the same."""
