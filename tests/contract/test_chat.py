@@ -1,5 +1,7 @@
 """``chat`` and ``payloads`` give what ``history`` would, and read less for it."""
 
+from itertools import chain, combinations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,6 +110,26 @@ def test_a_result_that_names_no_call_brings_nothing_that_is_before_it(store, ses
     store.messages.save_many(session.id, [*said, {"role": "tool", "content": "found"}])
     (only,) = store.messages.chat(session.id, 1)
     assert only == store.messages.history(session.id, 1)[0].to_chat()
+
+
+def test_whichever_columns_are_set_a_history_reads_them_as_get_does(store, session):
+    values = {
+        "tool_calls": [{"id": "[0", "arguments": "\ufdd0"}],
+        "tool_call_id": "[1\x00",
+        "name": "0",
+        "metadata": {"k": "1"},
+        "payload": [None],
+        "external_id": "1",
+    }
+    sets = chain.from_iterable(combinations(values.items(), n) for n in range(len(values) + 1))
+    said = [{"role": "user", **dict(each)} for each in sets]
+    saved = save(store, session.id, said)
+    ids = [record.id for record in saved]
+    for count in (len(said), 3, 1):
+        history = store.messages.history(session.id, count, unanswered="keep")
+        assert history == [store.messages.get(id) for id in ids[-count:]]
+    chat = store.messages.chat(session.id, len(said), unanswered="keep")
+    assert [exact(line) for line in chat] == [exact(record.to_chat()) for record in saved]
 
 
 def test_a_message_without_a_payload_has_none_in_its_place(store, session):

@@ -205,6 +205,17 @@ def test_a_message_that_is_no_text_is_named_by_its_key_and_told_by_the_doctor(fi
         assert SECRET not in said.out + said.err
 
 
+@pytest.mark.parametrize("column", ["tool_calls", "tool_call_id"])
+def test_bytes_in_place_of_a_text_are_no_text_in_a_history_either(file, column):
+    with Store(file) as store:
+        session = store.sessions.create().id
+        store.messages.save(session, "user", "hello")
+        spoil(file, f"UPDATE messages SET {column} = x'5b5d'")  # noqa: S608 - they read as "[]"
+        for read in (store.messages.history, store.messages.chat):
+            with pytest.raises(InvalidRow):
+                read(session)
+
+
 def test_a_table_or_a_column_that_is_lost_is_told_as_such(place):
     with place.open() as store:
         session = store.sessions.create()

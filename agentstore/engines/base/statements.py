@@ -622,6 +622,7 @@ class PackedType(UserDefinedType[Any]):
 class Packed(FunctionElement[Any]):
     """Columns that are mostly NULL, as one: a JSON array of their texts, NULL where all are NULL.
 
+    A text that is alone has the column's number in front instead: no array is made and read of it.
     A history of 50 messages has 400 cells less, nearly all of which would be NULL. ``Prepared``
     reads it as the columns that it was made of, each as its type says.
     """
@@ -632,7 +633,7 @@ class Packed(FunctionElement[Any]):
         """Pack columns of texts, documents and ids.
 
         Args:
-            columns: The columns.
+            columns: The columns, ten at most.
             implied: How many of the last columns are NULL wherever all others are.
         """
         super().__init__(*columns)
@@ -650,16 +651,29 @@ def _packed_on_sqlite(packed: Packed, compiler: Any, **options: Any) -> str:
         else column
         for column, kind in zip(columns, packed.kinds, strict=True)
     ]
-    some = f"coalesce({', '.join(columns[: packed.told])}) IS NOT NULL"
-    return f"CASE WHEN {some} THEN json_array({', '.join(texts)}) END"
+    told = columns[: packed.told]
+    first, second, *rest = told
+    one, both = f"coalesce({first}, {second})", f"CASE WHEN {first} IS NOT NULL THEN {second} END"
+    # What is no text, as in a damaged row, is left to json_array, which tells it from one.
+    return (
+        f"CASE WHEN coalesce({', '.join(told)}) IS NOT NULL THEN "
+        f"CASE WHEN coalesce({', '.join(rest)}, {both}) IS NULL AND typeof({one}) = 'text' "
+        f"THEN coalesce('0' || {first}, '1' || {second}) "
+        f"ELSE json_array({', '.join(texts)}) END END"
+    )
 
 
 @compiles(Packed, "postgresql")
 def _packed_on_postgresql(packed: Packed, compiler: Any, **options: Any) -> str:
     columns = [compiler.process(column, **options) for column in packed.clauses]
-    texts = ", ".join(f"CAST({column} AS TEXT)" for column in columns)
-    some = f"num_nonnulls({', '.join(columns[: packed.told])}) > 0"
-    return f"CASE WHEN {some} THEN CAST(json_build_array({texts}) AS TEXT) END"
+    texts = [f"CAST({column} AS TEXT)" for column in columns]
+    first, second, *rest = columns[: packed.told]
+    return (
+        f"CASE WHEN num_nonnulls({first}, {second}, {', '.join(rest)}) = 0 THEN NULL "
+        f"WHEN num_nonnulls({', '.join(rest)}) = 0 AND ({first} IS NULL OR {second} IS NULL) "
+        f"THEN coalesce('0' || {texts[0]}, '1' || {texts[1]}) "
+        f"ELSE CAST(json_build_array({', '.join(texts)}) AS TEXT) END"
+    )
 
 
 class _Unpacking:
@@ -674,16 +688,32 @@ class _Unpacking:
         ]
 
     def __call__(self, column: Column) -> list[Column]:
-        empty = (None,) * len(self._reads)
+        nothing = (None,) * len(column)
         if column.count(None) == len(column):
-            return [(None,) * len(column)] * len(self._reads)
-        arrays = iter(load_arrays([packed for packed in column if packed is not None]))
-        rows = [empty if packed is None else next(arrays) for packed in column]
-        columns = zip(*rows, strict=True)
-        return [
-            values if read is None or values.count(None) == len(values) else read(values)
-            for read, values in zip(self._reads, columns, strict=True)
-        ]
+            return [nothing] * len(self._reads)
+        cells: list[dict[int, Any]] = [{} for _ in self._reads]  # of each column, by rows
+        arrays: dict[int, str] = {}
+        for row, packed in enumerate(column):
+            if packed is None:
+                continue
+            if (first := packed[0]) == "[":
+                arrays[row] = packed
+            else:
+                cells[int(first)][row] = packed[1:]
+        if arrays:
+            for row, values in zip(arrays, load_arrays([*arrays.values()]), strict=True):
+                for own, value in zip(cells, values, strict=True):
+                    if value is not None:
+                        own[row] = value
+        columns: list[Column] = []
+        for read, own in zip(self._reads, cells, strict=True):
+            whole: Any = nothing
+            if own:
+                whole, stored = [*nothing], [*own.values()]
+                for row, value in zip(own, read(stored) if read else stored, strict=True):
+                    whole[row] = value
+            columns.append(whole)
+        return columns
 
 
 def _written(compiled: SQLCompiler, dialect: Dialect) -> tuple[str, dict[str, str]]:

@@ -15,7 +15,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
-from sqlalchemy import Select, bindparam, case, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal_column, select
 
 from agentstore.engines.base.statements import Packed
 from agentstore.errors import InvalidInput, TurnTooLarge
@@ -137,10 +137,10 @@ class ChatLine(NamedTuple):
     seq: int
     role: str
     content: str | None
-    streaming: str | None
-    blocks: list[Any] | None
     tool_calls: list[Any] | None
     tool_call_id: str | None
+    streaming: str | None
+    blocks: list[Any] | None
     name: str | None
     layout: list[Any] | None
     payload: Any
@@ -168,16 +168,20 @@ class PayloadLine(NamedTuple):
     payload: Any
 
 
+_IS_STREAMING: ColumnElement[str] = literal_column("'streaming'")
+"""Written into the statement, which has it several times."""
+
+
 def _chat_columns(messages: Any) -> list[Any]:
     return [
         messages.seq,
         messages.role,
         messages.content,
         Packed(
-            case((messages.status == STREAMING, messages.id)),
-            messages.blocks,
             messages.tool_calls,
             messages.tool_call_id,
+            case((messages.status == _IS_STREAMING, messages.id)),
+            messages.blocks,
             messages.name,
             messages.chat_keys,
             case((messages.chat_keys.is_not(None), messages.payload)),
@@ -217,7 +221,7 @@ def _chat_line(seq: int, message: Mapping[str, Any], layout: Any = None) -> Chat
     answers, name = get("tool_call_id"), get("name")
     payload = None if layout is None else get("payload")
     return ChatLine(
-        seq, message["role"], text, None, blocks, get("tool_calls"), answers, name, layout, payload
+        seq, message["role"], text, get("tool_calls"), answers, None, blocks, name, layout, payload
     )
 
 
@@ -329,7 +333,7 @@ def _plain_records(
 
 
 def _plain_chat(columns: Sequence[Any], as_stored: bool, bare: bool) -> list[dict[str, Any]] | None:
-    _, roles, texts, streaming, blocks, calls, answers, names, layouts, payloads = columns
+    _, roles, texts, calls, answers, streaming, blocks, names, layouts, payloads = columns
     if _is_set(streaming):
         return None
     if not as_stored and not needs_no_repair(roles, blocks, calls, answers, payloads):
@@ -359,7 +363,7 @@ def _is_set(column: Sequence[Any]) -> bool:
     return column.count(None) < len(column)
 
 
-_ONLY_TEXT = (None,) * len(ChatLine._fields[4:])
+_ONLY_TEXT = (None,) * len(ChatLine._fields[3:])
 """What a line has behind its text, if it has nothing else."""
 
 _PLACEHOLDER_TOKENS = 16
@@ -386,7 +390,7 @@ CHAT: Projection[ChatLine, dict[str, Any]] = Projection(
     _part_of_chat,
     _placeholder_chat,
     lambda lines: [
-        {"role": line[1], "content": line[2]} if line[4:] == _ONLY_TEXT else line.to_chat()
+        {"role": line[1], "content": line[2]} if line[3:] == _ONLY_TEXT else line.to_chat()
         for line in lines
     ],
     plain=_plain_chat,
