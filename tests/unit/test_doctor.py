@@ -290,7 +290,7 @@ def test_a_schema_that_is_not_of_this_version_is_one_finding_with_the_command(em
     (finding,) = revision(empty_url)
     assert (finding.check, finding.severity) == ("revision", Severity.ERROR)
     assert "agentstore upgrade" in finding.fix
-    migrations.upgrade(empty_url)
+    migrations.upgrade(empty_url, "0100")
     run_sql(empty_url, "UPDATE alembic_version SET version_num = '0020'")
     (finding,) = revision(empty_url)
     assert "0020" in finding.what
