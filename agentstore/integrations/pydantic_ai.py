@@ -120,9 +120,10 @@ class AgentStoreMessages:
 
     def _append(self, messages: Sequence[ModelMessage], key: str | None) -> Calls[None]:
         if messages:
-            for message in messages:  # Pydantic would only warn
+            given = [*messages]  # a generator gives them once
+            for message in given:  # Pydantic would only warn
                 require_message(message, ModelRequest, ModelResponse)
-            written = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
+            written = ModelMessagesTypeAdapter.dump_python(given, mode="json")
             new = [*map(_new_message, written)]
             options: dict[str, Any] = {"idempotency_key": key, "create_session": True}
             yield lambda store: store.messages.save_many(self.session_id, new, **options)

@@ -100,6 +100,14 @@ def test_every_part_comes_back_and_text_and_calls_are_found(engine_url):
         assert roles == ["system", "user", "assistant", "user", "assistant"]
 
 
+@pytest.mark.parametrize("given", [list, tuple, iter, lambda messages: (m for m in messages)])
+def test_messages_are_saved_in_whatever_they_come(given, engine_url):
+    with Store(engine_url) as store:
+        messages = [ModelRequest(parts=[UserPromptPart("?")]), call("look", 1), result("look", 1)]
+        history_of(store).append(given(messages))
+        assert history_of(store).load() == messages
+
+
 def test_a_cut_keeps_a_call_with_its_result(engine_url):
     with Store(engine_url) as store:
         messages = [ModelRequest(parts=[UserPromptPart("?")]), call("look", 1), result("look", 1)]
