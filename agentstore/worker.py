@@ -29,7 +29,16 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -197,7 +206,7 @@ class WorkerLoop(Generic[S, H]):
             InvalidInput: One of the numbers is out of range, or an argument is of a wrong type.
         """
         times = (lease, grace, poll)
-        if not all(isinstance(each, int | float) for each in times) or not (
+        if not all(isinstance(each, int | float) and each is not True for each in times) or not (
             0 < lease <= 86_400 and grace >= 0 and poll > 0
         ):
             raise InvalidInput(
@@ -210,7 +219,10 @@ class WorkerLoop(Generic[S, H]):
         self.name = usual if name is None else validation.key("name", name)
         self._store: S = store
         self._handlers: dict[str, H] = {}
-        self._queues = names("queues", queues)
+        whose = (
+            list(queues) if isinstance(queues, Iterable) and not isinstance(queues, str) else queues
+        )
+        self._queues = names("queues", whose)
         self._concurrency = validation.amount("concurrency", concurrency, least=1, most=1_000)
         self._lease = lease
         self._grace = grace

@@ -387,6 +387,7 @@ def test_two_workers_never_run_two_tasks_of_a_session_that_ask_to_be_alone(store
         {"concurrency": 0}, {"concurrency": 1001}, {"concurrency": True}, {"lease": 0},
         {"lease": 1e9}, {"grace": -1}, {"poll": 0}, {"backoff": 5}, {"concurrency": 1.5},
         {"concurrency": "2"}, {"lease": "60s"}, {"lease": timedelta(seconds=60)}, {"grace": None},
+        {"lease": True}, {"poll": True},
         {"queues": []}, {"queues": ""}, {"queues": 5}, {"name": ""}, {"name": 5},
         {"handlers": [print]}, {"handlers": {5: print}}, {"handlers": {"": print}},
     ],
@@ -394,6 +395,15 @@ def test_two_workers_never_run_two_tasks_of_a_session_that_ask_to_be_alone(store
 def test_a_worker_that_cannot_work_is_refused(options):
     with Store("sqlite://") as store, pytest.raises(InvalidInput):
         Worker(store, **{"handlers": {"work": print}} | options)
+
+
+@pytest.mark.parametrize("queues", ["a", ["a"], ("a",), {"a"}, {"a": 1}.keys(), iter(["a"])])
+def test_a_worker_takes_its_queues_in_whatever_they_come(queues):
+    with Store("sqlite://") as store:
+        done = []
+        store.tasks.create(None, "work", queue="a")
+        Worker(store, {"work": done.append}, queues=queues).run(until_idle=True)
+        assert len(done) == 1
 
 
 def test_a_worker_with_a_store_of_another_kind_is_refused():
