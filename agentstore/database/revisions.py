@@ -36,6 +36,13 @@ STORED = {OWN_ID: "blob", INSTANT: "integer"}
 """What SQLite calls what is stored of these."""
 
 
+_IS_UNFINISHED = sa.text(
+    "SELECT NOT (indisvalid AND indisready) FROM pg_index JOIN pg_class ON oid = indexrelid"
+    " WHERE relname = :index"
+    " AND relnamespace = to_regnamespace(quote_ident(coalesce(:schema, current_schema())))"
+)
+
+
 class Place:
     """Where the running revision works: the settings ``schema`` and ``table_prefix``."""
 
@@ -84,12 +91,17 @@ class Place:
     ) -> None:
         """Create an index; the label is its name without ``ix_`` and the table.
 
-        ``if_missing`` leaves one in place that somebody made before, while others wrote.
+        ``if_missing`` leaves one in place that somebody made before, while others wrote; not one
+        that a server could not finish.
         """
         table = self.table(name)
+        index = f"{'uq' if label.startswith('!') else 'ix'}_{table}_{label.lstrip('!')}"
         condition = None if where is None else sa.text(where)
+        looks = if_missing and self.on_postgresql and not op.get_context().as_sql
+        if looks and op.get_bind().scalar(_IS_UNFINISHED, {"index": index, "schema": self.schema}):
+            op.drop_index(index, table, schema=self.schema)
         op.create_index(
-            f"{'uq' if label.startswith('!') else 'ix'}_{table}_{label.lstrip('!')}",
+            index,
             table,
             [c if c.isidentifier() else sa.text(c) for c in columns],
             unique=unique,

@@ -1,7 +1,8 @@
 """An index that has what a session used, so that adding it up reads no row.
 
 It takes the place of the one that had the session and the time alone. While it is built, usage
-cannot be recorded, but read. An index of this name that is there already is taken as it is.
+cannot be recorded, but read. An index of this name that is there already is taken as it is, unless
+a server could not finish it.
 
 On SQLite the indexes of what failed are made again: of two that serve a query as well, it takes the
 one that was made last, and those of what failed are shorter.
