@@ -29,20 +29,12 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from numbers import Real
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from agentstore.aio import AsyncStore
+from agentstore.aio import AsyncScopedStore, AsyncStore
 from agentstore.engines.base.dialect import TaskSignal
 from agentstore.errors import (
     AgentStoreError,
@@ -52,8 +44,9 @@ from agentstore.errors import (
     SecretRefused,
 )
 from agentstore.records import TaskBatch, TaskRecord
-from agentstore.repositories.claims import names
+from agentstore.repositories.claims import length, names
 from agentstore.store import Store
+from agentstore.transactions import ScopedStore
 from agentstore.values import validation
 from agentstore.values.validation import DEFAULT_BACKOFF, Backoff, require_backoff
 
@@ -173,7 +166,7 @@ class WorkerLoop(Generic[S, H]):
         name: What the tasks' ``worker`` says.
     """
 
-    _needs: ClassVar[type[Store] | type[AsyncStore]]
+    _refused: ClassVar[tuple[type, ...]]
 
     def __init__(
         self,
@@ -194,7 +187,7 @@ class WorkerLoop(Generic[S, H]):
             store: Where the tasks are; the worker leaves it open.
             handlers: By the kind of task, what does it; ``handler`` adds more.
             queues: Whose tasks, all alike.
-            name: What the tasks' ``worker`` says; None means host, process and a random part.
+            name: What the tasks' ``worker`` says; without one host, process and a random part.
             concurrency: How many tasks it does at once, up to 1,000.
             lease: Seconds after which others get what a dead worker was doing. It is renewed
                 three times as often, so it may be shorter than a task takes.
@@ -205,24 +198,24 @@ class WorkerLoop(Generic[S, H]):
         Raises:
             InvalidInput: One of the numbers is out of range, or an argument is of a wrong type.
         """
-        times = (lease, grace, poll)
-        if not all(isinstance(each, int | float) and each is not True for each in times) or not (
-            0 < lease <= 86_400 and grace >= 0 and poll > 0
-        ):
-            raise InvalidInput(
-                "lease, grace and poll must be numbers of seconds: lease more than 0 and up to "
-                "86400, poll more than 0, and grace 0 or more."
-            )
+        length(lease)
+        for what, seconds in (("grace", grace), ("poll", poll)):
+            if isinstance(seconds, bool) or not isinstance(seconds, Real):
+                raise InvalidInput(
+                    f"{what} must be a number of seconds, not {type(seconds).__name__}."
+                )
+        if not (grace >= 0 and poll > 0):
+            raise InvalidInput("poll must be more than 0 seconds, and grace 0 or more.")
         if handlers is not None and not isinstance(handlers, Mapping):
-            raise InvalidInput("handlers must be a dict: the kind of a task, and its function.")
+            raise InvalidInput(
+                "handlers must map the kind of a task to its handler, and be no "
+                f"{type(handlers).__name__}."
+            )
         usual = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-        self.name = usual if name is None else validation.key("name", name)
+        self.name = validation.key("name", name or usual)
         self._store: S = store
         self._handlers: dict[str, H] = {}
-        whose = (
-            list(queues) if isinstance(queues, Iterable) and not isinstance(queues, str) else queues
-        )
-        self._queues = names("queues", whose)
+        self._queues = names("queues", queues)
         self._concurrency = validation.amount("concurrency", concurrency, least=1, most=1_000)
         self._lease = lease
         self._grace = grace
@@ -235,9 +228,10 @@ class WorkerLoop(Generic[S, H]):
         self._stopping = self._hurried = self._until_idle = False
         for kind, handler in (handlers or {}).items():
             self.handler(kind)(handler)
-        if not isinstance(store, self._needs):
+        if isinstance(store, self._refused) or not hasattr(store, "tasks"):
             raise InvalidInput(
-                "A Worker needs a Store, and an AsyncWorker an AsyncStore; neither takes a scope."
+                f"{type(self).__name__} takes no {type(store).__name__}: a Worker needs a Store, "
+                "and an AsyncWorker an AsyncStore. A scoped store has no worker."
             )
 
     def handler(self, kind: str) -> Callable[[H], H]:
@@ -539,7 +533,7 @@ class Worker(WorkerLoop[Store, Handler]):
         >>> worker.run()
     """
 
-    _needs = Store
+    _refused = (AsyncStore, ScopedStore, AsyncScopedStore)
 
     def run(self, *, until_idle: bool = False) -> None:
         """Do tasks until ``stop()`` is called, or SIGTERM or SIGINT comes to the main thread.
@@ -599,7 +593,7 @@ class AsyncWorker(WorkerLoop[AsyncStore, AsyncHandler]):
     A handler that is to stop is cancelled: it gets ``CancelledError`` where it awaits.
     """
 
-    _needs = AsyncStore
+    _refused = (Store, ScopedStore, AsyncScopedStore)
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Do tasks until ``stop()`` is called, or SIGTERM or SIGINT comes; see ``Worker.run``.

@@ -64,8 +64,8 @@ def require_message(message: object, *kinds: type) -> None:
     if not isinstance(message, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidInput(
-            f"Each message must be a {names} of the framework, not {type(message).__name__}. Pass "
-            "a list of such objects, not what they are written as."
+            f"Each message must be a {names} of the framework, not {type(message).__name__}. Make "
+            "such objects of dicts and of JSON first."
         )
 
 
@@ -141,7 +141,7 @@ def key_of(*parts: str) -> str:
     """Give one id for several; no two lists of parts have the same.
 
     Raises:
-        InvalidInput: One is no str, such as the id of a user whom nobody has named.
+        InvalidInput: One of them is no str: the id of a user may be None, for example.
     """
     for part in parts:
         if not isinstance(part, str):

@@ -227,7 +227,9 @@ class AgentStoreSession:
         """Make a call on the store; a synchronous one is made in a thread."""
         if isinstance(self.store, AsyncStore | AsyncScopedStore):
             return await call(self.store)
-        return await asyncio.to_thread(call, of_kind(self.store, Repositories))
+        if not hasattr(self.store, "messages"):
+            of_kind(self.store, Repositories)
+        return await asyncio.to_thread(call, self.store)
 
     async def _found(self, call: Callable[[Any], Any], missing: T) -> T:
         """Make a call; give something else where there is no such session or branch."""

@@ -10,9 +10,10 @@ Whose clock counts is said below; without one the parameter ``expires`` says whe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -238,9 +239,11 @@ def names(name: str, value: str | Sequence[str]) -> list[str]:
     """Require a queue or a kind, or several; sorted, each once."""
     if isinstance(value, str):
         return [validation.key(name, value)]
-    if not isinstance(value, list | tuple | set | frozenset) or not 1 <= len(value) <= MAX_QUEUES:
+    several = isinstance(value, Iterable) and not isinstance(value, Mapping)
+    given = [*islice(value, MAX_QUEUES + 1)] if several else []
+    if not 1 <= len(given) <= MAX_QUEUES:
         raise InvalidInput(f"{name} must be a str, or a list of 1 to {MAX_QUEUES} of them.")
-    return sorted({validation.key(name, each) for each in value})
+    return sorted({validation.key(name, each) for each in given})
 
 
 def length(lease: object) -> timedelta:

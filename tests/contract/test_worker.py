@@ -388,12 +388,13 @@ def test_two_workers_never_run_two_tasks_of_a_session_that_ask_to_be_alone(store
         {"lease": 1e9}, {"grace": -1}, {"poll": 0}, {"backoff": 5}, {"concurrency": 1.5},
         {"concurrency": "2"}, {"lease": "60s"}, {"lease": timedelta(seconds=60)}, {"grace": None},
         {"lease": True}, {"poll": True},
-        {"queues": []}, {"queues": ""}, {"queues": 5}, {"name": ""}, {"name": 5},
+        {"queues": []}, {"queues": ""}, {"queues": 5}, {"name": 5}, {"handlers": 5},
         {"handlers": [print]}, {"handlers": {5: print}}, {"handlers": {"": print}},
     ],
 )  # fmt: skip
 def test_a_worker_that_cannot_work_is_refused(options):
-    with Store("sqlite://") as store, pytest.raises(InvalidInput):
+    (name,) = options
+    with Store("sqlite://") as store, pytest.raises(InvalidInput, match=f"{name}|kind"):
         Worker(store, **{"handlers": {"work": print}} | options)
 
 
@@ -402,7 +403,15 @@ def test_a_worker_takes_its_queues_in_whatever_they_come(queues):
     with Store("sqlite://") as store:
         done = []
         store.tasks.create(None, "work", queue="a")
-        Worker(store, {"work": done.append}, queues=queues).run(until_idle=True)
+        Worker(store, {"work": done.append}, queues=queues, name="").run(until_idle=True)
+        assert len(done) == 1
+
+
+def test_a_worker_takes_what_has_the_methods_of_a_store(engine_url):
+    with BlockingStore(lambda: AsyncStore(engine_url)) as store:
+        done = []
+        store.tasks.create(None, "work")
+        Worker(store, {"work": done.append}).run(until_idle=True)
         assert len(done) == 1
 
 
@@ -411,7 +420,7 @@ def test_a_worker_with_a_store_of_another_kind_is_refused():
 
     with Store("sqlite://") as store:
         for other in (None, store.scoped("ann"), AsyncStore("sqlite://")):
-            with pytest.raises(InvalidInput, match="A Worker needs a Store"):
+            with pytest.raises(InvalidInput, match="a Worker needs a Store"):
                 Worker(other, {"work": print})
         with pytest.raises(InvalidInput, match="an AsyncWorker an AsyncStore"):
             AsyncWorker(store, {"work": handler})
