@@ -98,7 +98,7 @@ INDEXES = {
     "tool_logs_session_id_created_at_pk": "the same in a session; `usage.stats`",
     "tool_logs_message_id": "deleting a message",
     "turn_usage_session_id_branch_turn": "what a turn used, in `usage.sum_by`",
-    "turn_usage_sums": "what a session used, also in a window of time; no row is read for it",
+    "turn_usage_sums": "what a session used, also in a window of time; it holds all that is summed",
     "turn_usage_model_created_at": "what a model used in a window of time",
     "turn_usage_created_at": "what all used in a window of time",
     "tasks_claim": "`tasks.claim`: what is pending in a queue, the most urgent first",

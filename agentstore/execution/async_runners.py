@@ -577,7 +577,7 @@ class _LoopCall(QueuedWrite):
             by: Who makes it.
         """
         super().__init__(work)
-        self._loop = self.place = asyncio.get_running_loop()  # asyncio asks for the first
+        self._loop = self.place = asyncio.get_running_loop()  # asyncio reads a future's _loop
         self._step: Callable[[_LoopCall], object] | None = None
         self.by = by
 

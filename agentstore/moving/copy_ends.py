@@ -382,11 +382,12 @@ def _refused(file: Path, reason: str) -> InvalidInput:
 
 
 AGAIN = "run the same command again with --resume"
-_NOTHING_TO_RESUME = (
-    "There is nothing to resume: a copy into it is complete, or was never begun. Compare the two "
-    "with --verify-only, or copy into an empty database."
-)
 """What to do where the two sides of a copy differ."""
+
+_NOTHING_TO_RESUME = (
+    "There is nothing to resume: the copy is complete, or none was begun. Compare the two "
+    "databases with --verify-only, or copy into an empty one."
+)
 
 
 @dataclass(slots=True)

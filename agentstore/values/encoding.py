@@ -298,7 +298,9 @@ def _encoded(
     """Write a value, if it is JSON; raises InvalidJson."""
     try:
         _check(value, 0)
-        in_one_go = True  # as ``json`` has it; to the kept encoder it is a level, and says nothing
+        in_one_go = (
+            True  # json's encoder wants it; the kept one takes it for a level, and ignores it
+        )
         return "".join(write(_integral(value) if integral else value, in_one_go))
     except JsonRefused as found:
         raise InvalidJson(found.path(name), found.problem) from None

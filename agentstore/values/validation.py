@@ -89,7 +89,9 @@ def choice(name: str, value: object, choices: Sequence[C]) -> C:
     """
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{name} must be one of {', '.join(choices)}, not {shown(value)}.")
-    return value if type(value) is str else str.__str__(value)  # type: ignore[return-value]
+    word: Any = value if type(value) is str else str.__str__(value)
+    chosen: C = word
+    return chosen
 
 
 def key(name: str, value: object) -> str:

@@ -4,7 +4,8 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, event, update
+from sqlalchemy import create_engine, event, literal, select, update
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from agentstore import Store
 from agentstore.database import open_engine, parse_url
@@ -229,10 +230,14 @@ def test_search_brings_only_what_may_have_the_words_however_many_they_are(store,
 def test_search_builds_no_statement_again_for_other_words(store, monkeypatch):
     store.memories.put(["n"], "k", {"text": "tea"})
     assert len(store.memories.search("tea", ["n"])) == 1
-    built, build = [], of_memories._in_order
-    monkeypatch.setattr(of_memories, "_in_order", lambda *a: built.append(a) or build(*a))
+    built, compiled = [], SQLCompiler.visit_select
+    monkeypatch.setattr(
+        SQLCompiler, "visit_select", lambda *a, **o: built.append(a) or compiled(*a, **o)
+    )
     assert store.memories.search("coffee", ["n"]) == store.memories.search("tea", ["other"]) == ()
     assert not built
+    select(literal(1)).compile()
+    assert built  # so a statement would have been noticed
 
 
 @pytest.mark.parametrize("pragma", ["case_sensitive_like = ON", "encoding = 'UTF-16le'"])

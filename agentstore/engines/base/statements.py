@@ -622,7 +622,8 @@ class PackedType(UserDefinedType[Any]):
 class Packed(FunctionElement[Any]):
     """Columns that are mostly NULL, as one: a JSON array of their texts, NULL where all are NULL.
 
-    A text that is alone has the column's number in front instead: no array is made and read of it.
+    If only the first or only the second column is set, it is ``0`` or ``1`` and the text instead:
+    no array is made or read. So the columns that are most often set alone come first.
     A history of 50 messages has 400 cells less, nearly all of which would be NULL. ``Prepared``
     reads it as the columns that it was made of, each as its type says.
     """
@@ -633,7 +634,7 @@ class Packed(FunctionElement[Any]):
         """Pack columns of texts, documents and ids.
 
         Args:
-            columns: The columns, ten at most.
+            columns: Three or more, and those that are implied.
             implied: How many of the last columns are NULL wherever all others are.
         """
         super().__init__(*columns)

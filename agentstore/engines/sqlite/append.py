@@ -84,8 +84,9 @@ def append_messages(
     of a session is the row number of its newest message. The rows have the session's number and
     the branch's name afterwards.
 
-    The writer does not look for a session that it has left on its first branch, whose name never
-    changes: it counts there if all that it would look for is as it was left.
+    While nobody else writes, the writer remembers how it left a session on its first branch, whose
+    name never changes. It does not look for such a session: it counts there on condition that all
+    is as it was left.
     """
     find, find_on, count, count_if_left, count_elsewhere, list_anew, *insertions = _statements(
         tables, dialect_of(connection)
@@ -104,26 +105,20 @@ def append_messages(
         own = rows[begin : begin + session["messages"]]
         begin += len(own)
         session_id, named = session["session_id"], session["branch"] is not None
-        place, counting = None if named else left.pop(session_id, None), count_if_left
+        place = None if named else left.pop(session_id, None)
         if place is not None:
             place = *place, by_driver.taken
-        while True:
-            if place is None:
-                found = (find_on if named else find).rows(connection, session)
-                if not found:
-                    break
-                (place,), counting = found, count
-            session_pk, seq, turn, number, active, branch, listed, taken = place
-            session["pk"], session["number"], session["taken"] = session_pk, number, taken
-            session["last_seq"], session["last_turn"] = seq, turn
-            session["activity"] = taken + len(there) + len(own)
-            shown = (len(own), session["users"]) if number == active else (0, 0)
-            session["shown"], session["shown_users"] = shown
-            if counting.count(connection, session) or counting is count:
-                break
-            place = None  # somebody else has written since
+            _say(session, place, len(there))
+            if not count_if_left.count(connection, session):
+                place = None  # somebody else has written since
         if place is None:
-            continue
+            found = (find_on if named else find).rows(connection, session)
+            if not found:
+                continue
+            (place,) = found
+            _say(session, place, len(there))
+            count.count(connection, session)
+        session_pk, seq, turn, number, active, branch, listed, taken = place
         if number != active:
             count_elsewhere.count(connection, session)
         if session["activity"] - listed >= LISTED_WITHIN:
@@ -157,6 +152,17 @@ def append_messages(
         if owned:
             insertion.execute_many(connection, owned)
     return added
+
+
+def _say(session: dict[str, Any], place: Sequence[Any], before: int) -> None:
+    """Say where a session is, for the statements that count; some rows come before its own."""
+    pk, seq, turn, number, active, _, _, taken = place
+    messages = session["messages"]
+    session["pk"], session["number"], session["taken"] = pk, number, taken
+    session["last_seq"], session["last_turn"] = seq, turn
+    session["activity"] = taken + before + messages
+    shown = (messages, session["users"]) if number == active else (0, 0)
+    session["shown"], session["shown_users"] = shown
 
 
 @lru_cache(maxsize=256)
@@ -251,7 +257,8 @@ def _counting(tables: Tables) -> Update:
 def _counting_if_left(tables: Tables) -> Update:
     """Count in the session's row if ``_finding`` would give what is said of it.
 
-    But when it was listed: if that is later than is said, it is listed anew too early.
+    ``listed_activity`` is not compared: if it has grown meanwhile, the session is only listed again
+    earlier than it has to be.
     """
     sessions = tables.sessions.c
     return _counting(tables).where(

@@ -168,7 +168,7 @@ class PayloadLine(NamedTuple):
     payload: Any
 
 
-_IS_STREAMING: ColumnElement[str] = literal_column("'streaming'")
+_STREAMING: ColumnElement[str] = literal_column("'streaming'")
 """Written into the statement, which has it several times."""
 
 
@@ -180,7 +180,7 @@ def _chat_columns(messages: Any) -> list[Any]:
         Packed(
             messages.tool_calls,
             messages.tool_call_id,
-            case((messages.status == _IS_STREAMING, messages.id)),
+            case((messages.status == _STREAMING, messages.id)),
             messages.blocks,
             messages.name,
             messages.chat_keys,
