@@ -477,6 +477,15 @@ def test_turns_are_looked_up_between_those_of_a_range_and_not_to_the_end_of_its_
         connection.rollback()
 
 
+def plans_of(filled, asked):
+    """Give statements that a file was sent, each with the lines of its plan."""
+    with filled.store._engine.connect() as connection:
+        for sent in asked:
+            explain = f"EXPLAIN QUERY PLAN {sent.sql}"
+            yield sent, [row[-1] for row in connection.exec_driver_sql(explain, sent.parameters)]
+        connection.rollback()
+
+
 def test_of_a_threads_pieces_only_those_of_the_checkpoint_are_read(filled):
     """A thread has more of them with each step. A server decides that by what it knows of both."""
     if filled.engine == "postgresql":
@@ -489,14 +498,10 @@ def test_of_a_threads_pieces_only_those_of_the_checkpoint_are_read(filled):
         and "JOIN checkpoint_values" in sent.sql
     ]
     assert len(asked) > 5
-    with filled.store._engine.connect() as connection:
-        for sent in asked:
-            explain = f"EXPLAIN QUERY PLAN {sent.sql}"
-            rows = connection.exec_driver_sql(explain, sent.parameters).all()
-            plan = [row[-1] for row in rows if " checkpoint_values " in row[-1]]
-            assert plan
-            assert all("thread_id=? AND line=?" in line for line in plan), (sent.label, plan)
-        connection.rollback()
+    for sent, lines in plans_of(filled, asked):
+        plan = [line for line in lines if " checkpoint_values " in line]
+        assert plan
+        assert all("thread_id=? AND line=?" in line for line in plan), (sent.label, plan)
 
 
 def test_what_a_session_used_is_added_up_without_reading_a_row(filled):
@@ -529,15 +534,11 @@ def test_what_failed_is_looked_up_where_nothing_else_is(filled):
         and "session_id" not in sent.label
     ]
     assert len({sent.label for sent in asked}) > 5
-    with filled.store._engine.connect() as connection:
-        for sent in asked:
-            explain = f"EXPLAIN QUERY PLAN {sent.sql}"
-            rows = connection.exec_driver_sql(explain, sent.parameters).all()
-            by_index = r"(SEARCH|SCAN) (sessions|tool_logs) USING (COVERING )?INDEX ix_"
-            plan = [row[-1] for row in rows if re.match(by_index, row[-1])]
-            assert plan, sent.label
-            assert all("_failed_" in f"{line} ".replace(" ", "_") for line in plan), plan
-        connection.rollback()
+    by_index = r"(SEARCH|SCAN) (sessions|tool_logs) USING (COVERING )?INDEX ix_"
+    for sent, lines in plans_of(filled, asked):
+        plan = [line for line in lines if re.match(by_index, line)]
+        assert plan, sent.label
+        assert all("_failed_" in f"{line} ".replace(" ", "_") for line in plan), plan
 
 
 def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_tables_have(filled):
