@@ -2024,7 +2024,7 @@ class AsyncSessions(AsyncRepository):
             InvalidInput: No id that agentstore makes begins so.
         """
     async def titles(self, ids: Sequence[str]) -> dict[str, str | None]:
-        """Give the titles of sessions, by their ids; one that does not exist is left out.
+        """Give the titles of sessions by their ids, in that order; what is not there is left out.
 
         Args:
             ids: The sessions, up to 1,000.
