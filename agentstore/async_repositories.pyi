@@ -2732,7 +2732,7 @@ class AsyncTasks(AsyncRepository):
     async def watch(self) -> TaskSignal:
         """Give what tells that tasks may have become claimable; ``Worker`` waits for it.
 
-        It has a connection of its own, from ``open()`` to ``close()``.
+        It has a connection of its own, to the primary, from ``open()`` to ``close()``.
         """
 
 class AsyncToolLogs(AsyncRepository):
