@@ -372,6 +372,8 @@ def test_a_file_that_was_being_opened_at_the_fork_is_refused_too(place, monkeypa
         for _ in range(2):  # what is taken out of the pool leaves its place to another
             store.users.list()
             store.sessions.create()
+            with store.transaction(), ThreadPoolExecutor(1) as other:  # who needs a second one
+                other.submit(store.users.list).result()
     assert "cannot open any" in said[opened]
 
 

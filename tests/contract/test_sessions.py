@@ -876,4 +876,5 @@ def test_titles_are_given_by_ids_and_what_is_not_there_is_left_out(store):
     store.sessions.delete("gone")
     found = store.sessions.titles(["one", "two", "gone", "nowhere", "one"])
     assert found == {"one": "Weather", "two": None}
+    assert [*store.sessions.titles(["two", "gone", "one", "two"])] == ["two", "one"]
     assert store.sessions.titles([]) == {}
