@@ -495,8 +495,7 @@ class Writer:
             if outcome is DEFERRED:
                 left.append(write)
             else:
-                write.error, write.returned = None, outcome
-                write.finish = call.finish
+                write.returned, write.finish = outcome, call.finish
         return left
 
     def _run_in_savepoint(self, connection: Connection, write: QueuedWrite) -> None:

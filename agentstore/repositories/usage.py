@@ -54,7 +54,6 @@ from agentstore.repositories.usage_sums import (
     NewUsage,
     One,
     checked,
-    place_of,
     priced,
     stats_of,
     sum_usage,
@@ -169,11 +168,7 @@ class Usage(Repository):
             InvalidInput: An amount is negative, no whole number, or more than 10**9; or the cost,
                 whether passed or computed, is more than 1,000.
         """
-        place = {
-            "session_id": validation.text("session_id", session_id),
-            "turn": validation.optional_amount("turn", turn),
-            "branch": checked(branch),
-        }
+        place = _place(session_id, turn, branch)
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
         new.reservation_id = validation.optional_text("reservation_id", reservation_id)
@@ -267,11 +262,7 @@ class Usage(Repository):
 
         The arguments, and what is raised, are those of ``record``.
         """
-        session_id = validation.text("session_id", session_id)
-        turn, number = validation.optional_amount("turn", turn), checked(branch)
-        if number is not None:
-            number, turn = place_of(self.unit, session_id, number, turn)
-        place = {"session_id": session_id, "turn": turn, "branch": number}
+        place = _place(session_id, turn, branch)
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
         (written,) = NewUsage.write(self.unit, [new], solo=True)
@@ -462,6 +453,14 @@ class Usage(Repository):
         return DatabaseTotals(
             dict(sorted(rows.items())), dict(sorted(by_status.items())), tokens, from_nanos(cost)
         )
+
+
+def _place(session_id: str, turn: int | None, branch: Branch) -> dict[str, Any]:
+    return {
+        "session_id": validation.text("session_id", session_id),
+        "turn": validation.optional_amount("turn", turn),
+        "branch": checked(branch),
+    }
 
 
 def _keys(dimension: object) -> Keys:

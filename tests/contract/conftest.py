@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
+from agentstore import Store
 from tests.conftest import VERSIONS
 from tests.contract.clocks import Clock
 
@@ -44,3 +45,17 @@ def timed(place: Any, clock: Clock) -> Iterator[Any]:
     """A store by each driver, whose clock the test sets."""
     with place.open(clock=clock) as store:
         yield store
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def one_store(request: Any, servers: Any, sqlite_template: Path, tmp_path: Path) -> Iterator[Store]:
+    """A store on each engine, whose statements can be counted: no other thread sends any."""
+    if request.param == "sqlite":
+        shutil.copy(sqlite_template, tmp_path / "test.db")
+        with Store(f"sqlite:///{tmp_path / 'test.db'}") as opened:
+            yield opened
+        return
+    url = servers.new_database(VERSIONS[0])
+    with Store(url) as opened:
+        yield opened
+    servers.drop(VERSIONS[0], url)

@@ -5,7 +5,6 @@ deleting messages takes them out of all of them. A message is stored if and only
 has it.
 """
 
-import shutil
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +28,7 @@ from agentstore import Store
 from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound
 from agentstore.repositories.upkeep.consistency import wrong_counters, wrong_sessions
 from agentstore.schema import PLAIN, tables
-from tests.conftest import FULL, VERSIONS
+from tests.conftest import FULL
 from tests.contract.test_history import model as cut
 
 RAW = {"unanswered": "keep", "keep_system": False}
@@ -470,26 +469,11 @@ def walk(page: Any) -> list[Any]:
     return pages
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request, servers, sqlite_template, tmp_path):
-    """A store on each engine: what the drivers differ in is not what is tried here."""
-    if request.param == "sqlite":
-        path = tmp_path / "test.db"
-        shutil.copy(sqlite_template, path)
-        with Store(f"sqlite:///{path}", synchronous="OFF") as opened:
-            yield opened
-        return
-    url = servers.new_database(VERSIONS[0])
-    with Store(url) as opened:
-        yield opened
-    servers.drop(VERSIONS[0], url)
-
-
 @pytest.mark.long(but=["sqlite"])
 @pytest.mark.timeout(0)
-def test_any_calls_leave_every_branch_as_a_list_for_each_would_be(store: Store) -> None:
+def test_any_calls_leave_every_branch_as_a_list_for_each_would_be(one_store: Store) -> None:
     examples = max(1, settings.get_profile("suite").max_examples // (4 if FULL else 6))
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        lambda: Branching(store),
+        lambda: Branching(one_store),
         settings=settings(max_examples=examples, stateful_step_count=30),
     )

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from sqlalchemy import Engine, event, select
 
 from agentstore import Store, errors, models
 from agentstore.schema import PLAIN, tables
-from tests.conftest import VERSIONS
 from tests.contract.clocks import paged
 from tests.programs.probes import engine_of
 
@@ -299,6 +297,17 @@ def test_a_message_is_on_the_branch_that_was_named_whatever_other_sessions_call_
             assert store.messages.get(many.id) == many
         counted = [(b.name, b.messages, b.turns) for b in store.branches.list(id)]
         assert counted == [("main", 1, 1), *((name, 3, 3) for name in in_order)]
+
+
+@pytest.mark.parametrize("left", [2, 0])
+def test_the_next_turn_of_a_branch_follows_the_last_that_is_left_also_if_another_is_active(
+    store, session, left
+):
+    store.branches.create(session.id, name="a")
+    said = [store.messages.save(session.id, "user", text).id for text in "xyz"]
+    store.branches.switch(session.id, "main")
+    store.messages.delete(said[left:])
+    assert store.messages.save(session.id, "user", "on", branch="a").turn == left + 1
 
 
 def test_branches_are_listed_in_the_order_of_their_making_page_by_page(store, session):
@@ -1028,20 +1037,6 @@ def test_of_those_who_take_back_at_once_each_gets_another_message(store, session
 
 
 # --- Costs ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def one_store(request, servers, sqlite_template, tmp_path):
-    """A store on each engine, whose statements can be counted: no other thread sends any."""
-    if request.param == "sqlite":
-        shutil.copy(sqlite_template, tmp_path / "test.db")
-        with Store(f"sqlite:///{tmp_path / 'test.db'}") as opened:
-            yield opened
-        return
-    url = servers.new_database(VERSIONS[0])
-    with Store(url) as opened:
-        yield opened
-    servers.drop(VERSIONS[0], url)
 
 
 def of(sent, *words):

@@ -141,6 +141,28 @@ def test_what_a_checkpoint_is_made_of_stays_whatever_removes_the_rest(timed, clo
     assert {c.id for c in path} == NEEDED | late
 
 
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda store: REMOVALS["delete"](store.checkpoints),
+        lambda store: prune(store, checkpoints_keep_last=1, checkpoints_keep_tags=("kept",)),
+    ],
+    ids=["delete", "prune"],
+)
+def test_what_has_the_same_ids_in_another_namespace_stays_as_it_is(store, remove):
+    thread = a_thread(store)
+    for n, id in enumerate(thread.ids):
+        parent = thread.ids[n - 1] if n else ""
+        where = {"namespace": "other", "parent_id": parent, "tags": ["kept"]}
+        store.checkpoints.put("thread", {"n": n}, id, **where)
+        store.checkpoints.put_writes("thread", id, "task", [("log", n)], namespace="other")
+    others = [store.checkpoints.get(id, "thread", "other", writes=True) for id in thread.ids]
+    remove(store)
+    assert thread.left() == NEEDED
+    found = [store.checkpoints.get(id, "thread", "other", writes=True) for id in thread.ids]
+    assert found == others
+
+
 def test_it_goes_with_the_last_that_is_made_of_it(store):
     thread = a_thread(store)
     store.checkpoints.prune("thread", keep_last=1)

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from agentstore import AsyncStore, Store
+from agentstore.engines.sqlite import files
 from agentstore.errors import (
     DatabaseReplaced,
     DatabaseUnreachable,
@@ -99,6 +100,17 @@ def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_was_opened(ma
         assert not found.ok
         assert "while it was open" in found.reason
         assert path.exists() == there
+
+
+def test_who_asked_for_less_durability_looks_now_and_then(tmp_path, monkeypatch):
+    path = tmp_path / "agent.db"
+    monkeypatch.setattr(files, "_SELDOM", 0.0)
+    with Store(f"sqlite:///{path}", synchronous="NORMAL") as store:
+        session = store.sessions.create().id
+        store.messages.save(session, "user", "one")
+        copied(path, None)
+        with pytest.raises(DatabaseReplaced):
+            store.messages.save(session, "user", "two")
 
 
 def test_health_sees_it_before_anything_is_written(tmp_path):

@@ -377,6 +377,20 @@ def listed_under(place, activities):
     return [str(activity) for activity in sorted(activities.values(), reverse=True)]
 
 
+@pytest.mark.parametrize(("behind", "stays"), [(LISTED_WITHIN - 1, True), (LISTED_WITHIN, False)])
+def test_a_session_is_listed_anew_before_its_activity_is_too_far_ahead(place, behind, stays):
+    with place.open() as store:
+        session = store.sessions.create().id
+        store.messages.save(session, "user", "one")
+    listed = "UPDATE sessions SET listed_activity = activity + 1 - :behind"
+    execute(place.url, raw(listed, behind=behind))
+    with place.open() as store:
+        store.messages.save(session, "user", "two")
+    with Store(place.url) as store, store._engine.connect() as connection:
+        ahead = raw("SELECT activity - listed_activity FROM sessions")
+        assert connection.execute(ahead).scalar() == (behind if stays else 0)
+
+
 def test_the_last_of_the_lists_index_may_be_the_first_of_the_list(place):
     within = {1_000: 1_000 + LISTED_WITHIN - 1}
     newest = listed_under(place, within | {n: n for n in range(1_001, 1_000 + LISTED_WITHIN - 1)})

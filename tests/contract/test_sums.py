@@ -306,10 +306,16 @@ def test_the_doctor_names_sessions_that_no_counter_can_count(place, store):
 
 def test_messages_that_overflowed_can_be_deleted(place, store):
     _, session = overflowing(place, store)
-    assert store.messages.clear(session) == 3
-    found = store.sessions.get(session)
-    assert (found.message_count, found.total_tokens, found.total_cost) == (0, 0, 0)
-    assert store.sessions.verify(session).agree
+    of_two = [message.id for message in store.messages.history(session)[1:]]
+    for delete, count, left in (
+        (lambda: store.messages.delete(of_two), 2, LARGEST),
+        (lambda: store.messages.clear(session), 1, 0),
+    ):
+        assert delete() == count
+        found = store.sessions.get(session)
+        assert (found.message_count, found.total_tokens) == (left > 0, left)
+        assert found.total_cost == from_nanos(left)
+        assert store.sessions.verify(session).agree
 
 
 @pytest.mark.long(but=["sqlite3-postgresql", "psycopg-async-sqlite"])

@@ -185,6 +185,8 @@ def test_a_worker_that_lost_its_lease_can_say_nothing_about_the_task(timed, cloc
         assert (batch.settled, batch.lost) == ((), (stale.id,))
     assert timed.tasks.get(held.id) == held
     assert timed.tasks.complete(held.id, "fresh", fence=held.fence).result == "fresh"
+    with pytest.raises(errors.LeaseLost):  # its holder alone is told that it is completed
+        timed.tasks.complete(stale.id, "stale", **own)
 
 
 def test_a_lease_that_ran_out_is_lost_when_it_is_taken_and_not_before(timed, clock):
@@ -595,6 +597,18 @@ def test_a_signal_tells_at_the_commit_and_not_of_what_was_rolled_back(store):
             tx.tasks.create(None, "work")
             assert not signal.happened(["default"])
         assert called(signal)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_end_of_a_task_that_was_alone_is_told_to_every_queue(store, together):
+    store.tasks.create(store.sessions.create().id, "work", queue="a", alone_in_session=True)
+    [task] = store.tasks.claim("worker", queues="a")
+    with watching(store) as signal:
+        if together:
+            store.tasks.complete_many([(task, None)])
+        else:
+            store.tasks.complete(task.id, fence=task.fence)
+        assert called(signal, "b")
 
 
 @on_a_server

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, LimitOutOfRange, NaiveDatetime, NotFound
@@ -211,6 +211,7 @@ def test_sums_equal_what_plain_python_adds_up(store, used):
 
 
 @given(records, st.integers(1, 4))
+@example([(1, "unpriced", 5, 3), (1, "dear", 1, 1)], 1)
 @settings(max_examples=10)
 def test_the_top_are_those_that_cost_most_and_of_equals_those_of_more_tokens(store, used, top):
     session = store.sessions.create()

@@ -69,10 +69,12 @@ def test_a_window_has_the_messages_of_its_time_however_clocks_jump(
 
 @pytest.mark.parametrize(("back", "in_order"), [(60, True), (61, False)])
 def test_a_session_knows_if_its_messages_are_in_order_of_time(place, timed, clock, back, in_order):
-    session = timed.sessions.create().id
+    user = timed.users.create("Alice").id
+    session, begin = timed.sessions.create(user).id, clock.now
     timed.messages.save(session, "user", "x")
     clock.now -= back * SECOND
     timed.messages.save(session, "user", "x")
+    assert timed.usage.stats(user, 1 / 86_400, until=begin + SECOND).messages == 1
     engine = create_engine(place.url)
     with engine.connect() as connection:
         found = connection.execute(text("SELECT in_order FROM sessions")).scalar_one()

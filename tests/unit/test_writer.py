@@ -245,8 +245,8 @@ def test_no_transaction_has_more_units_than_the_limit(store):
     assert counted == [str(MOST_TOGETHER), str(MOST_TOGETHER), "50"]
 
 
-@pytest.mark.parametrize("callers", [1, 8])
-def test_nobody_is_told_of_a_success_before_the_commit(store, monkeypatch, callers):
+def stopped_commit(store: Any, monkeypatch: Any) -> tuple[threading.Event, threading.Event]:
+    """Have the next commit wait; give what says that it was reached, and what lets it go on."""
     dialect = engine_of(store).dialect
     commit = dialect.do_commit
     reached, go_on = threading.Event(), threading.Event()
@@ -258,6 +258,12 @@ def test_nobody_is_told_of_a_success_before_the_commit(store, monkeypatch, calle
         commit(connection)
 
     monkeypatch.setattr(dialect, "do_commit", wait_and_commit)
+    return reached, go_on
+
+
+@pytest.mark.parametrize("callers", [1, 8])
+def test_nobody_is_told_of_a_success_before_the_commit(store, monkeypatch, callers):
+    reached, go_on = stopped_commit(store, monkeypatch)
     writer = writer_of(store)
     with ThreadPoolExecutor(callers) as executor:
         with writer.exclusive():
@@ -276,17 +282,7 @@ def test_no_task_is_told_of_a_success_before_the_commit(path, monkeypatch):
     async def main() -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
-            dialect = engine_of(store).dialect
-            commit = dialect.do_commit
-            reached, go_on = threading.Event(), threading.Event()
-
-            def wait_and_commit(connection: Any) -> None:
-                if not reached.is_set():
-                    reached.set()
-                    go_on.wait(LONG_ENOUGH)
-                commit(connection)
-
-            monkeypatch.setattr(dialect, "do_commit", wait_and_commit)
+            reached, go_on = stopped_commit(store, monkeypatch)
             tasks = [asyncio.create_task(store.messages.save("s", "user", "x")) for _ in range(8)]
             await asyncio.to_thread(reached.wait, LONG_ENOUGH)
             told, _ = await asyncio.wait(tasks, timeout=0.2)
@@ -567,6 +563,16 @@ def test_who_finds_the_file_locked_begins_again(store, monkeypatch, code, heard)
     assert contents(store) == ["hello"]
 
 
+def test_all_who_write_together_are_told_that_the_file_was_replaced(store, path):
+    def replace(_: Unit) -> None:
+        copy = path.with_name("copy.db")
+        copy.write_bytes(path.read_bytes())
+        copy.replace(path)
+
+    calls = [*saves(store, ["x"] * 4), lambda: writer_of(store).run(replace)]
+    assert [type(each) for each in together(store, calls)] == [errors.DatabaseReplaced] * 5
+
+
 def test_units_and_transactions_have_their_turns_in_the_order_of_arrival(store):
     order: list[str] = []
 
@@ -664,6 +670,18 @@ def test_an_interrupt_of_the_leading_thread_leaves_others_to_be_repeated(path, k
             assert not any(result.in_doubt for result in results)
             assert contents(store) == []
         still_works(store)
+
+
+def test_a_commit_on_a_connection_that_is_lost_is_in_doubt(store, monkeypatch):
+    def lose(connection: Any) -> None:
+        connection.close()
+        connection.commit()
+
+    with monkeypatch.context() as patch, pytest.raises(errors.ConnectionLost) as caught:
+        patch.setattr(engine_of(store).dialect, "do_commit", lose)
+        store.messages.save("s", "user", "x")
+    assert caught.value.in_doubt
+    still_works(store)
 
 
 def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(store, monkeypatch):
