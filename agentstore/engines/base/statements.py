@@ -859,6 +859,8 @@ def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | No
         if isinstance(kind.item_type, Integer):
             return _numbers_in
         return partial(_array_in, binder(kind.item_type, dialect) or str)
+    if isinstance(kind, LargeBinary):
+        return _blob_in if dialect.name == "sqlite" else None
     return kind.dialect_impl(dialect).bind_processor(dialect)
 
 
@@ -946,8 +948,17 @@ def _numbers_in(values: Iterable[int | None]) -> str:
     return f"{{{','.join(parts)}}}"
 
 
+def _blob_in(value: bytes) -> bytes | bytearray:
+    # sqlite3 looks for an adapter of what is not exactly an int, a float, a str or a bytearray, and
+    # drops an error that says that there is none: for some bytes that takes longer than to copy.
+    return bytearray(value) if len(value) <= _COPIED else value
+
+
+_COPIED = 65_536
+
+
 def _document_in(value: Any) -> str:
-    return value if type(value) is Document else dump_json(value)
+    return str(value) if type(value) is Document else dump_json(value)
 
 
 def _words_out(kind: EnumText, known: frozenset[str | None], column: Column) -> Column:
