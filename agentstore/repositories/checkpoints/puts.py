@@ -261,7 +261,7 @@ def _info(row: Mapping[str, Any]) -> CheckpointInfo:
     """Give the record of a row that was put."""
     tags = () if row["tags"] is NO_TAGS else tuple(load_json(row["tags"]))
     metadata = {} if row["metadata"] is None else load_json(row["metadata"])
-    return CheckpointInfo(
+    return _make_info(
         row["id"],
         row["thread_id"],
         row["namespace"],
@@ -641,7 +641,7 @@ def in_order(records: Iterable[WriteRecord]) -> tuple[WriteRecord, ...]:
 WRITE = ("task_id", "position", "channel", "task_path", "kind", "encoding", "data")
 """The columns that ``write_record`` takes."""
 
-_make = maker(WriteRecord)
+_make, _make_info = maker(WriteRecord), maker(CheckpointInfo)
 
 
 def write_record(
