@@ -2024,7 +2024,7 @@ class AsyncSessions(AsyncRepository):
             InvalidInput: No id that agentstore makes begins so.
         """
     async def titles(self, ids: Sequence[str]) -> dict[str, str | None]:
-        """Give the titles of sessions, by their ids; one that does not exist is left out.
+        """Give the titles of sessions by their ids, in that order; what is not there is left out.
 
         Args:
             ids: The sessions, up to 1,000.
@@ -2732,7 +2732,7 @@ class AsyncTasks(AsyncRepository):
     async def watch(self) -> TaskSignal:
         """Give what tells that tasks may have become claimable; ``Worker`` waits for it.
 
-        It has a connection of its own, from ``open()`` to ``close()``.
+        It has a connection of its own, to the primary, from ``open()`` to ``close()``.
         """
 
 class AsyncToolLogs(AsyncRepository):

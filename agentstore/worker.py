@@ -83,12 +83,13 @@ class Job:
             systems beside the database that are to refuse a late one.
     """
 
-    __slots__ = ("_interruption", "_renewed", "task")
+    __slots__ = ("_handled", "_interruption", "_renewed", "task")
 
     def __init__(self, task: TaskRecord, renewed: float) -> None:
         """Begin, with a lease that was renewed at this moment of the worker's clock."""
         self.task = task
         self._renewed = renewed
+        self._handled = False
         self._interruption: Interruption | None = None
 
     def __repr__(self) -> str:
@@ -393,7 +394,8 @@ class WorkerLoop(Generic[S, H]):
         left_over = list(self._jobs.values())
         for job, running in left_over:
             job._interruption = job._interruption or "stopping"
-            running.cancel()
+            if job._handled:
+                running.cancel()
         if left_over:
             # A handler that does not let itself be cancelled is left to itself.
             _, unfinished = await asyncio.wait([t for _, t in left_over], timeout=_LONGEST_PAUSE)
@@ -404,12 +406,18 @@ class WorkerLoop(Generic[S, H]):
     # --- One task --------------------------------------------------------------------------
 
     async def _do(self, job: Job) -> None:
-        """Run the handler, and settle the task by what came of it."""
+        """Run the handler, and settle the task by what came of it; only the first is cancelled."""
         task, result, error = job.task, None, None
         try:
+            job.check()  # it may have been interrupted before this began
+            job._handled = True
             result = await self._perform(job)
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - handed on below
             error = raised
+        job._handled = False
+        current = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and current and current.cancelling():
+            job._interruption = job._interruption or "stopping"  # the loop itself ends
         own = {"fence": task.fence}
         try:
             if error is None:
@@ -439,16 +447,20 @@ class WorkerLoop(Generic[S, H]):
 
     async def _settle(self, job: Job, method: str, *args: Any, **kwargs: Any) -> None:
         """Write about a task that is held; once more, as long as the lease may last, if the
-        database fails.
+        database fails, and if the loop ends meanwhile.
 
         Raises:
             InvalidInput: What is to be written cannot be stored.
         """
-        pause = _FIRST_PAUSE
+        pause, cancelled = _FIRST_PAUSE, False
         while True:
             try:
                 await self._call(method, *args, **kwargs)
                 return
+            except asyncio.CancelledError:
+                if cancelled:
+                    raise
+                cancelled = True
             except InvalidInput:
                 raise
             except DatabaseError as error:
@@ -497,7 +509,8 @@ class WorkerLoop(Generic[S, H]):
         current, running = self._jobs.get(job.task.id, (None, None))
         if current is job and running is not None and job._interruption is None:
             job._interruption = reason
-            self._reach(running)
+            if job._handled:
+                self._reach(running)
 
     async def _listen(self) -> None:
         watched: TaskSignal | None = await self._tried("watch")
@@ -598,9 +611,21 @@ class AsyncWorker(WorkerLoop[AsyncStore, AsyncHandler]):
     async def run(self, *, until_idle: bool = False) -> None:
         """Do tasks until ``stop()`` is called, or SIGTERM or SIGINT comes; see ``Worker.run``.
 
-        If this is cancelled itself, it stops as ``stop()`` does.
+        If this is cancelled itself, it stops as ``stop()`` does; the third time, where it is.
         """
-        await self._run(until_idle=until_idle)
+        running = asyncio.create_task(self._run(until_idle=until_idle))
+        cancelled: asyncio.CancelledError | None = None
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as error:  # in a claim, nobody would do what it took
+                cancelled = error
+                if self._hurried:
+                    running.cancel()
+                self.stop()
+        running.result()
+        if cancelled is not None:
+            raise cancelled
 
     def _check(self, handler: AsyncHandler) -> None:
         if not asyncio.iscoroutinefunction(handler):

@@ -100,7 +100,7 @@ class Grown:
         activity = 0
         for number, session_id in enumerate(ids):
             size = sizes.get(session_id, EACH)
-            activity += 1 + size  # one conversation after the other
+            activity += size  # one conversation after the other
             first = (number - len(sizes)) * EACH % TEXTS if session_id not in sizes else 0
             at = START + timedelta(seconds=size)
             yield {

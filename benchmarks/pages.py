@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,11 @@ def _circumstances(document: dict[str, Any]) -> str:
     met = [line["met"] for line in document["lines"]]
     said = "Every aim is met." if all(met) else f"{met.count(False)} of {len(met)} aims are missed."
     small = " Small sizes: these figures say nothing." if document["quick"] else ""
-    return (
+    whole = (
         f"{document['rounds']} rounds on {document['cores']} cores; {versions}; {where}. "
         f"{said}{small}"
     )
+    return textwrap.fill(whole, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def table(document: dict[str, Any]) -> str:

@@ -5,11 +5,13 @@ server is one data directory, one log and one unix socket inside one temporary d
 is the only way in, so servers never meet over a port and need no account, service or setting.
 
 The invariant: no server outlives the Python process that started it, not even one that is killed
-outright (as far as `setpriv` works here). Only then its directory remains.
+outright (as far as `setpriv` works here). Only then its directory remains, until the next one is
+made beside it.
 """
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import importlib.util
 import os
@@ -36,6 +38,7 @@ _NOT_DURABLE = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_p
 _CALM = ("-c", "autovacuum=off")
 """Plans would depend on the moment at which it comes round to one of hundreds of databases."""
 _DISK, _MEMORY, _ROOM = "/tmp", "/dev/shm", 8 * 2**30  # noqa: S108
+_PREFIX = "agentstore-pg-"
 _HOMEBREW = ("opt/homebrew", "usr/local", "home/linuxbrew/.linuxbrew")
 
 
@@ -127,10 +130,27 @@ def _launcher() -> _Launcher:
     )
 
 
+def _lock(directory: Path) -> bool:
+    """Lock a directory until this process ends; return whether nobody else has done so."""
+    place = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(place)
+        return False
+    return True
+
+
 def _temporary_directory(*, durable: bool = True) -> Path:
     # Not where TMPDIR says: that is often so deep that a socket in it exceeds the 107 bytes which
     # the kernel allows. The name is unguessable, and only the owner can enter.
-    directory = Path(tempfile.mkdtemp(prefix="pg-", dir=_DISK if durable else fastest()))
+    parent = Path(_DISK if durable else fastest())
+    for left in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # somebody else's, or just removed
+            if time.time() - left.stat().st_mtime > _START_SECONDS and _lock(left):
+                shutil.rmtree(left)
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    _lock(directory)
     if owner := _launcher().owner:
         os.chown(directory, *owner)
     return directory

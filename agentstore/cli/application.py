@@ -326,9 +326,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
     _Debug.on = "--debug" in own
-    logging.getLogger("agentstore.embeddings").addFilter(_is_news)
     rest = [argument for argument in own if argument != "--debug"] + given[len(own) :]
-    code = _run(rest)
+    embeddings = logging.getLogger("agentstore.embeddings")
+    embeddings.addFilter(_is_news)
+    try:
+        code = _run(rest)
+    finally:  # who calls this has a logger of that name too
+        embeddings.removeFilter(_is_news)
     try:
         out.file.flush()
     except OSError:  # dropped, or the interpreter would try, and fail, once more

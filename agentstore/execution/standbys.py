@@ -39,7 +39,7 @@ from agentstore.errors import InvalidInput, TransactionConflict, shown
 from agentstore.execution.async_runners import AsyncUnitRunner, GreenletRunner
 from agentstore.execution.observation import served_by
 from agentstore.execution.runners import READING, UnitRunner
-from agentstore.execution.unit import AsyncRunner, Unit, UnitFailure
+from agentstore.execution.unit import AsyncRunner, PrimaryRead, Unit, UnitFailure
 from agentstore.records import ReadNodeRecord
 from agentstore.settings import Consistency, Settings
 from agentstore.values import validation
@@ -214,9 +214,9 @@ class Standbys:
 
     # --- Choosing ----------------------------------------------------------------------------
 
-    def choices(self) -> Iterator[Node | None]:
+    def choices(self, work: Callable[[Unit], Any]) -> Iterator[Node | None]:
         """Go over the standbys to try, each once; None means to look again a little later."""
-        if not self._threads:
+        if not self._threads or isinstance(work, PrimaryRead):
             return
         wanted = _wanted.get().get(id(self), _Wanted("own", 0))
         if wanted.consistency == "primary":
@@ -381,7 +381,7 @@ class StandbyRunner(UnitRunner):
                 return super().once(mode, work, here=here)
             finally:
                 self.standbys.has_written()
-        for node in self.standbys.choices():
+        for node in self.standbys.choices(work):
             if node is None:
                 time.sleep(_HURRY)
                 continue
@@ -430,7 +430,7 @@ class AsyncStandbyRunner(GreenletRunner):
                 return await super().once(mode, work)
             finally:
                 self.standbys.has_written()
-        for node in self.standbys.choices():
+        for node in self.standbys.choices(work):
             if node is None:
                 await asyncio.sleep(_HURRY)
                 continue

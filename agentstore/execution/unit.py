@@ -293,6 +293,12 @@ class LoneRead(Call):
     __slots__ = ()
 
 
+class PrimaryRead(LoneRead):
+    """One that no standby can answer."""
+
+    __slots__ = ()
+
+
 class GatheredCall(Call):
     """A method whose body is in two halves.
 

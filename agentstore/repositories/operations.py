@@ -49,7 +49,7 @@ from sqlalchemy import (
 
 from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.errors import InvalidCursor, InvalidInput, NotFound
-from agentstore.execution.unit import Body, Call, GatheredCall, LoneRead, Runner, Unit
+from agentstore.execution.unit import Body, Call, GatheredCall, LoneRead, PrimaryRead, Runner, Unit
 from agentstore.records import Page
 from agentstore.records.base import complete
 from agentstore.schema import Tables
@@ -189,6 +189,11 @@ def declare_result(call: Callable[..., Any], body: Callable[..., Generator[Any, 
 def reads(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
     """Make a method an operation that is one SELECT."""
     return _method(Operation(body, Mode.READ, LoneRead))
+
+
+def reads_primary(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+    """Make a method an operation that is one SELECT, and nothing that a standby can answer."""
+    return _method(Operation(body, Mode.READ, PrimaryRead))
 
 
 def asks_first(

@@ -250,7 +250,7 @@ class Sessions(Repository):
     @scopes.KEEPS
     @reads
     def titles(self, ids: Sequence[str]) -> dict[str, str | None]:
-        """Give the titles of sessions, by their ids; one that does not exist is left out.
+        """Give the titles of sessions by their ids, in that order; what is not there is left out.
 
         Args:
             ids: The sessions, up to 1,000.
@@ -263,7 +263,7 @@ class Sessions(Repository):
                 *operations.sessions(self.tables, self.unit.only, sessions.c.id),
             )
             found |= {row.id: row.title for row in self.connection.execute(query)}
-        return found
+        return {id: found[id] for id in ids if id in found}
 
     @scopes.SESSION
     @reads_snapshot

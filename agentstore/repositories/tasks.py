@@ -96,6 +96,7 @@ from agentstore.repositories.operations import (
     given,
     one_page,
     reads,
+    reads_primary,
     required,
     whose,
     writes,
@@ -603,7 +604,7 @@ class Tasks(Repository):
         return len(again)
 
     @scopes.WORKERS
-    @reads
+    @reads_primary
     def due(
         self,
         *,
@@ -623,11 +624,11 @@ class Tasks(Repository):
         return None if row is None else max(0.0, (row.run_at - row.now).total_seconds())
 
     @scopes.WORKERS
-    @reads
+    @reads_primary
     def watch(self) -> TaskSignal:
         """Give what tells that tasks may have become claimable; ``Worker`` waits for it.
 
-        It has a connection of its own, from ``open()`` to ``close()``.
+        It has a connection of its own, to the primary, from ``open()`` to ``close()``.
         """
         return self.unit.dialect.task_signal(self.connection, self.tables)
 

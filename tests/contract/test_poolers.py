@@ -278,6 +278,16 @@ def test_what_a_copy_or_a_scope_sets_stays_on_no_connection_that_others_are_lent
                 assert dict(zip(SETTINGS, (value for (value,) in found), strict=True)) == SETTINGS
 
 
+@pytest.mark.skipif("pgbouncer" not in POOLERS, reason="ours keeps transactions together")
+def test_a_pooler_that_keeps_no_transaction_together_is_told_which_mode_it_needs(direct_url):
+    with (
+        pooled("pgbouncer", direct_url, mode="statement") as url,
+        Store(url) as store,
+        pytest.raises(DatabaseError, match="pool_mode must be transaction or session"),
+    ):
+        store.users.create("Ada")
+
+
 @pytest.mark.skipif(
     "pgbouncer" not in POOLERS or pgbouncer_version() < (1, 21),
     reason="needs a pgbouncer from 1.21 on, which keeps prepared statements apart",

@@ -348,6 +348,23 @@ def test_transactions_and_what_they_wrote_are_the_primarys(pair):
         assert reads(store) >= 6
 
 
+@pytest.mark.parametrize("make", KINDS, ids=["threads", "tasks"])
+def test_who_waits_for_tasks_listens_to_the_primary_and_goes_by_its_clock(pair, make):
+    with make(pair.url, read_url=pair.on_the_standby(), **PATIENT) as store:
+        assert writes_and_reads(store, 1) == 0
+        (before,) = store.health().read_nodes
+        assert before.reads
+        signal = store.tasks.watch()
+        signal.open()
+        try:
+            store.tasks.create(None, "work")
+            assert wait_for(lambda: signal.happened(["default"]))
+            assert store.tasks.due() == 0.0
+        finally:
+            signal.close()
+        assert store.health().read_nodes[0].reads == before.reads
+
+
 def test_where_a_function_says_the_lag_it_decides_and_no_position_is_asked_for(pair, monkeypatch):
     def refuses(*_: Any, **__: Any) -> Any:
         raise FeatureNotSupported  # as a server does that has no position of the kind

@@ -315,6 +315,64 @@ def test_what_does_not_finish_in_time_is_given_back(store):
     running.stop()
 
 
+@pytest.mark.parametrize("grace", [0, SOON])
+@pytest.mark.parametrize("end", ["stop", "cancel"])
+def test_a_worker_that_ends_at_any_step_leaves_no_task_running(engine_url, end, grace):
+    async def work(job):
+        await asyncio.sleep(0.002)
+
+    async def ended_after(store, steps):
+        for _ in range(3):
+            await store.tasks.create(None, "work", queue=f"{steps}")
+        worker = AsyncWorker(store, {"work": work}, queues=f"{steps}", concurrency=2, grace=grace)
+        running = asyncio.create_task(worker.run())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        getattr(*{"stop": (worker, "stop"), "cancel": (running, "cancel")}[end])()
+        await asyncio.wait([running], timeout=SOON)
+        assert running.cancelled() == (end == "cancel")
+        return [task async for task in store.tasks.iter(queue=f"{steps}")]
+
+    async def go():
+        async with AsyncStore(engine_url) as store:
+            return [task for steps in range(25) for task in await ended_after(store, steps)]
+
+    found = asyncio.run(go())
+    assert {task.status for task in found} <= {"pending", "completed"}
+    assert {task.failures for task in found} == {0}
+
+
+def test_a_loop_that_ends_gives_back_what_its_worker_has_not_done(engine_url):
+    async def ended_after(store, steps):
+        task = await store.tasks.create(None, "work", queue=f"{steps}")
+        began = asyncio.Event()
+
+        async def work(job):
+            began.set()
+            if steps == 0:
+                await asyncio.sleep(SOON)
+
+        worker = AsyncWorker(store, {"work": work}, queues=f"{steps}")
+        before = asyncio.all_tasks()
+        running = asyncio.create_task(worker.run())
+        await began.wait()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        left = asyncio.all_tasks() - before
+        for each in left:  # as asyncio.run() does when its coroutine has returned
+            each.cancel()
+        await asyncio.wait({running, *left}, timeout=SOON)
+        return await store.tasks.get(task.id)
+
+    async def go():
+        async with AsyncStore(engine_url) as store:
+            return [await ended_after(store, steps) for steps in range(20)]
+
+    first, *others = asyncio.run(go())
+    assert (first.status, first.failures) == ("pending", 0)
+    assert {(task.status, task.failures) for task in others} <= {("pending", 0), ("completed", 0)}
+
+
 def test_a_worker_rescues_what_another_one_abandoned(store):
     task = store.tasks.create(None, "work", max_retries=1)
     store.tasks.claim("dead", lease=0.05)

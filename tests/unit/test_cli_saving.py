@@ -178,3 +178,7 @@ def test_another_model_is_told_once_where_a_search_needs_its_vectors_and_not_whe
     assert run("embed", **named).stderr.count("agentstore embed") == 0
     assert run("search", "hello", "--by", "meaning", **named).stderr == ""
     assert "agentstore embed" not in caplog.text
+    third = Embeddings(lambda texts: [[1.0] for _ in texts], model="third", dims=1)
+    with Store(url, embeddings=third) as store:  # a program that called a command is told as before
+        store.memories.vector_status()
+    assert "agentstore embed" in caplog.text

@@ -202,13 +202,19 @@ def test_a_stopped_server_leaves_no_process_and_no_directory(installation):
 
 @sees_processes
 @each_installation
-def test_a_python_that_is_killed_leaves_no_server(installation):
+def test_a_python_that_is_killed_leaves_no_server_and_the_next_one_removes_its_files(installation):
     if "setpriv" not in servers._launcher().prefix:
         pytest.skip("only setpriv ties a server to a Python that is killed")
     with python_with_a_server(installation) as (python, directory):
+        os.utime(directory, (0, 0))
+        shutil.rmtree(servers._temporary_directory(durable=False))
+        assert directory.exists()  # however old
         python.kill()
         python.wait()
         wait_until_gone(directory)
+        os.utime(directory, (0, 0))
+        shutil.rmtree(servers._temporary_directory(durable=False))
+        assert not directory.exists()
 
 
 @sees_processes

@@ -109,17 +109,13 @@ class ByDriver:
         cursor: One of the driver's, for all statements: opening and closing one costs as much as a
             short statement. None while somebody listens to statements, which is checked when a
             transaction begins.
-        left: Sessions as the last appends left them; see ``append_messages``.
-        taken: The row number that was taken last then.
     """
 
-    __slots__ = ("cursor", "left", "taken")
+    __slots__ = ("cursor",)
 
     def __init__(self) -> None:
         """Know of no transaction yet."""
         self.cursor: Any = None
-        self.left: dict[str, tuple[Any, ...]] = {}
-        self.taken = 0
 
     def close(self) -> None:
         """Let go of the cursor, whose last statement would keep the connection open."""

@@ -576,7 +576,10 @@ _ADVICE: dict[str, tuple[type[errors.DatabaseError], str]] = {
         errors.ConnectionLost,
         "The server is shutting down or starting up. Retry when it is back.",
     ),
-    "08P01": (errors.ConnectionLost, f"The connection broke. {_POOLER}"),
+    "08P01": (
+        errors.ConnectionLost,
+        f"The connection broke. {_POOLER} Its pool_mode must be transaction or session.",
+    ),
     "08": (errors.ConnectionLost, "The connection broke."),
     "25006": (
         errors.DatabaseReadOnly,

@@ -64,8 +64,11 @@ from agentstore.values.types import (
 )
 from agentstore.values.validation import LISTED_WITHIN, MAX_SKEW
 
+_LEFT = "agentstore_left"
+"""What a connection remembers: the row number taken last, and how sessions were left then."""
+
 _MOST_LEFT = 256
-"""Sessions of which the writer knows how it left them."""
+"""Sessions of which a connection remembers how it left them."""
 
 
 def append_messages(
@@ -84,18 +87,16 @@ def append_messages(
     of a session is the row number of its newest message. The rows have the session's number and
     the branch's name afterwards.
 
-    While nobody else writes, the writer remembers how it left a session on its first branch, whose
-    name never changes. It does not look for such a session: it counts there on condition that all
-    is as it was left.
+    While nobody else writes, the connection remembers how it left a session on its first branch,
+    whose name never changes. Such a session is not looked for: it is counted in on condition that
+    all is as it was left.
     """
     find, find_on, count, count_if_left, count_elsewhere, list_anew, *insertions = _statements(
         tables, dialect_of(connection)
     )
     add, add_plain, index, mark = insertions
-    by_driver = connection.get_execution_options().get(NO_TRANSACTION)
-    if not isinstance(by_driver, ByDriver):
-        by_driver = ByDriver()  # nothing is known
-    left = by_driver.left
+    info = connection.info
+    last, left = info.get(_LEFT) or (0, dict[str, tuple[Any, ...]]())
     leaving: dict[str, tuple[Any, ...]] = {}
     added: dict[str, tuple[int, int]] = {}
     there: list[dict[str, Any]] = []
@@ -107,7 +108,7 @@ def append_messages(
         session_id, named = session["session_id"], session["branch"] is not None
         place = None if named else left.pop(session_id, None)
         if place is not None:
-            place = *place, by_driver.taken
+            place = *place, last
             _say(session, place, len(there))
             if not count_if_left.count(connection, session):
                 place = None  # somebody else has written since
@@ -124,7 +125,7 @@ def append_messages(
         if session["activity"] - listed >= LISTED_WITHIN:
             list_anew.count(connection, session)
             listed = session["activity"]
-        if number == active == 0 and taken == by_driver.taken:  # nobody else writes just now
+        if number == active == 0 and taken == last:  # nobody else writes just now
             ends = seq + len(own), turn + session["users"]
             leaving[session_id] = (session_pk, *ends, number, active, branch, listed)
         for pk, row in enumerate(own, taken + len(there) + 1):
@@ -140,7 +141,7 @@ def append_messages(
         left |= leaving
         if len(left) > _MOST_LEFT:
             left.clear()
-        by_driver.taken = there[-1]["pk"]
+        info[_LEFT] = there[-1]["pk"], left
         for name, own in names:
             for row in own:
                 row["branch"] = name

@@ -500,7 +500,9 @@ def _read(
     what = unit.tables, unit.dialect, dialect_of(unit.connection), by, several, writes
     points, pieces, *pending = _statement(*what).fetch(unit.connection, parameters)
     threads: dict[str, dict[int, list[Any]]] = {}
-    for thread, *piece in sorted(piece for piece in pieces if piece[0] is not None):
+    # Pieces with nothing in a column are left out, so that what is missing is told as damage.
+    whole = (piece for piece in pieces if None not in (piece[0], piece[_DATA], piece[_SUFFIX]))
+    for thread, *piece in sorted(whole):
         threads.setdefault(thread, {}).setdefault(piece[0], []).append(piece)
     states = {}
     for *point, stored in points:
@@ -512,6 +514,7 @@ def _read(
 
 
 _THREAD = COLUMNS.index("thread_id")
+_DATA, _SUFFIX = (1 + Piece._fields.index(name) for name in ("data", "suffix"))
 
 
 @lru_cache(maxsize=512)
