@@ -774,7 +774,7 @@ class OwnId(Named, TypeDecorator[str]):
         """Look for whatever text it is compared with."""
         return SOUGHT_ID
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | str | None:
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytearray | str | None:
         """Write the id; raises InvalidInput."""
         if value is None:
             return None
