@@ -62,14 +62,18 @@ async def answer(store: AsyncStore, session_id: str, *said: str) -> AsyncIterato
     """Answer what was said last, after saving ``said``: a text and its idempotency key."""
     async with store.turn(session_id, reserve=RESERVED) as turn:
         if said:
-            await turn.save("user", said[0], idempotency_key=said[1])
+            asked = await turn.save("user", said[0], idempotency_key=said[1])
+            newest_first = store.messages.iter(session_id)
+            last = await anext(m async for m in newest_first if m.turn == asked.turn)
+            if last.status == "streaming":
+                raise HTTPException(409, "This question is being answered.")
+            if last.role == "assistant" and not last.tool_calls:  # the request came again
+                yield last.content
+                return
         for _ in range(MOST_CALLS):
             history = await turn.chat(limit=50)
-            if (
-                not history or history[-1]["role"] == "assistant"
-            ):  # the request came again, and was answered
-                yield history[-1]["content"] if history else ""
-                return
+            if not history or history[-1]["role"] == "assistant":
+                return  # somebody else has answered
             stream = turn.stream(ask_model(history))
             async for text in stream:
                 yield text

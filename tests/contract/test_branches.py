@@ -297,6 +297,8 @@ def test_a_message_is_on_the_branch_that_was_named_whatever_other_sessions_call_
             saved = [store.messages.save(id, "user", "there", branch=name), many]
             assert [message.branch for message in saved] == [name, name]
             assert store.messages.get(many.id) == many
+        counted = [(b.name, b.messages, b.turns) for b in store.branches.list(id)]
+        assert counted == [("main", 1, 1), *((name, 3, 3) for name in in_order)]
 
 
 def test_branches_are_listed_in_the_order_of_their_making_page_by_page(store, session):

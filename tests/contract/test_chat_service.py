@@ -65,13 +65,18 @@ def test_the_service_streams_calls_tools_keeps_to_quotas_and_outlives_its_client
                 404,
                 "There is no such chat.",
             )
-        [log] = store.tool_logs.list(session_id="c1")
+        answered = store.messages.history("c1")[-1].id
+        store.messages.update(answered, content="It was mild.")
+        assert client.post("/chats/c1", json=question("2")).text == WHOLE
+        assert client.post("/chats/c1", json=question("1")).text == "It was mild."
+        assert store.messages.size("c1") == 8
+        [log, _] = store.tool_logs.list(session_id="c1")
         assert (log.tool, log.output, log.message_id is not None) == ("weather", "-3 ℃", True)
         user = store.users.get("ann")
-        assert (user.quota_used, user.quota_reserved) == (200, 0)
+        assert (user.quota_used, user.quota_reserved) == (400, 0)
         store.users.update("ann", quota_total=2_000)
         refused = client.post("/chats/c1", json=question("3"))
-        assert (refused.status_code, "1800 tokens" in refused.text) == (429, True), refused.text
+        assert (refused.status_code, "1600 tokens" in refused.text) == (429, True), refused.text
         store.users.update("ann", quota_total=10_000)
         with client.stream("POST", "/chats/c2", json=question("1")) as answer:
             next(answer.iter_text())  # and the client is gone
@@ -90,6 +95,7 @@ def test_what_a_killed_service_was_answering_is_answered_by_the_next_one(engine_
     ):
         texts = answer.iter_text()
         assert [next(texts), next(texts)] == ["It ", "is "]
+        assert client.post("/chats/c1", json=question("1")).status_code == 409
         process.kill()
         process.wait()
     with Store(engine_url) as store:

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from typing import IO, Any
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, event, make_url
 
 from agentstore import AsyncStore, Store
 from agentstore.engines.sqlite import dialect
@@ -26,7 +26,7 @@ from agentstore.execution import async_runners
 from agentstore.retention import RetentionPolicy
 from agentstore.testing import BlockingStore
 from tests.conftest import in_the_process, on
-from tests.programs.probes import wait_until
+from tests.programs.probes import engine_of, wait_until
 
 synchronously = on(lambda driver: not driver.asynchronous)
 
@@ -322,14 +322,22 @@ def test_forks_while_threads_read_and_write_refuse_and_disturb_nobody(place, sto
 
 
 @in_the_process
-def test_a_file_that_was_in_use_at_the_fork_is_refused_and_not_risked(place, store, session):
+@pytest.mark.parametrize("use", ["write", "read"])
+def test_a_file_that_was_in_use_at_the_fork_is_refused_and_not_risked(place, store, session, use):
     entered, leave = threading.Event(), threading.Event()
 
+    def stay(*_: Any) -> None:
+        entered.set()
+        leave.wait(60)
+
     def hold() -> None:
+        if use == "read":
+            event.listen(engine_of(store), "before_cursor_execute", stay)
+            store.users.list()
+            return
         with store.transaction() as tx:
             tx.messages.save(session.id, "user", "parent")
-            entered.set()
-            leave.wait(60)
+            stay()
 
     with ThreadPoolExecutor(1) as thread:
         holding = thread.submit(hold)
@@ -341,7 +349,7 @@ def test_a_file_that_was_in_use_at_the_fork_is_refused_and_not_risked(place, sto
         assert "cannot open any" in in_child(own)
         leave.set()
         holding.result()
-    assert contents(store, session.id) == ["parent"]
+    assert contents(store, session.id) == ["parent"] * (use == "write")
 
 
 @in_the_process

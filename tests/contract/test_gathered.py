@@ -9,10 +9,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event, make_url
+from sqlalchemy import event, make_url, select
 
-from agentstore import errors
+from agentstore import Store, errors
 from agentstore.execution.gathering import MOST_GROUPS
+from agentstore.schema import PLAIN, tables
 from tests.conftest import on_a_server
 from tests.programs.probes import connect, drop, engine_of, gatherer_of, wait_until, waiting
 
@@ -160,6 +161,13 @@ def test_calls_that_arrive_together_are_written_and_answered_each(place, store, 
         assert store.messages.history(id, 2, mark="kept") == kept[-2:]
         [called] = store.messages.find_by_tool(id, "look")
         assert called.metadata == {"of": id}
+    with Store(place.url) as beside, beside._engine.connect() as connection:
+        names = tables(PLAIN)
+        for table in (names.message_tool_calls, names.message_marks):  # cut into pages by these
+            pairs = select(table.c.seq, names.messages.c.seq).join(
+                names.messages, names.messages.c.id == table.c.message_id
+            )
+            assert all(one == two for one, two in connection.execute(pairs))
     for id, log, record in zip(sessions, logs, used, strict=True):
         assert store.tool_logs.get(log.id) == log
         assert (log.session_id, log.input, log.elapsed_ms) == (id, {"of": id}, 1.5)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from copy import copy
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from agentstore import Store
 from agentstore.errors import InvalidInput
 from agentstore.repositories import listing
 from agentstore.repositories.checkpoints import removal
+from agentstore.repositories.operations import chunks
 from agentstore.repositories.upkeep import deletion, pruning
 from agentstore.retention import RetentionPolicy
 from tests.conftest import FULL
@@ -43,13 +45,13 @@ class Thread:
         id = f"{len(self.ids):04}"
         if parent is None and self.ids:
             parent = self.ids[-1]
-        lacks = {name: [1, 1] for name in NAMES if name not in holds}
+        counters = {name: [0, 0] if name in holds else [1, 1] for name in NAMES}
         self.store.checkpoints.put(
             self.name,
             {"n": id} | {name: [f"{name} up to {id}"] for name in holds},
             id,
             parent_id=parent or "",
-            metadata={"counters_since_delta_snapshot": lacks},
+            metadata={"counters_since_delta_snapshot": counters},
             namespace=SPACE,
             **options,
         )
@@ -281,6 +283,7 @@ STEPS = st.lists(
         st.sets(st.sampled_from(NAMES[:2])),
         st.sets(st.sampled_from(NAMES[:2])),
         st.sampled_from(["", "", "tag", "wait"]),
+        st.none() | st.none() | st.integers(0, 30),  # a step of the application's own
     ),
     min_size=1,
     max_size=30,
@@ -310,6 +313,7 @@ def test_whatever_the_tree_and_the_policy_what_stays_has_its_state_and_no_more_s
                 (pruning, "MOST", 2),
                 (pruning, "PAGE", 3),
                 (removal, "_STEPS", 2),
+                (removal, "chunks", partial(chunks, size=3)),
             ):
                 patch.setattr(module, name, size)
         clock = Clock()
@@ -318,10 +322,10 @@ def test_whatever_the_tree_and_the_policy_what_stays_has_its_state_and_no_more_s
                 store.checkpoints.delete_thread(old.id)
             thread = Thread(store)
             at = {}
-            for forks, number, holds, written, what in steps:
+            for forks, number, holds, written, what, step in steps:
                 clock.now += HOUR * (what == "wait")
                 parent = thread.ids[number % len(thread.ids)] if forks and thread.ids else None
-                id = thread.put(*holds, parent=parent, tags=["tag"] * (what == "tag"))
+                id = thread.put(*holds, parent=parent, tags=["tag"] * (what == "tag"), step=step)
                 at[id] = clock.now
                 thread.write(*written)
             listed = list(store.checkpoints.iter("thread", namespace=SPACE))

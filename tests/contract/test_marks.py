@@ -419,6 +419,8 @@ def test_a_branch_has_the_summary_of_what_it_grew_from_until_it_has_its_own(stor
     store.branches.delete(session.id, "x")
     assert find(session.id, branch="y").content == "y's own"
     assert find(session.id).content == "a and b"
+    store.branches.delete(session.id, "y")  # with that the row of x goes too
+    assert store.usage.totals().rows["summaries"] == 1
 
 
 def test_a_summary_of_what_came_after_the_fork_is_not_told_on_the_branch(store, session):

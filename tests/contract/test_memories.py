@@ -77,6 +77,15 @@ def test_what_has_expired_is_not_there_and_what_is_touched_stays(timed, clock):
     assert keys(memories.list()) == ["ever"]
 
 
+def test_memories_that_are_touched_together_have_each_its_own_time_to_live(timed, clock):
+    for n in (1, 2):
+        timed.memories.put(["n"], f"{n}", {}, ttl=n * HOUR)
+    clock.now += HOUR / 2
+    assert timed.memories.touch(["n"], ["1", "2"]) == 2
+    for n in (1, 2):
+        assert timed.memories.get(["n"], f"{n}").expires_at == clock.now + n * HOUR
+
+
 def test_pruning_deletes_what_has_expired(timed, clock):
     for n in range(3):
         timed.memories.put(["n"], f"{n}", {}, ttl=HOUR)

@@ -139,7 +139,7 @@ def test_a_session_shows_a_failure_as_long_as_there_is_one(place):
     clock = Clock(NOON)
     keep = RetentionPolicy(tool_logs=timedelta(hours=1), finished_tasks=timedelta(hours=1))
     with place.open(clock=clock) as store:
-        of_log, of_task, both, of_itself = (store.sessions.create().id for _ in range(4))
+        of_log, both, of_itself, *of_tasks = (store.sessions.create().id for _ in range(7))
 
         def shown() -> set[str]:
             return {each.id for each in store.sessions.iter(failed=True)}
@@ -157,20 +157,22 @@ def test_a_session_shows_a_failure_as_long_as_there_is_one(place):
             clock.now += timedelta(minutes=2)
             return store.tasks.rescue()[0]
 
-        tasks = [killed(of_task, end) for end in ("start", "fail", "fail_many", "rescue")]
+        ends = ("start", "fail", "fail_many", "rescue")
+        tasks = [killed(id, end) for id, end in zip(of_tasks, ends, strict=True)]
         assert [task.status for task in tasks] == ["failed", "dead", "dead", "dead"]
-        assert shown() == {of_task}
+        assert shown() == {*of_tasks}
         for n in range(3):
             store.tool_logs.log(of_log, "search", success=n > 0)
-        store.tool_logs.log(both, "search", error="no")
+        killed(of_tasks[0], "fail")
         tried_again = killed(both, "fail")
+        store.tool_logs.log(both, "search", error="no")
         store.sessions.fail(of_itself)
         store.tool_logs.log(of_itself, "search", error="no")
-        everything = {of_log, of_task, both, of_itself}
-        assert shown() == everything
-        store.tasks.retry(tasks[0].id)
-        assert (store.tasks.requeue(limit=2), shown()) == (2, everything)
-        assert (store.tasks.requeue(limit=1), shown()) == (1, everything - {of_task})
+        left = {of_log, both, of_itself, *of_tasks}
+        assert shown() == left
+        store.tasks.retry(tasks[0].id)  # of two that failed in its session
+        assert (store.tasks.requeue(limit=2), shown()) == (2, left - {*of_tasks[1:3]})
+        assert (store.tasks.requeue(limit=2), shown()) == (2, left - {*of_tasks})
         clock.now += timedelta(hours=2)
         store.tool_logs.log(of_log, "search", error="again")
         store.prune(keep)

@@ -58,7 +58,10 @@ def test_a_claimed_task_says_who_holds_it_until_when(timed, clock):
 
 def test_what_is_not_due_is_not_claimed(timed, clock):
     later = timed.tasks.create(None, "work", run_at=NOON + timedelta(seconds=10), priority=9)
-    assert timed.tasks.due() == 10.0
+    assert timed.tasks.due() == timed.tasks.due(queues=["a", "default"]) == 10.0
+    timed.tasks.create(None, "work", queue="a", run_at=NOON + timedelta(seconds=20))
+    timed.tasks.create(None, "work", queue="z", run_at=NOON + timedelta(seconds=30))
+    assert timed.tasks.due(queues=["a", "default", "z"]) == 10.0
     now = timed.tasks.create(None, "work")
     assert timed.tasks.due() == 0.0
     assert ids(timed.tasks.claim("worker", limit=9)) == [now.id]
@@ -475,6 +478,9 @@ def test_of_the_tasks_that_ask_to_be_alone_one_runs_in_a_session_at_a_time(store
     assert ids(store.tasks.claim("worker", limit=9, queues=["default", "b"])) == [alone[1].id]
     store.tasks.release(first[1].id, fence=first[1].fence)
     assert ids(store.tasks.claim("worker", limit=9)) == [alone[5].id]
+    session = store.sessions.create().id
+    both = [store.tasks.create(session, "work", alone_in_session=n == 1).id for n in range(2)]
+    assert ids(store.tasks.claim("worker", limit=2)) == both
 
 
 def test_one_that_waits_to_be_alone_does_not_hold_up_the_others(timed, clock):

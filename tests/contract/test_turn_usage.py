@@ -273,6 +273,12 @@ def test_usage_of_a_branch_s_number_is_of_its_own_last_turn(store, session):
             record(session.id, branch=99, input_tokens=1)
         with pytest.raises(NotFound, match="session"):
             record("nobody", branch=number, input_tokens=1)
+    store.branches.switch(session.id, "side")
+    store.branches.create(session.id, name="on")
+    store.branches.delete(session.id, "side")
+    with pytest.raises(NotFound, match="branch"):
+        store.usage.record(session.id, branch=number, input_tokens=1)
+    assert store.usage.record(session.id, branch=number, turn=1, input_tokens=1).branch == number
 
 
 def test_turns_of_two_branches_are_added_up_each_for_itself_and_a_branch_has_a_name(store, session):

@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from agentstore import AsyncStore, MessageRecord, Store, errors
 from agentstore.engines.base.dialect import Mode
+from agentstore.engines.sqlite import append as sqlite_append
 from agentstore.execution import async_runners
 from agentstore.execution import writer as writing
 from agentstore.execution.runners import UnitRunner
@@ -542,6 +543,28 @@ def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(path, mon
         assert contents(store) == []
         still_works(store)
     engine.dispose()
+
+
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY])
+def test_who_finds_the_file_locked_begins_again(store, monkeypatch, code, heard):
+    commits: list[Any] = []
+    if heard:  # then SQLAlchemy has begun too
+        event.listen(engine_of(store), "commit", commits.append)
+    run_sql, tries = sqlite_append.run_sql, []
+
+    def busy_once(connection: Any, sql: str, **options: Any) -> Any:
+        tries.append(sql)
+        if len(tries) == 1:
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = code
+            raise OperationalError(sql, None, busy)
+        return run_sql(connection, sql, **options)
+
+    monkeypatch.setattr(sqlite_append, "run_sql", busy_once)
+    store.messages.save("s", "user", "hello")
+    assert (len(tries), len(commits)) == (2, heard)
+    assert contents(store) == ["hello"]
 
 
 def test_units_and_transactions_have_their_turns_in_the_order_of_arrival(store):
