@@ -23,9 +23,19 @@ COMMANDS = {
 }
 """The commands of each module."""
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit; see ``application``."""
+    try:
+        _run(arguments)
+    except KeyboardInterrupt:  # while modules were imported, or after a command
+        sys.exit(INTERRUPTED)
+
+
+def _run(arguments: Sequence[str] | None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if "AGENTSTORE_EMBEDDINGS" in os.environ:
         sys.path.insert(0, "")  # it names a module, which may be in this folder

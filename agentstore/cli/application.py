@@ -27,7 +27,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from agentstore.cli import COMMANDS, versions
+from agentstore.cli import COMMANDS, INTERRUPTED, versions
 from agentstore.cli.output import columns, err, out, say
 from agentstore.errors import (
     AgentStoreError,
@@ -159,6 +159,21 @@ def most_of(things: str, **more: Any) -> Any:
     return option("N", f"How many {things} to show.", "--limit", "-n", **more)
 
 
+def at_least_one(limit: int) -> int:
+    """Check how many are shown of what is read page by page; more than any list has is no error.
+
+    Raises:
+        InvalidInput: It is less than 1.
+    """
+    if limit < 1:
+        raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
+    return min(limit, _EVERYTHING)
+
+
+_EVERYTHING = 2**53
+"""More than any list has, and less than ``islice`` takes."""
+
+
 Cursor = Annotated[str | None, option("TEXT", "The next_cursor of the previous page, from JSON.")]
 Schema = Annotated[str | None, option("NAME", "The PostgreSQL schema.", envvar="AGENTSTORE_SCHEMA")]
 Prefix = Annotated[str, option("TEXT", "The tables' prefix.", envvar="AGENTSTORE_TABLE_PREFIX")]
@@ -241,7 +256,12 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return register
 
 
-_BUG, _INTERRUPTED = 70, 130
+def can_ask() -> bool:
+    """Say whether there is somebody to answer; Python has no standard input that is closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+_BUG = 70
 _MOST_NAMED = 5
 
 
@@ -356,7 +376,7 @@ def _run(arguments: list[str]) -> int:
     except OSError as error:
         return _failed(error, words_of_system(error), FAILED)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last one who can say what to do
         return _other(error)
     return code if isinstance(code, int) else 0
@@ -365,7 +385,7 @@ def _run(arguments: list[str]) -> int:
 def _other(error: Exception) -> int:
     """Deal with an error of typer's, which has an exit code and words, or with one of ours."""
     if type(error).__name__ == "Abort":
-        return _INTERRUPTED
+        return INTERRUPTED
     if type(error).__name__ == "NoArgsIsHelpError":
         return _run(["--help"]) or 2
     code, words = getattr(error, "exit_code", None), getattr(error, "format_message", None)

@@ -18,6 +18,7 @@ from agentstore.cli.application import (
     AsJson,
     Cursor,
     Database,
+    at_least_one,
     command,
     flag,
     most_of,
@@ -448,15 +449,18 @@ def search(
     # The shell takes the quotation marks of words in a row away, and leaves them one argument.
     in_a_row = [f'"{each}"' if " " in each and '"' not in each else each for each in words]
     text = words[0] if len(words) == 1 else " ".join(in_a_row)
-    if checkpoints and (role, since, until, cursor, by) != (None, None, None, None, "words"):
+    usual = (role, cursor, by, order) == (None, None, "words", "relevance")
+    if checkpoints and not (usual and (since, until) == (None, None)):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
+    in_errors, *said = " ".join(words).split(maxsplit=1) or [""]
     with database.read() as store:
-        if text.startswith(_IN_ERRORS):
-            if (user, role, cursor) != (None, None, None) or checkpoints:
+        if in_errors == _IN_ERRORS:
+            if user is not None or checkpoints or not usual:
                 raise InvalidInput("in:errors goes with --session, --since, --until and --limit.")
+            limit = at_least_one(limit)
             logs = store.tool_logs.iter(
                 success=False,
-                text=text.removeprefix(_IN_ERRORS).strip() or None,
+                text="".join(said).strip() or None,
                 session_id=whole_id(store, session),
                 since=since,
                 until=until,
@@ -466,7 +470,8 @@ def search(
         user = whole_user(store, user)
         if checkpoints:
             wanted = whole_id(store, session)
-            _search_checkpoints(store, text, user, wanted, limit, as_json=as_json)
+            most = at_least_one(limit)
+            _search_checkpoints(store, text, user, wanted, most, as_json=as_json)
             return
         find = partial(
             store.messages.search,
@@ -715,10 +720,8 @@ def list_sessions(
 
     Example: `agentstore ls --status waiting_user`
     """
-    if limit < 1:
-        raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
+    most = None if everything else at_least_one(limit)
     with database.read() as store:
-        most = None if everything else limit
         user = whole_user(store, user)
         if interrupted:
             if failed or status:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,8 @@ from agentstore.cli.application import (
     AsJson,
     Cursor,
     Database,
+    at_least_one,
+    can_ask,
     command,
     flag,
     most_of,
@@ -232,7 +233,7 @@ def erase_user(
     """
     with database.open() as store:
         if not yes and store.users.find(user) is not None:  # or only what is left is to go
-            if sys.stdin is None or not sys.stdin.isatty():
+            if not can_ask():
                 raise AgentStoreError(
                     "Cannot ask for confirmation without a terminal. Pass --yes to erase the user."
                 )
@@ -283,13 +284,14 @@ def users(
     text: Annotated[
         str | None, typer.Argument(help="Only those whose name, address or id contains this.")
     ] = None,
-    limit: Annotated[int, most_of("users", min=1)] = 20,
+    limit: Annotated[int, most_of("users")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the newest users, or those whose name, address or id contains a text.
 
     Example: `agentstore users ada`
     """
+    limit = at_least_one(limit)
     with database.read() as store:
         most = min(limit + 1, MAX_LIMIT)
         found = [*islice(store.users.iter(text=text, limit=most), limit + 1)]
@@ -374,7 +376,7 @@ def memories(
         list[str] | None,
         option("NAME", "Only this namespace and those below; repeat it for each of its names."),
     ] = None,
-    limit: Annotated[int, most_of("memories", min=1)] = 20,
+    limit: Annotated[int, most_of("memories")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List memories by namespace, or find them by words.
@@ -383,6 +385,7 @@ def memories(
 
     Example: `agentstore memories --user alice --namespace notes`
     """
+    limit = at_least_one(limit)
     with database.read() as store:
         user_id = whole_user(store, user)
         if user_id is not None:
@@ -449,6 +452,8 @@ def usage(
 
     Example: `agentstore usage --by model --days 7`
     """
+    if by not in _DIMENSIONS:
+        raise InvalidInput(f"--by must be one of {', '.join(_DIMENSIONS)}.")
     if by in ("turn", "branch") and session is None:
         raise InvalidInput(f"--by {by} needs a session. Pass --session ID.")
     if days is not None:

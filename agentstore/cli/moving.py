@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -319,7 +319,10 @@ def _asking() -> copying.Ready:
     answers: list[str] = []
 
     def wait() -> None:
-        answers.append(sys.stdin.readline())
+        line = ""
+        with suppress(OSError, ValueError):  # it may be open for writing alone, as below nohup
+            line = "" if sys.stdin is None else sys.stdin.readline()
+        answers.append(line)
 
     def ready() -> bool:
         if not waiting.is_alive() and not answers:
@@ -425,9 +428,9 @@ def restore(
 
 
 def _place(target: str) -> str | URL:
-    from agentstore.engines import database_files
+    from agentstore.engines import database_files, is_url
 
-    return target if "://" in target else database_files().url(Path(target))
+    return target if is_url(target) else database_files().url(Path(target))
 
 
 def _show_backup(tables: Sequence[SavedTable]) -> None:
@@ -565,8 +568,10 @@ def import_(
 
     Example: `agentstore import --from adk postgresql://localhost/adk`
     """
+    from agentstore.engines import is_url
+
     framework = from_
-    if framework is None and "://" in source:
+    if framework is None and is_url(source):
         raise InvalidInput("Pass --from with a URL: it says of which framework the database is.")
     if Path(source).is_dir():
         raise InvalidInput(
@@ -711,6 +716,10 @@ def export(
         raise InvalidInput("Pass one FILE, or none to export to standard output.")
     if branch is not None and not sharing:
         raise InvalidInput("--branch goes with --format html or md.")
+    if "" in given:
+        raise InvalidInput("FILE must not be empty. Leave it out to export to standard output.")
+    if session is not None and user is not None:
+        raise InvalidInput("Pass --session or --user, not both.")
     file = Path(given[0]) if given and given[0] != STANDARD else None
     if file is None and sys.stdout is None:
         raise AgentStoreError("Standard output is closed. Pass a file to export to.")
@@ -718,6 +727,8 @@ def export(
 
     with database.read() as store:
         session = None if session is None else whole_id(store, session)
+        if user is not None:
+            store.users.get(user)
         lines: Iterable[bytes]
         if sharing:
             lines = [_shared(store, str(session), branch, format_.value)]

@@ -220,7 +220,8 @@ def seconds(text: str | float) -> float:
         InvalidInput: It is neither.
     """
     try:
-        return float(text)
+        if (found := float(text)) >= 0:  # not a NaN, which no waiting reaches
+            return found
     except ValueError:
         pass
     try:

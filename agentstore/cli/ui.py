@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentstore.cli.application import Database, command, flag, option, whole_id
+from agentstore.cli.application import Database, can_ask, command, flag, option, whole_id
 from agentstore.cli.output import hint, instant, say
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.explorer import explorer, needing_extra
@@ -113,7 +113,7 @@ def _password() -> str:
     """
     password = os.environ.get(PASSWORD_VARIABLE)
     if password is None:
-        if not sys.stdin.isatty():
+        if not can_ask():
             raise AgentStoreError(
                 f"Others could reach the explorer. Set {PASSWORD_VARIABLE}, or pass --behind-proxy "
                 "if a proxy in front of it has a login."
@@ -200,4 +200,4 @@ def browse(
 
 def is_terminal() -> bool:
     """Say whether there is somebody to press keys and to look."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    return can_ask() and sys.stdout is not None and sys.stdout.isatty()

@@ -42,9 +42,20 @@ _PATH = re.compile(r"(?:[A-Za-z]:)?[^:@?]*[./\\][^:@?]*")
 URL with a password would have."""
 
 
+_WORDS = re.compile(
+    r"(?:.*\s)?(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=", re.DOTALL
+)
+"""libpq takes words like password=secret in the place of a URL; we do not, and they are no path."""
+
+
+def is_url(text: str) -> bool:
+    """Say whether a text is to be read as a URL, be it a bad one, and names no file."""
+    return "://" in text or _WORDS.match(text) is not None
+
+
 def unabbreviated(url: str) -> str | URL:
     """Give the URL of a path, and PostgreSQL's for what providers of databases call it."""
-    if _PATH.fullmatch(url):
+    if _PATH.fullmatch(url) and not is_url(url):
         return URL.create("sqlite", database=url)
     scheme, there, rest = url.partition("://")
     name, plus, driver = scheme.partition("+")

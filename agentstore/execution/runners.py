@@ -39,6 +39,7 @@ from agentstore.execution.unit import (
     LoneRead,
     NeedsTransaction,
     Recent,
+    RecentBodies,
     RecentIds,
     Runner,
     Unit,
@@ -190,6 +191,7 @@ class UnitRunner:
         self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
         self._branched = RecentIds()
         self._put_last = Recent[tuple[str, str], Any]()
+        self._bodies = RecentBodies()
         self.unconnected = self.unit(cast("Connection", None), Mode.WRITE)
 
     def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
@@ -221,6 +223,7 @@ class UnitRunner:
             self.settings,
             branched=self._branched,
             put_last=self._put_last,
+            bodies=self._bodies,
         )
 
     @contextmanager

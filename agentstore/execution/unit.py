@@ -79,6 +79,13 @@ class RecentIds(Recent[str, None]):
     most = 10_000
 
 
+class RecentBodies(Recent[bytes, tuple[bytes, Any]]):
+    """Bodies by their digests, each with the hash object that has digested it."""
+
+    __slots__ = ()
+    most = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """What a body works with.
@@ -90,6 +97,7 @@ class Unit:
             Only a hint which of two statements is likely to be the one that is needed.
         put_last: The store's, likewise a hint: the checkpoint that was put last in a place, as the
             next put needs it, which sees to it that it still is.
+        bodies: The store's: those of values that were put last; see ``values.plan``.
         joined: Whether it is a transaction of the application's, so that all that is done in it
             is one, however many units it would be otherwise.
         scope: The user whose rows alone are there, and are all that the engine shows where it can;
@@ -104,6 +112,7 @@ class Unit:
     settings: Settings
     branched: RecentIds = field(default_factory=RecentIds)
     put_last: Recent[tuple[str, str], Any] = field(default_factory=Recent)
+    bodies: RecentBodies = field(default_factory=RecentBodies)
     joined: bool = False
     scope: str | None = None
     filters: bool = True

@@ -384,7 +384,9 @@ _THREADS_ON_A_PAGE, _READ_WITHIN = 200, 3.0
 async def search_page(visit: Visit) -> Response:
     """Search; what is an id, or the beginning of a session's, leads to what has it."""
     text = visit.query.get("q", "").strip() or None
-    if text and text.startswith(IN_ERRORS):
+    if text and text.split(maxsplit=1)[0] == IN_ERRORS:
+        if any(visit.given(name) for name in ("user", "role", "since", "until")):
+            raise InvalidInput("in:errors goes with a session alone: take out user, role and days.")
         said = text.removeprefix(IN_ERRORS).strip() or None
         return RedirectResponse(link("failures", q=said, session=visit.given("session")))
     place = "checkpoints" if visit.given("in") == "checkpoints" else "messages"

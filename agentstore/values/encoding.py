@@ -267,6 +267,7 @@ _LONGEST_PATH = 160
 _SCALARS = frozenset({NoneType, bool, int, float, str})
 _ARRAYS = frozenset({list, tuple})
 _KNOWN = _SCALARS | _ARRAYS | {dict}
+_EXACT = _SCALARS - {float}
 
 
 def _is_plain(value: Any) -> bool:
@@ -309,7 +310,7 @@ def _encoded(
 
 
 def _check(value: Any, depth: int) -> None:
-    if value is None or isinstance(value, str | int):
+    if value is None or isinstance(value, (str, int)):  # of a union Python makes one each time
         return
     if isinstance(value, float):
         if value - value != 0.0:
@@ -323,7 +324,7 @@ def _check(value: Any, depth: int) -> None:
         position = 0
         try:
             for item in value:
-                if type(item) is not str:
+                if type(item) not in _EXACT:
                     _check(item, depth + 1)
                 position += 1
         except JsonRefused as found:
@@ -339,7 +340,7 @@ def _check_object(value: dict[Any, Any], depth: int) -> None:
     position = 0
     try:
         for item in value.values():
-            if type(item) is not str:
+            if type(item) not in _EXACT:
                 _check(item, depth + 1)
             position += 1
     except JsonRefused as found:

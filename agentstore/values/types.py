@@ -743,9 +743,9 @@ def is_own_id(text: str) -> bool:
     return _is_own(text) is not None and text != NOBODYS
 
 
-def id_bytes(text: str) -> bytes:
-    """Write an id as bytes."""
-    return bytes.fromhex(text.replace("-", ""))
+def id_bytes(text: str) -> bytearray:
+    """Write an id as bytes: in what sqlite3 takes without looking for an adapter."""
+    return bytearray.fromhex(text.replace("-", ""))
 
 
 def id_text(stored: bytes) -> str:
@@ -774,16 +774,16 @@ class OwnId(Named, TypeDecorator[str]):
         """Look for whatever text it is compared with."""
         return SOUGHT_ID
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | str | None:
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytearray | str | None:
         """Write the id; raises InvalidInput."""
         if value is None:
             return None
         return self.write_bytes(value) if self.is_bytes(dialect) else self.write_text(value)
 
-    def write_bytes(self, value: str) -> bytes:
+    def write_bytes(self, value: str) -> bytearray:
         """Write the id as bytes; raises InvalidInput."""
         if type(value) is str and _is_own(value) is not None and value != NOBODYS:
-            return bytes.fromhex(value.replace("-", ""))
+            return bytearray.fromhex(value.replace("-", ""))
         return id_bytes(self.write_text(value))
 
     def write_text(self, value: str) -> str:

@@ -134,8 +134,23 @@ def test_an_engine_of_the_application_s_own_reads_the_same_and_keeps_its_zone(od
     engine.dispose()
 
 
+@on_a_server
+@pytest.mark.parametrize("kind", POOLERS)
+@pytest.mark.parametrize("name", sorted(ASKED_FOR))
+def test_what_can_be_set_on_no_lent_connection_is_refused_and_left_as_it_is(place, kind, name):
+    set_for_all(place.url, name)
+    with pooled(kind, place.url) as url:
+        for _ in range(3):
+            with pytest.raises(DatabaseUnreachable, match=f"{name}.* RESET"):
+                place.driver.open(url)
+        for _ in range(4):
+            with connect(url) as client:
+                assert client.execute(f"SHOW {name}".encode()).fetchone() == (ODD[name],)
+
+
 @pytest.mark.skipif("pgbouncer" not in POOLERS, reason="our own pooler keeps no settings")
 def test_behind_a_pooler_they_are_kept_for_each_client(odd_url):
+    set_for_all(odd_url, *(ODD.keys() - ASKED_FOR))
     with pooled("pgbouncer", odd_url) as url, Store(url) as one, Store(url) as other:
         for _ in range(4):
             for store in (one, other):

@@ -307,6 +307,10 @@ def test_failed_calls_are_listed_and_each_leads_to_its_place(store):
         assert other.id in client.get("/failures").text
         assert other.id not in client.get(f"/failures?session={session}").text
         got = client.get("/search?q=in:errors+TOO+late", follow_redirects=False).headers["location"]
+        for more in ("user=nobody", "role=tool", "since=2026-01-01", "until=2026-01-01"):
+            refused = client.get(f"/search?q=in:errors+x&{more}", follow_redirects=False)
+            assert (refused.status_code, "a session alone" in refused.text) == (400, True), more
+        assert client.get("/search?q=in:errorsx", follow_redirects=False).status_code == 200
         found = client.get("/" + got).text
         assert log.id in found
         assert other.id not in found

@@ -769,6 +769,38 @@ def test_messages_are_written_and_made_as_by_langgraphs_own_serializer(number):
         assert made.model_extra == expected.model_extra
 
 
+CALL = {"name": "search", "args": {"a": 1}, "id": "1", "type": "tool_call"}
+USED = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+FIELDS_AS_NO_MESSAGE_HAS_THEM: list[Any] = [
+    *(None, 7, True, "text", "error", b"\0", ("a",), [], ["a", {}], [[]], {}, {1: 2}, {"a": None}),
+    {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]},
+    *([{**CALL, **more}] for more in ({}, {"id": None}, {"id": b"1"}, {"name": b"1"})),
+    *([{**CALL, **more}] for more in ({"args": {b"1": 2}}, {"type": "a"}, {"extras": 1})),
+    [{**CALL, "more": 1}],
+    [dict(reversed(CALL.items()))],
+    [CALL, {"name": "search"}],
+    *({**USED, **more} for more in ({}, {"input_tokens": "1"}, {"more": 1}, {"total_tokens": 1.5})),
+    {**USED, "input_token_details": {"cache_read": "1", "more": 1}},
+]
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer")
+@pytest.mark.parametrize("kind", [AIMessage, HumanMessage, SystemMessage, ToolMessage])
+def test_what_validation_changes_or_refuses_is_made_as_by_langgraphs_own_serializer(kind: Any):
+    ours, theirs = AllowedSerializer(), JsonPlusSerializer()
+    needed = {"tool_call_id": "1"} if kind is ToolMessage else {}
+    for field in kind.model_fields:
+        for value in FIELDS_AS_NO_MESSAGE_HAS_THEM:
+            message = kind("a", id="1", **needed)
+            message.__dict__[field] = value
+            written = ours.dumps_typed(message)
+            made, expected = (
+                {**each.__getstate__(), "": repr(each.__dict__)} if isinstance(each, kind) else each
+                for each in (ours.loads_typed(written), theirs.loads_typed(written))
+            )
+            assert made == expected, (field, value)
+
+
 def test_messages_are_left_to_a_langgraph_that_writes_others(monkeypatch: Any) -> None:
     """The version of LangGraph that is installed has all that is asked for; another may not."""
     assert (serializer.written_here(), len(serializer.SAFE_TYPES) > 30) == (True, True), version(

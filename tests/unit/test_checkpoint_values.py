@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, InvalidJson, InvalidRow
+from agentstore.execution.unit import RecentBodies
 from agentstore.records.work import Items
 from agentstore.repositories.checkpoints import puts
 from agentstore.repositories.checkpoints.values import (
@@ -24,6 +25,7 @@ from agentstore.repositories.checkpoints.values import (
     Version,
     body_of,
     decode,
+    digest_of,
     encode,
     joined,
     plan,
@@ -38,6 +40,7 @@ class Shelf:
     def __init__(self) -> None:
         self.lines: dict[int, list[Piece]] = {}
         self.numbers = count(1)
+        self.bodies = RecentBodies()
         self.reads = 0
         self.written = 0
 
@@ -48,6 +51,7 @@ class Shelf:
             Tail(0) if parent is None else self.tail(parent),
             new_line=lambda: next(self.numbers),
             read=self.read,
+            bodies=self.bodies,
         )
         new = found.piece
         if new is not None:
@@ -72,6 +76,7 @@ class Shelf:
     def get(self, version: Version) -> Any:
         rope = body_of(version, self.lines)
         assert sum(map(len, rope)) == version.size
+        assert digest_of(b"".join(rope)) == version.digest
         return decode(version.kind, rope, version.items)
 
     @property

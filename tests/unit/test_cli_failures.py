@@ -70,6 +70,13 @@ WRONG_VALUES = {
     ("stats", "--days", "0"): "days must be",
     ("stats", "--top", "-1"): "Invalid value for '--top'",
     ("ls", "--limit", "-3"): "--limit must be 1 or more, not -3.",
+    ("users", "--limit", "0"): "--limit must be 1 or more, not 0.",
+    ("memories", "--limit", "0"): "--limit must be 1 or more, not 0.",
+    ("search", "in:errors", "--limit", "-1"): "--limit must be 1 or more, not -1.",
+    ("search", "x", "--checkpoints", "--limit", "0"): "--limit must be 1 or more, not 0.",
+    ("search", "in:errors", "--by", "meaning"): "in:errors goes with --session",
+    ("search", "in:errors", "--order", "recent"): "in:errors goes with --session",
+    ("search", "x", "--checkpoints", "--order", "recent"): "--session and --limit alone",
     ("tasks", "--limit", "-3"): "--limit must be a whole number from 1 to 1000, not -3.",
     ("show", "s", "--limit", "-3"): "--limit must be a whole number of 0 or more, not -3.",
     ("ls", "--status", "bogus"): "must be one of active",
@@ -82,6 +89,11 @@ WRONG_VALUES = {
     ("export", "--format", "md", "s", "--user", "u"): "Pass SESSION, and FILE unless",
     ("export", "--format", "md", "s", "a", "b"): "Pass one FILE, or none",
     ("usage", "--by", "branch"): "--by branch needs a session. Pass --session ID.",
+    ("usage", "--by", "branch_turn"): "--by must be one of day, week, month, model, user, session,",
+    ("upgrade", "--wait", "nan"): "Invalid value for '--wait': This must be a number of seconds",
+    ("upgrade", "--wait", "-1"): "Invalid value for '--wait': This must be a number of seconds",
+    ("export", ""): "FILE must not be empty",
+    ("export", "--session", "s", "--user", "u"): "Pass --session or --user, not both.",
     ("ui", "--port", "99999"): "--port must be from 0 to 65535",
     ("export", "--format", "pdf"): "Invalid value for '--format': 'pdf' is not one of",
     ("search", "x", "--since", "soon"): "Invalid value for '--since': A time must be like",
@@ -106,6 +118,9 @@ NOT_THERE = {
     ),
     ("show", "s", "--branch", "nope"): (
         "There is no branch 'nope'. agentstore show --tree lists them."
+    ),
+    ("export", "--user", "nope"): (
+        "There is no user 'nope'. Check the id: agentstore users shows them."
     ),
     (
         "erase-user",
@@ -164,8 +179,10 @@ def test_an_interrupt_exits_with_130(run, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(conversations, "_print_sessions", interrupted)
-    assert run("ls", code=130) == ""
+    for at in ((conversations, "_print_sessions"), (cli, "load")):
+        with monkeypatch.context() as during:
+            during.setattr(*at, interrupted)
+            assert run("ls", code=130) == ""
 
 
 def test_a_file_that_cannot_be_written_is_one_line(run, tmp_path):
@@ -258,6 +275,24 @@ def test_whoever_closes_standard_output_wants_nothing_printed_and_is_refused_an_
     assert printed == ["0"] * len(PRINTING)
     assert exported.endswith("\n1")
     assert "Pass a file" in exported
+
+
+def test_whoever_closes_standard_input_is_not_asked(url):
+    commands = ("browse", "ui --host 0.0.0.0 --no-open", f"copy --follow {url} sqlite:///to.db")
+    wrapped = ("sh", "-c", 'cd "$(mktemp -d)" && exec "$@" <&-', "sh")
+    _, said = forked(*commands, f"copy --forget {url} sqlite:///to.db", wrapped=wrapped)
+    assert said[-1] == "0"
+    for each, words in zip(
+        said, ("needs a terminal", "Set AGENTSTORE_UI", "for Enter"), strict=False
+    ):
+        assert each.endswith("\n1")
+        assert words in each
+        assert "Traceback" not in each
+
+
+def test_a_limit_may_be_more_than_there_can_be(run, talk):
+    for command in ("ls", "ls --json", "users", "memories", "search in:errors", "usage"):
+        run(*command.split(), "--limit", str(2**63))
 
 
 def test_an_output_without_room_is_one_line(url, talk):

@@ -256,7 +256,9 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
     assert listed("--interrupted") == []
     store.tool_logs.log("s4", "book", error="Timed out")
     assert "book" in run("search", "in:errors timed")
+    assert "book" in run("search", "in:errors", "timed out")
     assert "Nothing was found" in run("search", "in:errors nothing")
+    assert "Nothing was found" in run("search", "in:errorstimed")
     assert [log["tool"] for log in json.loads(run("search", "in:errors", "--json"))] == ["book"]
     assert "in:errors goes with" in run("search", "in:errors x", "--role", "user", code=2)
     assert "goes with --user alone" in run("ls", "--interrupted", "--failed", code=2)
@@ -540,7 +542,7 @@ def test_usage_is_added_up_by_whatever_is_asked_for(run, spent):
         assert fits(run("usage", "--by", by))
         assert fits(run("usage", "--by", by, "--cost"))
     assert run("usage", "--user", "nobody") == "No usage was recorded.\n"
-    assert "must be one of turn" in run("usage", "--by", "hour", code=2)
+    assert "--by must be one of day, week" in run("usage", "--by", "hour", code=2)
     assert "needs a session. Pass --session" in run("usage", "--by", "turn", code=2)
     assert "Pass only one of them" in run("usage", "--days", "1", "--since", "2026-01-01", code=2)
 

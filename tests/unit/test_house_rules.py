@@ -252,7 +252,7 @@ EXTRAS = {
     "integrations.langchain": {"langchain_core"},
     "integrations.langgraph.calls": {"langgraph"},
     "integrations.langgraph.savers": {"langchain_core", "langgraph"},
-    "integrations.langgraph.serializer": {"langchain_core", "langgraph", "ormsgpack"},
+    "integrations.langgraph.serializer": {"langchain_core", "langgraph", "ormsgpack", "pydantic"},
     "integrations.langgraph.stores": {"langgraph"},
     "integrations.llama_index": {"llama_index"},
     "integrations.openai": {"agents"},

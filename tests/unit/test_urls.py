@@ -100,6 +100,34 @@ def test_a_url_that_was_put_together_is_looked_at_too():
     assert SECRET not in str(refused.value)
 
 
+WORDS = [
+    f"host=db.example.com port=5432 user=me password={SECRET} dbname=agents",
+    f"user=me password = {SECRET} host=/var/run/postgresql",
+    f"dbname=agents sslmode=require password='./{SECRET}'",
+]
+
+
+@pytest.mark.parametrize("url", WORDS)
+def test_words_of_libpq_are_no_file(tmp_path, monkeypatch, capsys, url):
+    monkeypatch.chdir(tmp_path)
+    Store("a.db").close()
+    for command in (
+        ["upgrade", "--url", url],
+        ["copy", "a.db", url],
+        ["restore", "a.db", url],
+        ["import", url],
+        ["import", "--from", "langgraph-postgres", url],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        printed = "".join(capsys.readouterr())
+        assert ended.value.code == 2
+        assert "URL" in printed
+        assert SECRET not in printed
+    assert [each for each in tmp_path.iterdir() if not each.name.startswith("a.db")] == []
+    assert parse_url("run=5/agent.db").database == "run=5/agent.db"
+
+
 def test_what_helps_to_find_a_mistake_is_shown():
     url = make_url(
         "postgresql://me:secret@/a?host=one:5432&host=two&sslmode=require&target_session_attrs="

@@ -738,6 +738,7 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     constants: dict[str, Any] = {}
     texts: list[tuple[int, Callable[[Any], Any]]] = []  # most are as the driver takes them
     processes: list[tuple[int, Callable[[Any], Any]]] = []
+    blobs: list[int] = []
     for name in used:
         bind = compiled.binds[name]
         assert not bind.expanding, f"{name} is a list to expand: see the module"
@@ -752,6 +753,8 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
         if process is not None:
             of_text = isinstance(bind.type, SafeText)
             (texts if of_text else processes).append((len(names), process))
+        if isinstance(bind.type, LargeBinary):
+            blobs.append(len(names))
         names.append(name)
     if order is None:
         by_name, rest = (
@@ -774,11 +777,19 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
         for position, process in processes:
             if (value := bound[position]) is not None:
                 bound[position] = process(value)
+        for position in blobs:
+            if type(value := bound[position]) is bytes and len(value) <= _COPIED:
+                bound[position] = bytearray(value)
         if constants:
             bound += constants.values()
         return tuple(bound) if spread is None else spread(bound)
 
     return bound_to
+
+
+_COPIED = 65_536
+"""Bytes up to which they are copied: of what is not exactly an int, a float, a str or a bytearray,
+sqlite3 looks for an adapter, and makes and drops an error that says that there is none."""
 
 
 def _by_name(
@@ -855,6 +866,8 @@ def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | No
         if isinstance(kind.item_type, Integer):
             return _numbers_in
         return partial(_array_in, binder(kind.item_type, dialect) or str)
+    if isinstance(kind, LargeBinary):
+        return None
     return kind.dialect_impl(dialect).bind_processor(dialect)
 
 
@@ -943,7 +956,7 @@ def _numbers_in(values: Iterable[int | None]) -> str:
 
 
 def _document_in(value: Any) -> str:
-    return value if type(value) is Document else dump_json(value)
+    return str(value) if type(value) is Document else dump_json(value)
 
 
 def _words_out(kind: EnumText, known: frozenset[str | None], column: Column) -> Column:

@@ -351,12 +351,17 @@ class _Greeter:
         wrong = _wrong_settings(own, adopted=self._adopted)
         prepares = own.prepare_threshold is not None
         if any(wrong.values()) or (self.asks and prepares) or self._unsaid:
-            process, *_, replica = asked = _ask(driver_s, wrong | {"own": not self._adopted})
+            known = {"own": not self._adopted, "process": own.info.backend_pid}
+            process, *_, nulls, limit, rows, replica = _ask(driver_s, wrong | known)
             if replica and self.writes:
                 driver_s.close()
                 raise errors.DatabaseReadOnly(_REPLICA)
-            self._unsaid = replica or asked[-4:-1] != (None, None, None)
-            if self.asks and prepares and process != own.info.backend_pid:
+            lent = process != own.info.backend_pid
+            if lent and (nulls or limit):
+                driver_s.close()
+                raise errors.DatabaseUnreachable(_LENT)
+            self._unsaid = bool(replica or nulls or limit or rows)
+            if self.asks and prepares and lent:
                 own.prepare_threshold = None
                 self._warn(own)
         if prepares:
@@ -411,15 +416,25 @@ _QUESTION = """
         CASE WHEN %(style)s::boolean THEN set_config('DateStyle', 'ISO', false) END,
         CASE WHEN %(encoding)s::boolean THEN set_config('client_encoding', 'UTF8', false) END,
         CASE WHEN %(zone)s::boolean THEN set_config('TimeZone', 'UTC', false) END,
-        CASE current_setting('array_nulls') WHEN 'off'
-            THEN set_config('array_nulls', 'on', false) END,
-        CASE WHEN current_setting('gin_fuzzy_search_limit') <> '0'
-            THEN set_config('gin_fuzzy_search_limit', '0', false) END,
+        CASE WHEN current_setting('array_nulls') = 'on' THEN NULL
+            WHEN pg_backend_pid() = %(process)s THEN set_config('array_nulls', 'on', false)
+            ELSE 'off' END,
+        CASE WHEN current_setting('gin_fuzzy_search_limit') = '0' THEN NULL
+            WHEN pg_backend_pid() = %(process)s
+                THEN set_config('gin_fuzzy_search_limit', '0', false)
+            ELSE 'limited' END,
         CASE WHEN %(own)s::boolean AND current_setting('row_security') = 'off'
             THEN set_config('row_security', 'on', false) END,
         current_setting('session_replication_role') = 'replica'
 """
 """ISO alone keeps the order of day and month. The server does not say the last four by itself."""
+
+_LENT = (
+    "array_nulls is off, or gin_fuzzy_search_limit is not 0, and a pooler lends the server's "
+    "connections, on which it cannot be corrected for this client alone: NULLs would be stored as "
+    "texts, or searches would miss hits. Run ALTER DATABASE or ALTER ROLE ... RESET; agentstore "
+    "doctor, connected to the server itself, says where it is set."
+)
 
 _REPLICA = (
     "session_replication_role is replica on this connection: the server would check no references "

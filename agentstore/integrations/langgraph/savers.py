@@ -21,6 +21,7 @@ from datetime import timedelta
 from math import isfinite
 from threading import Lock
 from time import monotonic
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -740,14 +741,16 @@ def step_of(checkpoint_id: str) -> int:
 
 def _is_json(value: Any, levels: int) -> bool:
     """Say whether JSON can say a value, and gives it back equal, but for tuples."""
-    if value is None or isinstance(value, str | bool | int):
-        return type(value) in (type(None), str, bool, int)
-    if type(value) is float:
-        return isfinite(value)
+    kind = type(value)
+    if kind in _SCALARS:
+        return kind is not float or isfinite(value)
     if not levels:
         return False
-    if type(value) in (list, tuple):
+    if kind in (list, tuple):
         return all(_is_json(item, levels - 1) for item in value)
-    return type(value) is dict and all(
+    return kind is dict and all(
         type(key) is str and _is_json(item, levels - 1) for key, item in value.items()
     )
+
+
+_SCALARS = {NoneType, str, bool, int, float}

@@ -20,6 +20,7 @@ from langgraph.checkpoint.serde.jsonplus import (
     EXT_PYDANTIC_V2,
     JsonPlusSerializer,
 )
+from pydantic import BaseModel, TypeAdapter
 
 from agentstore.errors import InvalidInput, TypeNotAllowed, shown
 
@@ -49,11 +50,23 @@ _MESSAGES = (AIMessage, HumanMessage, SystemMessage, ToolMessage)
 _FIELDS: dict[Any, tuple[str, str, tuple[str, ...]]] = {
     kind: (kind.__module__, kind.__name__, tuple(kind.model_fields)) for kind in _MESSAGES
 }
-_PREFIXES = [
-    (b"\x94" + ormsgpack.packb(module) + ormsgpack.packb(name), kind)
+_COMMON = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
+_OWN = {
+    "ai": ("tool_calls", "invalid_tool_calls", "usage_metadata"),
+    "tool": ("tool_call_id", "artifact", "status"),
+}
+_KINDS = {
+    (begins := b"\x94" + ormsgpack.packb(module) + ormsgpack.packb(name))[1:2]: (
+        begins,
+        kind,
+        kind.__pydantic_validator__.validate_python,
+        word := kind.model_fields["type"].default,
+        _COMMON + _OWN.get(word, ()),
+    )
     for kind, (module, name, _) in _FIELDS.items()
-]
-"""What is written of a message begins with its class, in an array of four."""
+}
+"""How messages of each class are made. What is written of one begins with its class, in an array of
+four: their modules' names differ in length, and so in the second byte."""
 
 _NON_STR_KEYS = ormsgpack.OPT_NON_STR_KEYS
 _OPTION = (
@@ -87,6 +100,55 @@ def _written(obj: Any) -> Any:
 
 
 _READ_BY = "model_validate_json"
+
+
+def _are_valid(kind: str, values: dict[str, Any]) -> bool:
+    """Say whether validation, which takes most of the time, gives a message's values as they are.
+
+    Args:
+        kind: The message's type.
+        values: By the names in ``_COMMON`` and ``_OWN``; the usage is validated here.
+    """
+    content, additional, metadata, word, name, id, *own = values.values()
+    if (
+        word != kind
+        or type(content) is not str
+        or type(additional) is not dict
+        or type(metadata) is not dict
+        or not (name is None or type(name) is str)
+        or not (id is None or type(id) is str)
+    ):
+        return False
+    if kind == "tool":
+        return type(own[0]) is str and own[2] in ("success", "error")
+    if kind != "ai":
+        return True
+    calls, invalid, usage = own
+    if invalid != [] or type(calls) is not list or additional.get("tool_calls"):
+        return False
+    if usage is not None:
+        values["usage_metadata"] = _usage(usage)
+    return all(map(_is_valid_call, calls))
+
+
+def _is_valid_call(call: dict[str, Any]) -> bool:
+    if (*call,) != ("name", "args", "id", "type"):
+        return False
+    name, args, id, word = call.values()
+    return (
+        type(name) is str
+        and type(args) is dict
+        and {*map(type, args)} <= {str}
+        and (id is None or type(id) is str)
+        and word == "tool_call"
+    )
+
+
+_annotation: Any = AIMessage.model_fields["usage_metadata"].annotation
+_usage = TypeAdapter(_annotation, config=AIMessage.model_config).validator.validate_python
+_new = object.__new__
+_SLOTS = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+_set_values, _set_names, _set_extra, _set_private = (vars(BaseModel)[n].__set__ for n in _SLOTS)
 
 _refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)
 
@@ -165,18 +227,23 @@ class AllowedSerializer(JsonPlusSerializer):
 
     def _made(self, code: int, data: bytes) -> Any:
         """Make an object; a message as its class would, without the way through its parents."""
-        if code == EXT_PYDANTIC_V2:
-            for prefix, kind in _PREFIXES:
-                if not data.startswith(prefix):
-                    continue
-                try:
-                    values = ormsgpack.unpackb(data, ext_hook=self._made, option=_NON_STR_KEYS)[2]
-                    if "content_blocks" not in values:
-                        new = kind.__new__(kind)
-                        kind.__pydantic_validator__.validate_python(values, self_instance=new)
-                        return new
-                except Exception:  # noqa: BLE001 - LangGraph decides
-                    break
+        known = _KINDS.get(data[1:2]) if code == EXT_PYDANTIC_V2 else None
+        if known is not None and data.startswith(known[0]):
+            _, kind, validate, word, fields = known
+            try:
+                values = ormsgpack.unpackb(data, ext_hook=self._made, option=_NON_STR_KEYS)[2]
+                new = _new(kind)
+                if (*values,) == fields and _are_valid(word, values):
+                    _set_values(new, values)
+                    _set_names(new, {*fields})
+                    _set_extra(new, {})
+                    _set_private(new, None)
+                    return new
+                if "content_blocks" not in values:
+                    validate(values, self_instance=new)
+                    return new
+            except Exception:  # noqa: BLE001, S110 - LangGraph decides
+                pass
         return super().loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(code, data))))
 
     def with_msgpack_allowlist(
@@ -254,4 +321,4 @@ def written_here() -> bool:
 
 if not written_here():  # another version: it writes and makes them itself
     _FIELDS.clear()
-    _PREFIXES.clear()
+    _KINDS.clear()

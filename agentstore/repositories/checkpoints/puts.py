@@ -17,7 +17,7 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.statements import Prepared, dialect_of
 from agentstore.errors import InvalidInput, InvalidRow, NotFound, WrongThread, named, shown
 from agentstore.execution.unit import NeedsTransaction, Unit, in_autocommit
-from agentstore.records.base import maker
+from agentstore.records.base import maker, twin
 from agentstore.records.work import CheckpointInfo, WriteRecord
 from agentstore.repositories.checkpoints import threads
 from agentstore.repositories.checkpoints.values import (
@@ -261,7 +261,7 @@ def _info(row: Mapping[str, Any]) -> CheckpointInfo:
     """Give the record of a row that was put."""
     tags = () if row["tags"] is NO_TAGS else tuple(load_json(row["tags"]))
     metadata = {} if row["metadata"] is None else load_json(row["metadata"])
-    return CheckpointInfo(
+    made = _blank_info(
         row["id"],
         row["thread_id"],
         row["namespace"],
@@ -274,6 +274,12 @@ def _info(row: Mapping[str, Any]) -> CheckpointInfo:
         row["run_id"],
         row["created_at"],
     )
+    made.__class__ = CheckpointInfo
+    info: CheckpointInfo = made
+    return info
+
+
+_blank_info = twin(CheckpointInfo)
 
 
 def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:

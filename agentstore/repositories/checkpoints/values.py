@@ -61,7 +61,7 @@ from sqlalchemy import (
 
 from agentstore.engines.base.statements import Prepared, dialect_of, prepared
 from agentstore.errors import InvalidInput, InvalidRow, named
-from agentstore.execution.unit import Unit
+from agentstore.execution.unit import RecentBodies, Unit
 from agentstore.records.work import Items
 from agentstore.repositories.operations import chunks
 from agentstore.schema import Tables
@@ -190,7 +190,7 @@ def encode(value: Any, name: str = "value") -> Encoded:
         InvalidJson: JSON cannot say it.
         InvalidInput: ``Items`` are not of bytes, or their count is no number of items.
     """
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, (bytes, bytearray, memoryview)):
         return Encoded("bytes", bytes(value))
     if isinstance(value, Items):
         if type(value.data) is not bytes:
@@ -279,6 +279,7 @@ def plan(
     *,
     new_line: Callable[[], int],
     read: Callable[[Version], bytes],
+    bodies: RecentBodies,
 ) -> Plan:
     """Say how a value is stored beside the version before it.
 
@@ -289,21 +290,30 @@ def plan(
         new_line: Gives the number of a line that nobody uses.
         read: Reads the parent's body. Called only if the value is neither the parent's nor goes on
             from it.
+        bodies: Those that were planned last. A body that begins with one of them is compared with
+            its bytes, which is fast, and only what follows these is digested.
     """
     kind, body, items = new
     size = len(body)
     if parent is None or parent.kind != kind:
         return _whole(new, digest_of(body), new_line)
     _, before, _, of_parent, depth, lines = parent
-    hashed = hashlib.sha256(body if before >= size else memoryview(body)[:before])
-    digest = hashed.digest()[:_DIGEST_BYTES]
-    same = digest == of_parent
+    known = bodies.get(of_parent)
+    same = known is not None and len(known[0]) == before and body.startswith(known[0])
+    if known is not None and same:
+        hashed, digest = known[1].copy(), of_parent
+    else:
+        hashed = hashlib.sha256(body if before >= size else memoryview(body)[:before])
+        digest = hashed.digest()[:_DIGEST_BYTES]
+        same = digest == of_parent
     if size == before:
         if same:
             return Plan(Version(kind, size, items, digest, depth, lines))
     elif size > before:
         hashed.update(memoryview(body)[before:])
         digest = hashed.digest()[:_DIGEST_BYTES]
+    if size <= _KEPT:
+        bodies.note(digest, (body, hashed))
     line, length = lines[-1]
     is_tip = length == tail.end
     if same and is_tip and before:
@@ -331,6 +341,10 @@ def plan(
         piece = Piece(new_line(), 0, data, prefix, suffix)
         lines = (*lines, (piece.line, len(data)))
     return Plan(Version(kind, size, items, digest, depth + 1, lines), piece)
+
+
+_KEPT = 65_536
+"""Bytes up to which a body is kept in memory."""
 
 
 def _whole(new: Encoded, digest: bytes, new_line: Callable[[], int]) -> Plan:
@@ -475,7 +489,7 @@ def planned(
         before = shared.get(name)
         parent = before if isinstance(before, Version) else None
         tail = Tail(-1) if parent is None else tails.get(parent.lines[-1][0], Tail(-1))
-        plans.append(plan(new, parent, tail, new_line=new_line, read=read))
+        plans.append(plan(new, parent, tail, new_line=new_line, read=read, bodies=unit.bodies))
         entries[name] = plans[-1].version
     return plans
 
