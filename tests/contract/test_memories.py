@@ -69,11 +69,12 @@ def test_what_has_expired_is_not_there_and_what_is_touched_stays(timed, clock):
     assert sorted(hit.memory.key for hit in memories.search("red")) == ["ever", "long"]
     fresh = memories.put(["n"], "short", {}, ttl=HOUR)
     assert fresh.created_at == fresh.updated_at  # it is another one
-    memories.put(["alone"], "k", {}, ttl=HOUR)
+    for name in ("alone", "on its own"):  # before the one that stays, and behind it
+        memories.put([name], "k", {}, ttl=HOUR)
     clock.now += 2 * HOUR
     assert memories.namespaces().items == (("n",),)
     assert memories.delete_expired(limit=1) == 1
-    assert memories.delete_expired() == 2
+    assert memories.delete_expired() == 3
     assert keys(memories.list()) == ["ever"]
 
 
@@ -84,6 +85,20 @@ def test_memories_that_are_touched_together_have_each_its_own_time_to_live(timed
     assert timed.memories.touch(["n"], ["1", "2"]) == 2
     for n in (1, 2):
         assert timed.memories.get(["n"], f"{n}").expires_at == clock.now + n * HOUR
+
+
+def test_a_search_by_words_finds_only_what_has_what_is_wanted(store):
+    for n, kind in enumerate("aba"):
+        store.memories.put(["n"], f"{n}", {"text": "red", "kind": kind})
+    found = store.memories.search("red", where={"kind": "a"})
+    assert sorted(hit.memory.key for hit in found) == ["0", "2"]
+
+
+def test_owner_namespace_and_key_may_have_as_many_bytes_as_is_said_and_no_more(store):
+    names = ["x" * 255] * 9  # and a zero byte behind each, and behind the owner
+    assert store.memories.put(names, "k" * 95, {}).namespace == tuple(names)
+    with pytest.raises(InvalidInput, match="2400 bytes"):
+        store.memories.put(names, "k" * 96, {})
 
 
 def test_pruning_deletes_what_has_expired(timed, clock):
