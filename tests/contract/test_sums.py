@@ -204,19 +204,23 @@ def test_a_session_that_is_not_there_is_not_taken_for_a_full_one(store):
 
 def test_what_a_user_consumed_is_counted_as_far_as_it_can_be(place, store):
     user = store.users.create("Ann").id
+    session = store.sessions.create(user).id
     reserved = store.users.reserve_quota(user, 10)
+    pays = {"reservation_id": reserved.id}
     execute(place.url, update(T.users).values(quota_used=LARGEST - 15))
     for refused in (
         lambda: store.users.consume_quota(user, 6),
         lambda: store.users.reserve_quota(user, 6),
         lambda: store.users.settle_quota(reserved.id, 16),
+        lambda: store.usage.record(session, input_tokens=15, **pays),  # one stays reserved
     ):
         with pytest.raises(CounterOverflow) as caught:
             refused()
         assert (caught.value.kind, caught.value.key) == ("user", user)
     found = store.users.get(user)
     assert (found.quota_used, found.quota_reserved) == (LARGEST - 15, 10)
-    assert store.users.settle_quota(reserved.id, 15) is None
+    store.usage.record(session, input_tokens=14, **pays)
+    assert store.users.settle_quota(reserved.id, 1) is None
     assert store.users.get(user).quota_used == LARGEST
     store.users.update(user, quota_total=LARGEST)
     with pytest.raises(QuotaExceeded):
