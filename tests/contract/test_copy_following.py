@@ -193,7 +193,7 @@ def sums(url: str) -> dict[str, tuple[int, str]]:
 
 @pytest.mark.long(but=["sqlite-0", "sqlite-1", "sqlite-20", "postgresql-21"])
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("number", [0, 1, 19, 20, 21, 1_000, 100_000])
+@pytest.mark.parametrize("number", [0, 1, 19, 20, 21, 1_000, 20_000])
 @each_engine
 def test_any_number_of_rows_of_each_table_may_change_at_once(new, engine, number, monkeypatch):
     """It is stopped in the middle of the round that brings them, and then goes on."""
