@@ -225,6 +225,7 @@ class WorkerLoop(Generic[S, H]):
         self._listener = Listener(self.name, self._queues, self._wake)
         self._jobs: dict[str, tuple[Job, asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._taking: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stopping = self._hurried = self._until_idle = False
         for kind, handler in (handlers or {}).items():
@@ -281,16 +282,20 @@ class WorkerLoop(Generic[S, H]):
 
     # --- The loop --------------------------------------------------------------------------
 
-    async def _run(self, *, until_idle: bool) -> None:
+    def _require_idle(self) -> None:
         if self._loop is not None:
             raise InvalidInput(
                 "This worker is running already. Create another one, or raise concurrency."
             )
+
+    async def _run(self, *, until_idle: bool) -> None:
+        self._require_idle()
         if not self._handlers:
             raise InvalidInput(
                 "A worker must have a handler. Pass handlers, or use worker.handler()."
             )
         self._loop = asyncio.get_running_loop()
+        self._taking = asyncio.current_task()
         self._woken = asyncio.Event()
         self._until_idle = until_idle  # not _stopping: a call of stop() may come first
         beating = asyncio.create_task(self._beat())
@@ -406,7 +411,7 @@ class WorkerLoop(Generic[S, H]):
     # --- One task --------------------------------------------------------------------------
 
     async def _do(self, job: Job) -> None:
-        """Run the handler, and settle the task by what came of it; only the first is cancelled."""
+        """Run the handler, and write what came of it; only the handler is ever cancelled."""
         task, result, error = job.task, None, None
         try:
             job.check()  # it may have been interrupted before this began
@@ -415,8 +420,7 @@ class WorkerLoop(Generic[S, H]):
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - handed on below
             error = raised
         job._handled = False
-        current = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and current and current.cancelling():
+        if isinstance(error, asyncio.CancelledError) and self._taking and self._taking.cancelling():
             job._interruption = job._interruption or "stopping"  # the loop itself ends
         own = {"fence": task.fence}
         try:
@@ -446,15 +450,19 @@ class WorkerLoop(Generic[S, H]):
             await self._settle(job, "fail", job.task.id, type(error).__name__, **own)
 
     async def _settle(self, job: Job, method: str, *args: Any, **kwargs: Any) -> None:
-        """Write about a task that is held; once more, as long as the lease may last, if the
-        database fails, and if the loop ends meanwhile.
+        """Write about a task that is held.
+
+        If the database fails, it tries again until the lease may have run out. One cancellation
+        is ignored, as the loop may end meanwhile.
 
         Raises:
             InvalidInput: What is to be written cannot be stored.
         """
-        pause, cancelled = _FIRST_PAUSE, False
+        pause, cancelled = 0.0, False
         while True:
             try:
+                if pause:
+                    await asyncio.sleep(pause)
                 await self._call(method, *args, **kwargs)
                 return
             except asyncio.CancelledError:
@@ -464,6 +472,7 @@ class WorkerLoop(Generic[S, H]):
             except InvalidInput:
                 raise
             except DatabaseError as error:
+                pause = min(2 * pause, _LONGEST_PAUSE) or _FIRST_PAUSE
                 if self._time() + pause > job._renewed + self._lease:
                     _log.warning("%r: %s failed (%s)", job, method, type(error).__name__)
                     return
@@ -471,8 +480,6 @@ class WorkerLoop(Generic[S, H]):
                 # The lease is lost, or the task is gone: what was done counts for nothing.
                 _log.info("%r: %s was refused (%s)", job, method, type(error).__name__)
                 return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
     # --- The heartbeat ---------------------------------------------------------------------
 
@@ -611,8 +618,10 @@ class AsyncWorker(WorkerLoop[AsyncStore, AsyncHandler]):
     async def run(self, *, until_idle: bool = False) -> None:
         """Do tasks until ``stop()`` is called, or SIGTERM or SIGINT comes; see ``Worker.run``.
 
-        If this is cancelled itself, it stops as ``stop()`` does; the third time, where it is.
+        If this is cancelled itself, it stops as ``stop()`` does. A second cancellation ends the
+        grace time; a third one ends it at once, and what is being claimed then keeps its lease.
         """
+        self._require_idle()
         running = asyncio.create_task(self._run(until_idle=until_idle))
         cancelled: asyncio.CancelledError | None = None
         while not running.done():

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import text
@@ -330,6 +331,7 @@ def test_a_worker_that_ends_at_any_step_leaves_no_task_running(engine_url, end, 
             await asyncio.sleep(0)
         getattr(*{"stop": (worker, "stop"), "cancel": (running, "cancel")}[end])()
         await asyncio.wait([running], timeout=SOON)
+        assert running.done()
         assert running.cancelled() == (end == "cancel")
         return [task async for task in store.tasks.iter(queue=f"{steps}")]
 
@@ -371,6 +373,83 @@ def test_a_loop_that_ends_gives_back_what_its_worker_has_not_done(engine_url):
     first, *others = asyncio.run(go())
     assert (first.status, first.failures) == ("pending", 0)
     assert {(task.status, task.failures) for task in others} <= {("pending", 0), ("completed", 0)}
+
+
+def test_a_loop_that_ends_lets_a_completion_be_tried_again(engine_url):
+    class Busy:
+        def __init__(self, tasks):
+            self.tasks, self.refused = tasks, asyncio.Event()
+
+        def __getattr__(self, name):
+            return getattr(self.tasks, name)
+
+        async def complete(self, *args, **more):
+            if not self.refused.is_set():
+                self.refused.set()
+                raise DatabaseBusy("Somebody else writes.")
+            return await self.tasks.complete(*args, **more)
+
+    async def work(job):
+        return "done"
+
+    async def go():
+        async with AsyncStore(engine_url) as store:
+            task = await store.tasks.create(None, "work")
+            before = asyncio.all_tasks()
+            busy = Busy(store.tasks)
+            running = asyncio.create_task(
+                AsyncWorker(SimpleNamespace(tasks=busy), {"work": work}).run()
+            )
+            await busy.refused.wait()
+            await asyncio.sleep(0)
+            left = asyncio.all_tasks() - before
+            for each in left:
+                each.cancel()
+            await asyncio.wait({running, *left}, timeout=SOON)
+            return await store.tasks.get(task.id)
+
+    found = asyncio.run(go())
+    assert (found.status, found.result) == ("completed", "done")
+
+
+def test_a_handler_that_somebody_else_cancels_has_failed(engine_url):
+    async def work(job):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(SOON)
+
+    async def go():
+        async with AsyncStore(engine_url) as store:
+            task = await store.tasks.create(None, "work", max_retries=1)
+            worker = AsyncWorker(store, {"work": work}, backoff=AT_ONCE)
+            await asyncio.wait_for(worker.run(until_idle=True), SOON)
+            return await store.tasks.get(task.id)
+
+    found = asyncio.run(go())
+    assert (found.status, found.attempts, found.failures) == ("dead", 2, 2)
+
+
+def test_a_worker_that_runs_is_not_stopped_by_the_end_of_a_second_run(engine_url):
+    async def go():
+        done = asyncio.Event()
+
+        async def work(job):
+            done.set()
+
+        async with AsyncStore(engine_url) as store:
+            worker = AsyncWorker(store, {"work": work}, poll=0.05)
+            first = asyncio.create_task(worker.run())
+            await asyncio.sleep(0)
+            second = asyncio.create_task(worker.run())
+            await asyncio.sleep(0)
+            second.cancel()
+            with pytest.raises(InvalidInput, match="running already"):
+                await second
+            await store.tasks.create(None, "work")
+            await asyncio.wait_for(done.wait(), SOON)
+            worker.stop()
+            await first
+
+    asyncio.run(go())
 
 
 def test_a_worker_rescues_what_another_one_abandoned(store):
