@@ -25,8 +25,8 @@ ODD = {
     "client_encoding": "LATIN1", "bytea_output": "escape", "extra_float_digits": "-10",
     "standard_conforming_strings": "off", "array_nulls": "off", "gin_fuzzy_search_limit": "1",
 }  # fmt: skip
-ASKED_FOR = {"array_nulls", "gin_fuzzy_search_limit"}
-"""What a server does not say by itself."""
+ASKED_FOR = {"array_nulls": "on", "gin_fuzzy_search_limit": "0"}
+"""What a server does not say by itself, and how it has to be."""
 
 
 def set_for_all(url: str, *names: str) -> None:
@@ -141,11 +141,16 @@ def test_what_can_be_set_on_no_lent_connection_is_refused_and_left_as_it_is(plac
     set_for_all(place.url, name)
     with pooled(kind, place.url) as url:
         for _ in range(3):
-            with pytest.raises(DatabaseUnreachable, match=f"{name}.* RESET"):
+            with pytest.raises(DatabaseUnreachable, match=f"{name}.* ALTER ROLE"):
                 place.driver.open(url)
         for _ in range(4):
             with connect(url) as client:
                 assert client.execute(f"SHOW {name}".encode()).fetchone() == (ODD[name],)
+        for _ in range(4):  # where a client has left the right one, too
+            with connect(url) as client:
+                client.execute(f"SET {name} = '{ASKED_FOR[name]}'".encode())
+            with pytest.raises(DatabaseUnreachable, match=f"{name}.* ALTER ROLE"):
+                place.driver.open(url)
 
 
 @pytest.mark.skipif("pgbouncer" not in POOLERS, reason="our own pooler keeps no settings")

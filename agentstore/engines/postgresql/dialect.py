@@ -416,24 +416,28 @@ _QUESTION = """
         CASE WHEN %(style)s::boolean THEN set_config('DateStyle', 'ISO', false) END,
         CASE WHEN %(encoding)s::boolean THEN set_config('client_encoding', 'UTF8', false) END,
         CASE WHEN %(zone)s::boolean THEN set_config('TimeZone', 'UTC', false) END,
-        CASE WHEN current_setting('array_nulls') = 'on' THEN NULL
-            WHEN pg_backend_pid() = %(process)s THEN set_config('array_nulls', 'on', false)
-            ELSE 'off' END,
-        CASE WHEN current_setting('gin_fuzzy_search_limit') = '0' THEN NULL
-            WHEN pg_backend_pid() = %(process)s
-                THEN set_config('gin_fuzzy_search_limit', '0', false)
-            ELSE 'limited' END,
+        CASE WHEN pg_backend_pid() <> %(process)s
+                THEN (SELECT nullif(reset_val, 'on') FROM pg_settings WHERE name = 'array_nulls')
+            WHEN current_setting('array_nulls') = 'off'
+                THEN set_config('array_nulls', 'on', false) END,
+        CASE WHEN pg_backend_pid() <> %(process)s
+                THEN (SELECT nullif(reset_val, '0') FROM pg_settings
+                    WHERE name = 'gin_fuzzy_search_limit')
+            WHEN current_setting('gin_fuzzy_search_limit') <> '0'
+                THEN set_config('gin_fuzzy_search_limit', '0', false) END,
         CASE WHEN %(own)s::boolean AND current_setting('row_security') = 'off'
             THEN set_config('row_security', 'on', false) END,
         current_setting('session_replication_role') = 'replica'
 """
-"""ISO alone keeps the order of day and month. The server does not say the last four by itself."""
+"""ISO alone keeps the order of day and month. The server does not say the last four by itself.
+
+Of a server's connection that is lent, which others may have set, it is asked how it began."""
 
 _LENT = (
     "array_nulls is off, or gin_fuzzy_search_limit is not 0, and a pooler lends the server's "
     "connections, on which it cannot be corrected for this client alone: NULLs would be stored as "
-    "texts, or searches would miss hits. Run ALTER DATABASE or ALTER ROLE ... RESET; agentstore "
-    "doctor, connected to the server itself, says where it is set."
+    "texts, or searches would miss hits. Run ALTER ROLE ... SET array_nulls = on, or SET "
+    "gin_fuzzy_search_limit = 0, and let the pooler connect anew (pgbouncer: RECONNECT)."
 )
 
 _REPLICA = (
