@@ -154,9 +154,9 @@ def one_of(values: Sequence[str], words: str, *names: str) -> Any:
     return option("|".join(values), words, *names, autocompletion=lambda: list(values))
 
 
-def most_of(things: str, **more: Any) -> Any:
+def most_of(things: str) -> Any:
     """Make the option that says how many are shown."""
-    return option("N", f"How many {things} to show.", "--limit", "-n", **more)
+    return option("N", f"How many {things} to show.", "--limit", "-n")
 
 
 def at_least_one(limit: int) -> int:

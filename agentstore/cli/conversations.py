@@ -452,15 +452,15 @@ def search(
     usual = (role, cursor, by, order) == (None, None, "words", "relevance")
     if checkpoints and not (usual and (since, until) == (None, None)):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
+    limit = at_least_one(limit)
     in_errors, *said = " ".join(words).split(maxsplit=1) or [""]
     with database.read() as store:
         if in_errors == _IN_ERRORS:
             if user is not None or checkpoints or not usual:
                 raise InvalidInput("in:errors goes with --session, --since, --until and --limit.")
-            limit = at_least_one(limit)
             logs = store.tool_logs.iter(
                 success=False,
-                text="".join(said).strip() or None,
+                text="".join(said).strip().strip('"') or None,
                 session_id=whole_id(store, session),
                 since=since,
                 until=until,
@@ -470,8 +470,7 @@ def search(
         user = whole_user(store, user)
         if checkpoints:
             wanted = whole_id(store, session)
-            most = at_least_one(limit)
-            _search_checkpoints(store, text, user, wanted, most, as_json=as_json)
+            _search_checkpoints(store, text, user, wanted, limit, as_json=as_json)
             return
         find = partial(
             store.messages.search,

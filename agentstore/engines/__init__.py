@@ -22,6 +22,7 @@ nothing to do, the base class does nothing.
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from typing import TYPE_CHECKING
@@ -43,14 +44,19 @@ URL with a password would have."""
 
 
 _WORDS = re.compile(
-    r"(?:.*\s)?(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=", re.DOTALL
+    r"(?=\s*(?:\w+|data source)\s*=)(?:.*[\s;])?"
+    r"(?:host|hostaddr|server|port|dbname|user|password|pwd|passfile|service|sslmode)\s*=",
+    re.DOTALL | re.IGNORECASE,
 )
-"""libpq takes words like password=secret in the place of a URL; we do not, and they are no path."""
+"""Drivers take words like password=secret in the place of a URL; we do not."""
 
 
 def is_url(text: str) -> bool:
-    """Say whether a text is to be read as a URL, be it a bad one, and names no file."""
-    return "://" in text or _WORDS.match(text) is not None
+    """Say whether a text is to be read as a URL, be it a bad one, and names no file.
+
+    Words for a driver are no path, unless there is such a file.
+    """
+    return "://" in text or (_WORDS.match(text) is not None and not os.path.exists(text))  # noqa: PTH110
 
 
 def unabbreviated(url: str) -> str | URL:

@@ -387,7 +387,7 @@ async def search_page(visit: Visit) -> Response:
     if text and text.split(maxsplit=1)[0] == IN_ERRORS:
         if any(visit.given(name) for name in ("user", "role", "since", "until")):
             raise InvalidInput("in:errors goes with a session alone: take out user, role and days.")
-        said = text.removeprefix(IN_ERRORS).strip() or None
+        said = text.removeprefix(IN_ERRORS).strip().strip('"') or None
         return RedirectResponse(link("failures", q=said, session=visit.given("session")))
     place = "checkpoints" if visit.given("in") == "checkpoints" else "messages"
     named = await _named(visit, text) if text and " " not in text else []

@@ -277,10 +277,11 @@ def test_whoever_closes_standard_output_wants_nothing_printed_and_is_refused_an_
     assert "Pass a file" in exported
 
 
-def test_whoever_closes_standard_input_is_not_asked(url):
-    commands = ("browse", "ui --host 0.0.0.0 --no-open", f"copy --follow {url} sqlite:///to.db")
-    wrapped = ("sh", "-c", 'cd "$(mktemp -d)" && exec "$@" <&-', "sh")
-    _, said = forked(*commands, f"copy --forget {url} sqlite:///to.db", wrapped=wrapped)
+def test_whoever_closes_standard_input_is_not_asked(url, tmp_path):
+    copying = f"{url} sqlite:///{tmp_path}/to.db"
+    commands = ("browse", "ui --host 0.0.0.0 --no-open", f"copy --follow {copying}")
+    wrapped = ("sh", "-c", f'cd {tmp_path} && exec "$@" <&-', "sh")
+    _, said = forked(*commands, f"copy --forget {copying}", wrapped=wrapped)
     assert said[-1] == "0"
     for each, words in zip(
         said, ("needs a terminal", "Set AGENTSTORE_UI", "for Enter"), strict=False

@@ -257,6 +257,7 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
     store.tool_logs.log("s4", "book", error="Timed out")
     assert "book" in run("search", "in:errors timed")
     assert "book" in run("search", "in:errors", "timed out")
+    assert "book" in run("search", 'in:errors "timed out"')
     assert "Nothing was found" in run("search", "in:errors nothing")
     assert "Nothing was found" in run("search", "in:errorstimed")
     assert [log["tool"] for log in json.loads(run("search", "in:errors", "--json"))] == ["book"]

@@ -104,6 +104,8 @@ WORDS = [
     f"host=db.example.com port=5432 user=me password={SECRET} dbname=agents",
     f"user=me password = {SECRET} host=/var/run/postgresql",
     f"dbname=agents sslmode=require password='./{SECRET}'",
+    f"application_name=a PASSWORD=./{SECRET} DBNAME=agents",
+    f"Server=db.local;Database=agents;User Id=me;Password={SECRET}",
 ]
 
 
@@ -125,7 +127,11 @@ def test_words_of_libpq_are_no_file(tmp_path, monkeypatch, capsys, url):
         assert "URL" in printed
         assert SECRET not in printed
     assert [each for each in tmp_path.iterdir() if not each.name.startswith("a.db")] == []
-    assert parse_url("run=5/agent.db").database == "run=5/agent.db"
+    for path in ("run=5/agent.db", "exports for user=ada/agent.db", "./user=5/agent.db"):
+        assert parse_url(path).database == path
+    (tmp_path / "user=5").mkdir()
+    (tmp_path / "user=5" / "agent.db").touch()
+    assert parse_url("user=5/agent.db").database == "user=5/agent.db"
 
 
 def test_what_helps_to_find_a_mistake_is_shown():
