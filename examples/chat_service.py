@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from agentstore import AsyncStore
 from agentstore.errors import NotFound, QuotaExceeded, TakenByAnother
-from agentstore.records import InterruptedTurn
+from agentstore.records import InterruptedTurn, MessageRecord
 
 QUOTA = 10_000
 RESERVED = 2_000
@@ -58,22 +58,35 @@ async def weather(city: str) -> str:
     return {"Oslo": "-3 ℃"}[city]
 
 
+async def answered(store: AsyncStore, asked: MessageRecord) -> str | None:
+    """Give what was answered to a question that comes again; None if it is to be answered now."""
+    newest = True
+    async for message in store.messages.iter(asked.session_id, branch=asked.branch):
+        if message.turn != asked.turn:
+            newest = False
+            continue
+        if message.id == asked.id and newest:
+            return None
+        complete = message.role == "assistant" and message.status == "complete"
+        if complete and not message.tool_calls:
+            return message.text
+        break
+    raise HTTPException(409, "This question is being answered, or others have come since.")
+
+
 async def answer(store: AsyncStore, session_id: str, *said: str) -> AsyncIterator[str]:
     """Answer what was said last, after saving ``said``: a text and its idempotency key."""
     async with store.turn(session_id, reserve=RESERVED) as turn:
         if said:
             asked = await turn.save("user", said[0], idempotency_key=said[1])
-            newest_first = store.messages.iter(session_id)
-            last = await anext(m async for m in newest_first if m.turn == asked.turn)
-            if last.status == "streaming":
-                raise HTTPException(409, "This question is being answered.")
-            if last.role == "assistant" and not last.tool_calls:  # the request came again
-                yield last.content
+            if (before := await answered(store, asked)) is not None:
+                yield before
                 return
         for _ in range(MOST_CALLS):
             history = await turn.chat(limit=50)
-            if not history or history[-1]["role"] == "assistant":
-                return  # somebody else has answered
+            if not history or history[-1]["role"] == "assistant":  # somebody else was faster
+                yield history[-1]["content"] if history else ""
+                return
             stream = turn.stream(ask_model(history))
             async for text in stream:
                 yield text
@@ -92,12 +105,14 @@ async def answer(store: AsyncStore, session_id: str, *said: str) -> AsyncIterato
 
 
 async def go_on(store: AsyncStore) -> None:
-    """End the turns that a process which is gone has begun."""
-    async for turn in store.sessions.iter_interrupted(older_than=INTERRUPTED_AFTER):
-        try:
-            await end(store, turn)
-        except Exception:
-            logging.exception("session %s cannot go on", turn.session.id)
+    """End the turns that a process which is gone has begun, now and each minute."""
+    while True:
+        async for turn in store.sessions.iter_interrupted(older_than=INTERRUPTED_AFTER):
+            try:
+                await end(store, turn)
+            except Exception:
+                logging.exception("session %s cannot go on", turn.session.id)
+        await asyncio.sleep(60)
 
 
 async def end(store: AsyncStore, turn: InterruptedTurn) -> None:

@@ -70,13 +70,18 @@ def test_the_service_streams_calls_tools_keeps_to_quotas_and_outlives_its_client
         assert client.post("/chats/c1", json=question("2")).text == WHOLE
         assert client.post("/chats/c1", json=question("1")).text == "It was mild."
         assert store.messages.size("c1") == 8
-        [log, _] = store.tool_logs.list(session_id="c1")
+        store.messages.save("c1", "user", question("3")["text"], idempotency_key="3")
+        assert client.post("/chats/c1", json=question("4")).text == WHOLE
+        assert client.post("/chats/c1", json=question("3")).status_code == 409
+        store.branches.create("c1", from_turn=2)
+        assert client.post("/chats/c1", json=question("2")).text == WHOLE
+        [log, *_] = store.tool_logs.list(session_id="c1")
         assert (log.tool, log.output, log.message_id is not None) == ("weather", "-3 ℃", True)
         user = store.users.get("ann")
-        assert (user.quota_used, user.quota_reserved) == (400, 0)
+        assert (user.quota_used, user.quota_reserved) == (600, 0)
         store.users.update("ann", quota_total=2_000)
-        refused = client.post("/chats/c1", json=question("3"))
-        assert (refused.status_code, "1600 tokens" in refused.text) == (429, True), refused.text
+        refused = client.post("/chats/c1", json=question("5"))
+        assert (refused.status_code, "1400 tokens" in refused.text) == (429, True), refused.text
         store.users.update("ann", quota_total=10_000)
         with client.stream("POST", "/chats/c2", json=question("1")) as answer:
             next(answer.iter_text())  # and the client is gone
