@@ -5,8 +5,8 @@ server is one data directory, one log and one unix socket inside one temporary d
 is the only way in, so servers never meet over a port and need no account, service or setting.
 
 The invariant: no server outlives the Python process that started it, not even one that is killed
-outright (as far as `setpriv` works here). Only then its directory remains, until the next one is
-made beside it.
+outright (as far as `setpriv` works here). Only then its directory remains, until another server
+starts beside it a minute later.
 """
 
 import atexit
@@ -130,15 +130,27 @@ def _launcher() -> _Launcher:
     )
 
 
-def _lock(directory: Path) -> bool:
-    """Lock a directory until this process ends; return whether nobody else has done so."""
+_locks: dict[Path, int] = {}
+"""Directories that are locked as long as a process lives that has one of these descriptors."""
+
+
+def _lock(directory: Path) -> None:
+    """Lock a directory; raises BlockingIOError if others have done so."""
     place = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(place)
-        return False
-    return True
+        raise
+    _locks[directory] = place
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory that is locked here."""
+    try:
+        shutil.rmtree(directory)
+    finally:
+        os.close(_locks.pop(directory))
 
 
 def _temporary_directory(*, durable: bool = True) -> Path:
@@ -146,9 +158,10 @@ def _temporary_directory(*, durable: bool = True) -> Path:
     # the kernel allows. The name is unguessable, and only the owner can enter.
     parent = Path(_DISK if durable else fastest())
     for left in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, or just removed
-            if time.time() - left.stat().st_mtime > _START_SECONDS and _lock(left):
-                shutil.rmtree(left)
+        with contextlib.suppress(OSError):  # somebody else's, in use, or just removed
+            if time.time() - left.stat().st_mtime > _START_SECONDS:
+                _lock(left)
+                _remove(left)
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     _lock(directory)
     if owner := _launcher().owner:
@@ -240,7 +253,7 @@ class Server:
         """Stop the server, whoever is connected, and remove its directory; harmless if stopped."""
         self._halt(signal.SIGINT)
         if self._directory is not None:
-            shutil.rmtree(self._directory)
+            _remove(self._directory)
             self._directory = None
         atexit.unregister(self.stop)
 
@@ -342,6 +355,7 @@ class Server:
                 cwd=directory,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                pass_fds=[_locks[directory]],
                 # The terminal's Ctrl-C is for Python alone, which then stops the server.
                 start_new_session=True,
             )

@@ -167,7 +167,7 @@ def test_calls_that_arrive_together_are_written_and_answered_each(place, store, 
             pairs = select(table.c.seq, names.messages.c.seq).join(
                 names.messages, names.messages.c.id == table.c.message_id
             )
-            assert all(one == two for one, two in connection.execute(pairs))
+            assert {one == two for one, two in connection.execute(pairs)} == {True}
     for id, log, record in zip(sessions, logs, used, strict=True):
         assert store.tool_logs.get(log.id) == log
         assert (log.session_id, log.input, log.elapsed_ms) == (id, {"of": id}, 1.5)
