@@ -83,7 +83,6 @@ class RecentBodies(Recent[bytes, tuple[bytes, Any]]):
     """Bodies by their digests, each with the hash object that has digested it."""
 
     __slots__ = ()
-    most = 64
 
 
 @dataclass(frozen=True, slots=True)

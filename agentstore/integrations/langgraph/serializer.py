@@ -55,13 +55,24 @@ _OWN = {
     "ai": ("tool_calls", "invalid_tool_calls", "usage_metadata"),
     "tool": ("tool_call_id", "artifact", "status"),
 }
+
+
+def _is_known(kind: type[BaseModel]) -> bool:
+    """Say whether nothing happens when one is validated but what ``_are_valid`` knows."""
+    decorators = kind.__pydantic_decorators__
+    own = {*decorators.model_validators, *decorators.field_validators}
+    own |= {*decorators.validators, *decorators.root_validators}
+    known = own <= {"_backwards_compat_tool_calls", "coerce_args"}
+    return known and not kind.__private_attributes__ and kind.__pydantic_post_init__ is None
+
+
 _KINDS = {
     (begins := b"\x94" + ormsgpack.packb(module) + ormsgpack.packb(name))[1:2]: (
         begins,
         kind,
         kind.__pydantic_validator__.validate_python,
         word := kind.model_fields["type"].default,
-        _COMMON + _OWN.get(word, ()),
+        _COMMON + _OWN.get(word, ()) if _is_known(kind) else (),
     )
     for kind, (module, name, _) in _FIELDS.items()
 }

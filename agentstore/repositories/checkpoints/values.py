@@ -311,6 +311,7 @@ def plan(
             return Plan(Version(kind, size, items, digest, depth, lines))
     elif size > before:
         hashed.update(memoryview(body)[before:])
+        bodies.pop(of_parent, None)
         digest = hashed.digest()[:_DIGEST_BYTES]
     if size <= _KEPT:
         bodies.note(digest, (body, hashed))
