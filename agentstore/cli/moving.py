@@ -342,7 +342,7 @@ def _asking() -> copying.Ready:
 @command("backup")
 def backup(
     database: Database,
-    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to create.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The file to create.")],
     as_json: AsJson = False,
 ) -> None:
     """Save the database in a new SQLite file, while it is in use, and compare the two.
@@ -353,8 +353,9 @@ def backup(
     """
     from agentstore.moving import backup as saving
 
+    file = _file("DST", target)
     with shown_progress() as progress:
-        report = saving.backup(database.url, target, names=database.names, progress=progress)
+        report = saving.backup(database.url, file, names=database.names, progress=progress)
     if as_json:
         print_json({**plain(report), "rows": report.rows})
     else:
@@ -375,7 +376,7 @@ def backup(
 @command("restore")
 def restore(
     database: Database,
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="The backup.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The backup.")],
     target: Annotated[
         str | None,
         typer.Argument(metavar="DST", help="A URL, or a file to create; default: --url."),
@@ -401,11 +402,12 @@ def restore(
     """
     from agentstore.moving import backup as saving
 
+    saved = _file("SRC", source)
     place: str | URL | None = database.url if target is None else _place(target)
     expected = None if expect is None else _read_tables(expect)
     with shown_progress() as progress:
         report = saving.restore(
-            source,
+            saved,
             place,
             names=database.names,
             upgrade=upgrade,
@@ -425,6 +427,15 @@ def restore(
         out.file.flush()
         shown = place if isinstance(place, str) or place is None else str(place)
         make_index(replace(database, url=shown), report.database, "all is restored")
+
+
+def _file(name: str, path: str) -> Path:
+    """Give the path of a file; raises InvalidInput for a URL, which is not quoted."""
+    from agentstore.engines import is_url
+
+    if is_url(path):
+        raise InvalidInput(f"{name} must be a file, and no URL.")
+    return Path(path)
 
 
 def _place(target: str) -> str | URL:
@@ -720,7 +731,7 @@ def export(
         raise InvalidInput("FILE must not be empty. Leave it out to export to standard output.")
     if session is not None and user is not None:
         raise InvalidInput("Pass --session or --user, not both.")
-    file = Path(given[0]) if given and given[0] != STANDARD else None
+    file = _file("FILE", given[0]) if given and given[0] != STANDARD else None
     if file is None and sys.stdout is None:
         raise AgentStoreError("Standard output is closed. Pass a file to export to.")
     from agentstore.moving import transcripts

@@ -110,13 +110,17 @@ WORDS = [
 
 
 @pytest.mark.parametrize("url", WORDS)
-def test_words_of_libpq_are_no_file(tmp_path, monkeypatch, capsys, url):
+def test_words_for_a_driver_and_urls_are_no_file(tmp_path, monkeypatch, capsys, url):
     monkeypatch.chdir(tmp_path)
     Store("a.db").close()
+    real = f"postgresql://me:{SECRET}@db.example.com/agents"
     for command in (
         ["upgrade", "--url", url],
         ["copy", "a.db", url],
         ["restore", "a.db", url],
+        *(["restore", each, "new.db"] for each in (url, real)),
+        *(["backup", "--url", "a.db", each] for each in (url, real)),
+        *(["export", "--url", "a.db", each] for each in (url, real)),
         ["import", url],
         ["import", "--from", "langgraph-postgres", url],
     ):
