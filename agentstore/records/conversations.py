@@ -466,7 +466,7 @@ class SummaryRecord:
 
 @dataclass(frozen=True, slots=True)
 class InterruptedTurn:
-    """A turn that began and did not end, and what is known of it.
+    """A turn that began and did not end, and what is known of it, each in the order of creation.
 
     Attributes:
         last: The last message of the session's active branch; None where it has none.

@@ -80,7 +80,7 @@ def interrupted_turns(
     return Page(tuple(turns), page.next_cursor)
 
 
-_by_id = attrgetter("id")
+_creation = attrgetter("pk")
 
 _Known = tuple[tuple[str, ...], tuple[TaskRecord, ...], tuple[ReservationRecord, ...]]
 
@@ -111,15 +111,15 @@ def _unfinished(unit: Unit, ids: Sequence[str], oldest: datetime) -> dict[str, _
             )
         ends[row.session] = end
     streams: dict[str, list[Any]] = defaultdict(list)
-    for row in execute(_streams(tables), {"ids": ids}):
+    for row in sorted(execute(_streams(tables), {"ids": ids}), key=_creation):
         streams[row.session].append(row)
     running: dict[str, list[TaskRecord]] = defaultdict(list)
     of_these = (tasks.session_id.in_(ids), tasks.status == "running")
-    for row in execute(select(tables.tasks).where(*of_these)):
+    for row in sorted(execute(select(tables.tasks).where(*of_these)), key=_creation):
         running[row.session_id].append(task_record(row))
     reserved: dict[str, list[ReservationRecord]] = defaultdict(list)
     query = select(tables.quota_reservations).where(held.session_id.in_(ids))
-    for row in execute(query):
+    for row in sorted(execute(query), key=_creation):
         reserved[row.session_id].append(reservation_record(row))
     now = unit.now()
     found: dict[str, _Known] = {}
@@ -131,9 +131,9 @@ def _unfinished(unit: Unit, ids: Sequence[str], oldest: datetime) -> dict[str, _
         )
         if not alive and (ends.get(id) or streams[id] or running[id] or reserved[id]):
             found[id] = (
-                tuple(sorted(row.id for row in streams[id])),
-                tuple(sorted(running[id], key=_by_id)),
-                tuple(sorted(reserved[id], key=_by_id)),
+                tuple(row.id for row in streams[id]),
+                tuple(running[id]),
+                tuple(reserved[id]),
             )
     return found
 
@@ -169,7 +169,7 @@ def _streams(tables: Tables) -> Select[Any]:
     last = select(func.max(chunks.created_at)).where(chunks.message_id == messages.id)
     at = func.coalesce(last.scalar_subquery(), messages.created_at, type_=messages.created_at.type)
     return (
-        select(sessions.id.label("session"), messages.id, at.label("at"))
+        select(sessions.id.label("session"), messages.pk, messages.id, at.label("at"))
         .join_from(tables.messages, tables.sessions, sessions.pk == messages.session_id)
         .where(
             messages.status == literal_column("'streaming'"),

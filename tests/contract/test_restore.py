@@ -203,6 +203,21 @@ def test_a_turn_that_somebody_works_on_is_not_interrupted(timed, clock):
     assert again >= {ids["streamed"], ids["reserved"]}
 
 
+def test_what_is_known_of_an_interrupted_turn_is_in_the_order_of_creation(timed, clock):
+    user = timed.users.create("Ann", quota_total=100)
+    session = timed.sessions.create(user.id).id
+    with timed.transaction() as tx:  # several in a millisecond, so their ids are in any order
+        streams = tuple(tx.messages.begin(session, "assistant").id for _ in range(20))
+        tasks = [tx.tasks.create(session, "mail").id for _ in range(20)]
+        held = [tx.users.reserve_for_session(session, 1).id for _ in range(20)]
+    timed.tasks.claim("w", limit=20, lease=60)
+    clock.now += timedelta(minutes=6)
+    [turn] = timed.sessions.interrupted()
+    assert turn.streams == streams
+    assert [task.id for task in turn.tasks] == tasks
+    assert [each.id for each in turn.reservations] == held
+
+
 def test_interrupted_turns_of_a_branch_are_those_of_the_active_one(timed, clock):
     session = timed.sessions.create().id
     timed.messages.save(session, "user", "one")
