@@ -79,10 +79,8 @@ class RecentIds(Recent[str, None]):
     most = 10_000
 
 
-class RecentBodies(Recent[bytes, tuple[bytes, Any]]):
-    """Bodies by their digests, each with the hash object that has digested it."""
-
-    __slots__ = ()
+RecentBodies = Recent[bytes, tuple[bytes, Any]]
+"""Bodies by their digests, each with the hash object that has digested it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +108,8 @@ class Unit:
     tables: Tables
     settings: Settings
     branched: RecentIds = field(default_factory=RecentIds)
-    put_last: Recent[tuple[str, str], Any] = field(default_factory=Recent)
-    bodies: RecentBodies = field(default_factory=RecentBodies)
+    put_last: Recent[tuple[str, str], Any] = field(default_factory=Recent, repr=False)
+    bodies: RecentBodies = field(default_factory=RecentBodies, repr=False)
     joined: bool = False
     scope: str | None = None
     filters: bool = True

@@ -138,6 +138,16 @@ def test_numbers_beyond_the_range_are_refused_with_words(store):
     assert logging.getLogger("agentstore").handlers == []
 
 
+def test_what_a_body_works_with_shows_nothing_of_what_was_put(place):
+    with Store(place.url) as store:
+        for n in (1, 2):  # the second one is stored as what the first has grown by
+            said = ["what nobody is to read"] * n * 20
+            store.checkpoints.put("thread", {"said": said}, f"{n}")
+        unit = store._runner.unconnected
+        assert unit.bodies
+        assert "nobody" not in repr(unit)
+
+
 def test_what_a_progress_raises_is_the_callers_own_error_and_the_index_stays_of_use(store):
     session = store.sessions.create().id
     store.messages.save(session, "user", "hello")

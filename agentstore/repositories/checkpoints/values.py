@@ -311,8 +311,9 @@ def plan(
             return Plan(Version(kind, size, items, digest, depth, lines))
     elif size > before:
         hashed.update(memoryview(body)[before:])
-        bodies.pop(of_parent, None)
         digest = hashed.digest()[:_DIGEST_BYTES]
+        if same:  # the next one goes on from this one
+            bodies.pop(of_parent, None)
     if size <= _KEPT:
         bodies.note(digest, (body, hashed))
     line, length = lines[-1]
