@@ -71,6 +71,7 @@ from agentstore.values.snippets import (
     on_one_line,
     parse,
     printable,
+    words_in_errors,
 )
 from agentstore.values.validation import MAX_LIMIT, ROLES, SESSION_STATUSES, STREAMING
 
@@ -453,14 +454,14 @@ def search(
     if checkpoints and not (usual and (since, until) == (None, None)):
         raise InvalidInput("--checkpoints goes with --user, --session and --limit alone.")
     limit = at_least_one(limit)
-    in_errors, *said = " ".join(words).split(maxsplit=1) or [""]
+    said = words_in_errors(" ".join(words))
     with database.read() as store:
-        if in_errors == _IN_ERRORS:
+        if said is not None:
             if user is not None or checkpoints or not usual:
                 raise InvalidInput("in:errors goes with --session, --since, --until and --limit.")
             logs = store.tool_logs.iter(
                 success=False,
-                text="".join(said).strip().strip('"') or None,
+                text=said or None,
                 session_id=whole_id(store, session),
                 since=since,
                 until=until,
@@ -501,9 +502,6 @@ def search(
             _print_hit(hit, titles[session_id])
     if page.next_cursor:
         hint("There is more: pass --limit.")
-
-
-_IN_ERRORS = "in:errors"
 
 
 def _print_failures(logs: Iterable[ToolLogRecord], *, as_json: bool) -> None:

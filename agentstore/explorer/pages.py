@@ -61,7 +61,7 @@ from agentstore.repositories.new_sessions import is_beginning
 from agentstore.repositories.search import SearchOrder
 from agentstore.repositories.session_pages import Order
 from agentstore.values.serialized import found_in, readable, state_of, step_of
-from agentstore.values.snippets import LAST_REQUESTS, parse
+from agentstore.values.snippets import LAST_REQUESTS, parse, words_in_errors
 from agentstore.values.validation import SESSION_STATUSES
 
 # Sessions: those with the newest or the oldest activity first, and which, by the address.
@@ -384,11 +384,11 @@ _THREADS_ON_A_PAGE, _READ_WITHIN = 200, 3.0
 async def search_page(visit: Visit) -> Response:
     """Search; what is an id, or the beginning of a session's, leads to what has it."""
     text = visit.query.get("q", "").strip() or None
-    if text and text.split(maxsplit=1)[0] == IN_ERRORS:
+    said = words_in_errors(text or "")
+    if said is not None:
         if any(visit.given(name) for name in ("user", "role", "since", "until")):
             raise InvalidInput("in:errors goes with a session alone: take out user, role and days.")
-        said = text.removeprefix(IN_ERRORS).strip().strip('"') or None
-        return RedirectResponse(link("failures", q=said, session=visit.given("session")))
+        return RedirectResponse(link("failures", q=said or None, session=visit.given("session")))
     place = "checkpoints" if visit.given("in") == "checkpoints" else "messages"
     named = await _named(visit, text) if text and " " not in text else []
     if named and _MADE.fullmatch(str(text).lower()) and not visit.given("role"):
@@ -492,9 +492,6 @@ async def _in_checkpoints(
         if cursor is None or full or monotonic() > end:
             return hits, read, cursor
 
-
-IN_ERRORS = "in:errors"
-"""What a search begins with that looks through the errors of tools, and their names."""
 
 _MADE = re.compile("[0-9a-f]{8}-?[0-9a-f-]{0,27}")
 """An id that agentstore made, or the first 8 characters of one: nobody searches for that."""

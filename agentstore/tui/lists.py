@@ -544,6 +544,8 @@ def search_filters(line: str, instant: Instant) -> tuple[str, dict[str, Any]]:
     found, _, rest = _read(line, names, instant, choices, pairs=False)
     if "in" in found and found.keys() & {"user_id", "role", "order"}:
         raise InvalidInput("in:errors goes with session:, since: and until:.")
+    if "in" in found:  # one text, looked for as it stands
+        rest = [word.strip('"') for word in rest]
     return " ".join(rest), found
 
 

@@ -36,6 +36,9 @@ from agentstore.values.tokens import (
     spans,
 )
 
+IN_ERRORS = "in:errors"
+"""The first word of a query that is for the errors of tools, and not for messages."""
+
 MAX_CHARACTERS = 1000
 """Of a query. Longer ones are pasted by mistake, and PostgreSQL's own limits come closer."""
 
@@ -70,6 +73,15 @@ _USUAL_WORDS = frozenset(
     )
 )
 """Of English sentences: they tell no two texts apart."""
+
+
+def words_in_errors(query: str) -> str | None:
+    """Give what errors of tools must say, of a query that is for these; None of any other query.
+
+    It is one text that is looked for as it stands, in quotation marks or not; "" wants any error.
+    """
+    first, *said = query.split(maxsplit=1) or [""]
+    return "".join(said).strip().strip('"') if first == IN_ERRORS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,10 +110,11 @@ def test_one_line_of_filters_is_read_and_what_cannot_be_is_said():
         '"a b" -c d=e',
         {"session_id": "s", "role": "tool", "order": "recent"},
     )
-    assert search_filters("in:errors timed out session:s", lambda _: now) == (
-        "timed out",
-        {"in": "errors", "session_id": "s"},
-    )
+    for words in ("timed out", '"timed out"'):
+        assert search_filters(f"in:errors {words} session:s", lambda _: now) == (
+            "timed out",
+            {"in": "errors", "session_id": "s"},
+        )
     with pytest.raises(InvalidInput, match="in:errors goes with session:, since: and until:"):
         search_filters("in:errors role:tool", lambda _: now)
     with pytest.raises(InvalidInput, match="in must be one of errors"):
