@@ -30,26 +30,22 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit; see ``application``."""
     try:
-        _run(arguments)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        if "AGENTSTORE_EMBEDDINGS" in os.environ:
+            sys.path.insert(0, "")  # it names a module, which may be in this folder
+        if given == ["--version"]:
+            try:
+                print(versions(), flush=True)
+            except OSError:  # reported below
+                pass
+            else:
+                sys.exit(0)
+        command = next((argument for argument in given if not argument.startswith("-")), None)
+        if command is not None or "_AGENTSTORE_COMPLETE" in os.environ:
+            load(command)
+        import_module("agentstore.cli.application").main(given)
     except KeyboardInterrupt:  # while modules were imported, or after a command
         sys.exit(INTERRUPTED)
-
-
-def _run(arguments: Sequence[str] | None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if "AGENTSTORE_EMBEDDINGS" in os.environ:
-        sys.path.insert(0, "")  # it names a module, which may be in this folder
-    if given == ["--version"]:
-        try:
-            print(versions(), flush=True)
-        except OSError:  # reported below
-            pass
-        else:
-            sys.exit(0)
-    command = next((argument for argument in given if not argument.startswith("-")), None)
-    if command is not None or "_AGENTSTORE_COMPLETE" in os.environ:
-        load(command)
-    import_module("agentstore.cli.application").main(given)
 
 
 def versions() -> str:

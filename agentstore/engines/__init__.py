@@ -56,7 +56,7 @@ def is_url(text: str) -> bool:
 
     Words for a driver are no path, unless there is such a file.
     """
-    return "://" in text or (_WORDS.match(text) is not None and not os.path.exists(text))  # noqa: PTH110
+    return "://" in text or (_WORDS.match(text) is not None and not os.path.exists(text))  # noqa: PTH110 - Path's fails of a long text
 
 
 def unabbreviated(url: str) -> str | URL:

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from tests import servers
+from tests.programs.probes import wait_until
 from tests.servers import Installation, Server, installations
 
 INSTALLATIONS = installations()
@@ -215,10 +216,7 @@ def test_a_python_that_is_killed_leaves_no_server_and_the_next_one_removes_its_f
         with contextlib.suppress(FileNotFoundError):  # who starts a server just now removes it too
             os.utime(directory, (0, 0))
         servers._remove(servers._temporary_directory(durable=False))
-        deadline = time.monotonic() + 20
-        while directory.exists():
-            assert time.monotonic() < deadline, f"{directory} is left"
-            time.sleep(0.02)
+        wait_until(lambda: not directory.exists())
 
 
 @sees_processes

@@ -788,8 +788,8 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
 
 
 _COPIED = 65_536
-"""Bytes up to which they are copied: of what is not exactly an int, a float, a str or a bytearray,
-sqlite3 looks for an adapter, and makes and drops an error that says that there is none."""
+"""How many bytes a value may have to be sent as a bytearray. For bytes, sqlite3 looks for an
+adapter, which takes longer than to copy so few."""
 
 
 def _by_name(

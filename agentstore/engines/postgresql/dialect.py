@@ -431,13 +431,14 @@ _QUESTION = """
 """
 """ISO alone keeps the order of day and month. The server does not say the last four by itself.
 
-Of a server's connection that is lent, which others may have set, it is asked how it began."""
+Behind a pooler others may have set the first two on this connection: what counts there is how the
+connection began, which is ``reset_val``."""
 
 _LENT = (
-    "array_nulls is off, or gin_fuzzy_search_limit is not 0, and a pooler lends the server's "
-    "connections, on which it cannot be corrected for this client alone: NULLs would be stored as "
-    "texts, or searches would miss hits. Run ALTER ROLE ... SET array_nulls = on, or SET "
-    "gin_fuzzy_search_limit = 0, and let the pooler connect anew (pgbouncer: RECONNECT)."
+    "array_nulls is off, so NULLs would be stored as texts, or gin_fuzzy_search_limit is not 0, so "
+    "searches would miss hits. Behind a pooler a store cannot correct this for itself alone. Run "
+    "ALTER ROLE ... SET array_nulls = on, and ALTER ROLE ... SET gin_fuzzy_search_limit = 0; then "
+    "have the pooler open new connections (pgbouncer: RECONNECT)."
 )
 
 _REPLICA = (
