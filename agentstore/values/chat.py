@@ -857,14 +857,14 @@ def needs_no_repair(
     waiting: set[Any] = set()
     fields = zip(roles, contents, made, answered, payloads, strict=True)
     for role, content, calls, answer, payload in fields:
-        if role == "tool" and calls is None:
+        if role == "tool" and not calls:
             if answer not in waiting:
                 return False
             waiting.remove(answer)
             continue
         if waiting or type(payload) is dict:
             return False
-        if calls is not None:
+        if calls:
             for call in calls:
                 called = call.get("id") if isinstance(call, dict) else None
                 if not isinstance(called, str) or called in waiting:

@@ -79,6 +79,25 @@ def test_they_are_what_a_history_says_whatever_the_messages(store, messages, pie
             assert_equal_to_history(store, session.id, limit, keep_tool_calls=keep)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"role": "tool", "tool_call_id": "x", "content": "an answer to nothing"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f"}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]},
+        {"role": "tool", "content": "an answer to nothing that says so"},
+    ],
+)
+def test_an_empty_list_of_calls_is_mended_as_none_is(store, said):
+    read = []
+    for calls in (None, []):
+        session = store.sessions.create().id
+        save(store, session, [{"role": "user", "content": "hi"}, {**said, "tool_calls": calls}])
+        assert_equal_to_history(store, session, 50)
+        read.append([(m.role, m.status) for m in store.messages.history(session)])
+    assert read[0] == read[1]
+
+
 @pytest.mark.long(but=["sqlite3"])
 def test_they_are_what_a_history_says_of_any_branch_and_marks(store, session):
     store.summaries.put(session.id, "before", metadata={"k": 1})
